@@ -1,1 +1,1 @@
-"""The command: `python -m genmcp`, or `genmcp`."""
+"""The command: `python -m genmcp`, or `genmcp`. See `genmcp.cli.command`."""

@@ -1,4 +1,4 @@
-"""The command: what was typed is done, and how it went is its exit status."""
+"""The `genmcp` command: its argument parser, its exit status, and its errors."""
 
 import argparse
 import asyncio
@@ -7,120 +7,313 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
-from genmcp.cli.bare import plain
-from genmcp.cli.logs import log_to_stderr
-from genmcp.cli.output import CannotWrite
-from genmcp.cli.parser import parser_of
-from genmcp.cli.remote import quoted
-from genmcp.cli.serve import Http, over_http, over_streams
-from genmcp.cli.target import Broken, load, mux_of
-from genmcp.cli.worker import Hands, work
+from genmcp.cli import remote
+from genmcp.cli.output import OutputError, log_to_stderr, sanitize
+from genmcp.cli.serve import ServeOptions, serve_http, serve_stdio_target
+from genmcp.cli.target import ModuleImportError, add_target_options, load_attribute, load_mux
+from genmcp.cli.worker import DEFAULT_GRACE, WorkerOptions, run_worker
+from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 
 __all__ = ["main"]
 
+Function = Callable[[argparse.Namespace], int | None]
+AddParser = Callable[..., argparse.ArgumentParser]  # `add_parser` of the subparsers
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what *arguments*, by default those of the process, say.
+_STDERR: Final = 2  # the file descriptor
+# The exit statuses that a shell reports for a process that a signal terminated.
+_INTERRUPTED: Final = 128 + signal.SIGINT
+_BROKEN_PIPE: Final = 128 + 13  # SIGPIPE; Windows has no name for it
+_SERVED: Final = "module:attribute of a Mux, Endpoint, or Server such as a Suite"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line *argv*, by default that of the process.
 
     Raises:
-        SystemExit: with 2 if they cannot be done as they are, with 1 if what they do has failed;
-            the reason is on standard error.
+        SystemExit: with status 2 for a usage or configuration error, 1 if the command failed. The
+            reason is on standard error.
     """
     if sys.stderr is None:
-        _listen_to_nothing()
-    options = _parsed(parser_of(_serve, _work), arguments)
-    log_to_stderr(serves=options.do in (_serve, _work))
-    others = threading.enumerate()
+        _open_stderr()
+    arguments = _parse(_create_parser(), argv)
+    log_to_stderr(serves=arguments.function in (_serve, _work))
+    threads = threading.enumerate()
     try:
-        status = options.do(options)
+        status = arguments.function(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # while somebody can still be told that nobody reads it
+            sys.stdout.flush()  # here, where a broken pipe is handled, not at exit
     except ConfigurationError as error:
-        options.parser.exit(2, f"{options.parser.prog}: {plain(str(error))}\n")
-    except (Broken, CannotWrite) as error:
-        sys.stderr.write(str(error) if isinstance(error, Broken) else f"genmcp: {error}\n")
+        arguments.parser.exit(2, f"{arguments.parser.prog}: {sanitize(str(error))}\n")
+    except ModuleImportError as error:
+        sys.stderr.write(str(error))
+        status = 1
+    except OutputError as error:
+        sys.stderr.write(f"genmcp: {error}\n")
         status = 1
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            sys.stderr.write("\n")  # after the question that is not answered
+            sys.stderr.write("\n")  # ends the line of an open prompt
         status = _INTERRUPTED
-    except BrokenPipeError:  # nobody reads on, as with `| head`
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # what is still to be written
-        os.close(nowhere)
-        status = _UNHEARD
-    _leave(others, status or 0)
+    except BrokenPipeError:  # the reader has closed the pipe, as in `genmcp tools x | head`
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # for the rest of the buffer, flushed at exit
+        os.close(null)
+        status = _BROKEN_PIPE
+    _exit_despite_threads(threads, status or 0)
     if status:
         sys.exit(status)
 
 
-_ERROR: Final = 2  # the number of standard error
-_INTERRUPTED: Final = 128 + signal.SIGINT
-_UNHEARD: Final = 128 + 13  # SIGPIPE, which Windows has no name for
-"""What a shell says of a command that was interrupted, and of one nobody listened to."""
+def _open_stderr() -> None:
+    """Open the null device as standard error, which is closed.
+
+    Otherwise the next opened file would get its descriptor, and error messages with it.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null != _STDERR:
+        os.dup2(null, _STDERR)
+        os.close(null)
+    sys.stderr = os.fdopen(_STDERR, "w", closefd=False)
 
 
-def _listen_to_nothing() -> None:
-    """Let standard error be something: it is closed, and its number would be that of a file."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    if nowhere != _ERROR:
-        os.dup2(nowhere, _ERROR)
-        os.close(nowhere)
-    sys.stderr = os.fdopen(_ERROR, "w", closefd=False)
-
-
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    options, rest = parser.parse_known_args(arguments)
-    if not hasattr(options, "do"):
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    arguments, rest = parser.parse_known_args(argv)
+    if not hasattr(arguments, "function"):
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         parser.print_help()
         sys.exit(0)
-    if rest and hasattr(options, "given") and not any(each.startswith("-") for each in rest):
-        options.given += rest  # key=value after an option, which argparse does not look for
+    if rest and hasattr(arguments, "pairs") and not any(each.startswith("-") for each in rest):
+        arguments.pairs += rest  # key=value after an option, which argparse does not assign
     elif rest:
-        target = getattr(options, "target", None) or ":"
-        hint = "" if {*" :/"} & {*target} or options.do in (_serve, _work) else quoted(target)
-        options.parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
-    return options
+        target = getattr(arguments, "target", None) or ":"
+        is_quoted = {*" :/"} & {*target} or arguments.function in (_serve, _work)
+        hint = "" if is_quoted else remote.quoting_hint(target)
+        arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+    return arguments
 
 
-def _serve(options: argparse.Namespace) -> int:
-    values = {name: getattr(options, name) for name in Http.__struct_fields__}
+def _serve(arguments: argparse.Namespace) -> int:
+    values = {name: getattr(arguments, name) for name in ServeOptions.__struct_fields__}
     given = {name: value for name, value in values.items() if value is not None}
-    if options.stdio:
-        if len(given) > 1:
-            raise ConfigurationError("--stdio is served to one client: give no options of HTTP")
-        over_streams(options.target)
+    if arguments.stdio:
+        if len(given) > 1:  # other than the target
+            raise ConfigurationError("--stdio cannot be combined with options for HTTP")
+        serve_stdio_target(arguments.target)
         return 0
     if given.get("reload") and given.get("workers", 1) > 1:
-        raise ConfigurationError("--reload is for one process, without --workers")
-    return over_http(Http(**given))
+        raise ConfigurationError("--reload cannot be combined with --workers")
+    return serve_http(ServeOptions(**given))
 
 
-def _work(options: argparse.Namespace) -> None:
-    mux = mux_of(options.target)
-    app = None if options.lifespan is None else load(options.lifespan)
+def _work(arguments: argparse.Namespace) -> None:
+    mux = load_mux(arguments.target)
+    app = None if arguments.lifespan is None else load_attribute(arguments.lifespan)
     if app is not None and not callable(app):
-        raise ConfigurationError(f"--lifespan: {options.lifespan} is no application: {app!r}")
-    hands = Hands(
-        queues=options.queues, concurrency=options.concurrency, shutdown_grace=options.grace
+        raise ConfigurationError(
+            f"--lifespan: {arguments.lifespan} is not an ASGI application: {app!r}"
+        )
+    options = WorkerOptions(
+        queues=arguments.queues, concurrency=arguments.concurrency, shutdown_grace=arguments.grace
     )
-    asyncio.run(work(mux, hands, app))
+    asyncio.run(run_worker(mux, options, app))
 
 
-def _leave(others: Collection[threading.Thread], status: int) -> None:
-    """End this process now, with *status*, if a thread besides *others* goes on.
+def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -> None:
+    """Exit with *status* at once if a thread other than *existing* is still running.
 
-    It works on a job that cannot be cancelled, and that another process has by now.
+    That is a `def` job that cannot be cancelled: another worker has it by now, and waiting for the
+    thread would keep this process alive.
     """
     for thread in threading.enumerate():
-        if not thread.daemon and thread not in others:
-            thread.join(0.2)  # one that has nothing to do is about to end
+        if not thread.daemon and thread not in existing:
+            thread.join(0.2)  # an idle thread of an executor is about to end
             if thread.is_alive():
                 logging.shutdown()
                 os._exit(status)
+
+
+def _create_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="genmcp", description="Servers and clients of the Model Context Protocol."
+    )
+    version = ClientOptions().info.version
+    parser.add_argument("--version", action="version", version=f"genmcp {version}")
+    add_parser = parser.add_subparsers(title="commands", metavar="command").add_parser
+    _add_serve(add_parser)
+    _add_worker(add_parser)
+    _add_lists(add_parser)
+    _add_requests(add_parser)
+    return parser
+
+
+def _add_command(
+    add_parser: AddParser, name: str, function: Function, help: str, description: str | None = None
+) -> argparse.ArgumentParser:
+    text = description or f"{help[0].upper()}{help[1:]}."
+    parser = add_parser(name, help=help, description=text)
+    parser.set_defaults(function=function, parser=parser)
+    return parser
+
+
+def _add_serve(add_parser: AddParser) -> None:
+    serve = _add_command(
+        add_parser,
+        "serve",
+        _serve,
+        "serve over HTTP, or over standard streams",
+        "Serves until SIGTERM or SIGINT.",
+    )
+    serve.add_argument("target", help=_SERVED)
+    serve.add_argument(
+        "--stdio",
+        action="store_true",
+        help="serve the client that started this process over standard input and output",
+    )
+    default = ServeOptions(target="")
+    # Without a default here, an option that was given can be told from one that was not.
+    http = serve.add_argument_group("HTTP")
+    http.add_argument("--host", help=f"the address to listen on ({default.host})")
+    http.add_argument(
+        "--port", type=_port, metavar="N", help=f"the port ({default.port}); 0 is any free port"
+    )
+    http.add_argument("--path", help=f"the path of the URL ({default.path})")
+    http.add_argument("--workers", type=_count, metavar="N", help="the number of processes (1)")
+    http.add_argument(
+        "--allowed-host",
+        action="append",
+        dest="allowed_hosts",
+        metavar="NAME",
+        help="a host name to accept, '*' for any; repeatable",
+    )
+    http.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long running jobs may continue at shutdown (JobOptions.shutdown_grace)",
+    )
+    http.add_argument(
+        "--proxy-headers",
+        action="store_true",
+        default=None,
+        help="take the address and scheme of a client from X-Forwarded-For and X-Forwarded-Proto: "
+        "for a server behind a proxy that sets them",
+    )
+    http.add_argument(
+        "--forwarded-allow-ips",
+        metavar="ADDRESSES",
+        help="the addresses of trusted proxies (127.0.0.1), separated by commas; implies "
+        "--proxy-headers",
+    )
+    http.add_argument(
+        "--reload", action="store_true", default=None, help="restart when a file changes"
+    )
+
+
+def _add_worker(add_parser: AddParser) -> None:
+    worker = _add_command(
+        add_parser,
+        "worker",
+        _work,
+        "run jobs, without serving requests",
+        "Runs the jobs of a server until SIGTERM or SIGINT.",
+    )
+    worker.add_argument("target", help=_SERVED)
+    worker.add_argument(
+        "--lifespan",
+        metavar="APP",
+        help="module:attribute of an ASGI application to start before, and to shut down after",
+    )
+    worker.add_argument(
+        "--queue",
+        action="append",
+        dest="queues",
+        metavar="NAME",
+        help="a queue to run jobs of, instead of those in JobOptions; repeatable",
+    )
+    worker.add_argument(
+        "--concurrency", type=_count, metavar="N", help="the number of concurrent jobs"
+    )
+    worker.add_argument(
+        "--grace",
+        type=_seconds,
+        default=DEFAULT_GRACE,
+        metavar="SECONDS",
+        help=f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})",
+    )
+
+
+def _add_remote(
+    add_parser: AddParser, name: str, function: Function, help: str
+) -> argparse.ArgumentParser:
+    """Add a command that talks to a server as a client."""
+    parser = _add_command(add_parser, name, function, help)
+    add_target_options(parser)
+    parser.add_argument("--json", action="store_true", help="write the whole result as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to FILE instead of standard output"
+    )
+    return parser
+
+
+def _add_lists(add_parser: AddParser) -> None:
+    _add_remote(add_parser, "discover", remote.discover, "show the capabilities of a server")
+    _add_remote(add_parser, "tools", remote.tools, "list the tools of a server")
+    _add_remote(add_parser, "resources", remote.resources, "list the resources of a server")
+    _add_remote(add_parser, "templates", remote.templates, "list the resource templates")
+    _add_remote(add_parser, "prompts", remote.prompts, "list the prompts of a server")
+
+
+def _add_requests(add_parser: AddParser) -> None:
+    pairs: dict[str, Any] = {"nargs": "*", "metavar": "key=value"}
+    call = _add_remote(add_parser, "call", remote.call, "call a tool of a server")
+    call.add_argument("name", help="the tool")
+    call.add_argument(
+        "pairs",
+        help="arguments, converted by the schema of the tool; lists are split at commas; "
+        "key:=value is JSON",
+        **pairs,
+    )
+    call.add_argument(
+        "--arguments",
+        metavar="JSON",
+        help="arguments as a JSON object; @FILE reads a file, - reads standard input",
+    )
+    read = _add_remote(add_parser, "read", remote.read, "read a resource of a server")
+    read.add_argument("uri", help="the resource")
+    prompt = _add_remote(add_parser, "prompt", remote.prompt, "get a prompt of a server")
+    prompt.add_argument("name", help="the prompt")
+    prompt.add_argument("pairs", help="arguments", **pairs)
+    complete = _add_remote(
+        add_parser, "complete", remote.complete, "list the completions of an argument"
+    )
+    complete.add_argument("name", help="the prompt, or the resource template")
+    complete.add_argument("argument", help="the argument, or the variable of the template")
+    complete.add_argument("value", nargs="?", default="", help="the beginning of the value")
+    complete.add_argument("pairs", help="the other arguments", **pairs)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds

@@ -1,49 +1,106 @@
-"""Standard output, for what a command has to say and nothing else."""
+"""The output of a command: results on standard output, log records on standard error.
 
+Text that a server sent is sanitized before it reaches a terminal, which would otherwise obey its
+escape sequences. Output to a pipe or a file is left as it is.
+"""
+
+import base64
+import logging
 import os
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from genmcp.cli.bare import plain
+from genmcp.cli.values import choices_of, properties_of, subschemas, types_of
+from genmcp.protocol.content import (
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceDefinition,
+    ResourceLink,
+    TextContent,
+)
+from genmcp.protocol.prompts import PromptDefinition
+from genmcp.protocol.resources import ResourceTemplateDefinition
+from genmcp.protocol.tools import ToolDefinition
 
-__all__ = ["CannotWrite", "Output", "private_output"]
+__all__ = [
+    "BinaryContent",
+    "OutputError",
+    "OutputWriter",
+    "content_of",
+    "describe_prompt",
+    "describe_resource",
+    "describe_tool",
+    "log_to_stderr",
+    "one_line",
+    "private_output",
+    "sanitize",
+    "text_of",
+    "wrap",
+    "write_contents",
+]
+
+_INDENT: Final = "    "
+# Levels of nested lists that are shown. The items of a list may refer back to the list.
+_MAX_LIST_DEPTH: Final = 4
 
 
-class CannotWrite(Exception):
-    """What a command has to say cannot be written."""
+def sanitize(text: str) -> str:
+    """Return *text* without unprintable characters other than line ends and tabs."""
+    return "".join(
+        character for character in text if character.isprintable() or character in "\n\t"
+    )
 
 
-class Output:
-    """Where a command writes: an open *descriptor*, or the file at *path*, once it is entered."""
+def one_line(text: str) -> str:
+    """Return *text*, sanitized, in one line."""
+    return " ".join(sanitize(text).split())
+
+
+class OutputError(Exception):
+    """The output of a command cannot be written."""
+
+
+class OutputWriter:
+    """Writes the result of a command. Owned by the command.
+
+    Args:
+        descriptor: an open file descriptor, which is closed at the end.
+        path: the file to write to instead. It is created or truncated when the writer is entered,
+            so that a command that fails before leaves the file alone.
+    """
 
     def __init__(self, descriptor: int | None = None, path: str | None = None) -> None:
         self._descriptor = descriptor
         self._path = path
         self.is_terminal = descriptor is not None and os.isatty(descriptor)
 
-    def say(self, text: str) -> None:
-        """Write *text*, of a server: to a terminal without what it would obey."""
+    def write_line(self, text: str) -> None:
+        """Write *text* with a line end; to a terminal, sanitized."""
         if self.is_terminal:
-            text = plain(text)
-        self.write((text if text.endswith("\n") else f"{text}\n").encode(errors="replace"))
+            text = sanitize(text)
+        self.write_bytes((text if text.endswith("\n") else f"{text}\n").encode(errors="replace"))
 
-    def show(self, value: Any) -> None:
-        """Write *value* as JSON."""
-        self.say(msgspec.json.format(msgspec.json.encode(value)).decode())
+    def write_json(self, value: Any) -> None:
+        """Write *value* as indented JSON."""
+        self.write_line(msgspec.json.format(msgspec.json.encode(value)).decode())
 
-    def write(self, data: bytes) -> None:
+    def write_bytes(self, data: bytes) -> None:
         """Write *data* as it is.
 
         Raises:
-            CannotWrite: that is not possible. BrokenPipeError: nobody reads on.
+            OutputError: the output is closed, or cannot be written to.
+            BrokenPipeError: the reader of a pipe has closed it.
         """
         if self._descriptor is None and self._path is None:
-            raise CannotWrite("cannot write the output: standard output is closed")
+            raise OutputError("cannot write the output: standard output is closed")
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -54,38 +111,186 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            where = f" to {self._path}" if self._path else ""
-            raise CannotWrite(f"cannot write the output{where}: {error.strerror}") from None
+            target = f" to {self._path}" if self._path else ""
+            raise OutputError(f"cannot write the output{target}: {error.strerror}") from None
 
-    def __enter__(self) -> "Output":
-        """Make the file, and close what is written to in the end."""
+    def __enter__(self) -> "OutputWriter":
+        """Create the file, if the output is one."""
         if self._path is not None:
-            self.write(b"")
+            self.write_bytes(b"")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it; more than once does no harm."""
+        """Close the output. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 @contextmanager
-def private_output() -> Iterator[Output]:
-    """Give the real standard output.
+def private_output() -> Iterator[OutputWriter]:
+    """Give a writer for the real standard output, and redirect descriptor 1 to standard error.
 
-    Meanwhile what is printed, here or by a program that a tool of this process runs, goes to
-    standard error.
+    A tool of this process may print, or start programs that do. Their output must not end up
+    within the JSON of a result.
     """
-    if sys.stdout is None:  # it is closed
-        yield Output()
+    if sys.stdout is None:  # standard output is closed
+        yield OutputWriter()
         return
     sys.stdout.flush()
     real = os.dup(1)
     try:
         os.dup2(2, 1)
-        with Output(os.dup(real)) as output, redirect_stdout(sys.stderr):
+        with OutputWriter(os.dup(real)) as output, redirect_stdout(sys.stderr):
             yield output
     finally:
         os.dup2(real, 1)
         os.close(real)
+
+
+class BinaryContent(msgspec.Struct, frozen=True):
+    """Decoded bytes of an image, a sound or a resource, with their media type."""
+
+    media_type: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"{self.media_type}, {len(self.data)} bytes"
+
+
+Content = str | BinaryContent
+
+
+def content_of(block: Any) -> Content:
+    """Return the text or bytes of a content block, or of the contents of a resource."""
+    match block:
+        case TextContent():
+            return block.text
+        case EmbeddedResource():
+            return content_of(block.resource)
+        case ResourceContents(text=str(text)):
+            return text
+        case ResourceContents():
+            return _decode_base64(block.mime_type, block.blob or "")
+        case ImageContent() | AudioContent():
+            return _decode_base64(block.mime_type, block.data)
+        case ResourceLink():
+            return f"{block.uri} ({block.title or block.name})"
+    return msgspec.json.encode(block).decode()
+
+
+def write_contents(output: OutputWriter, contents: Sequence[Content]) -> None:
+    """Write *contents* as text; a single binary one to a pipe or file as its bytes."""
+    match contents:
+        case [BinaryContent() as only] if not output.is_terminal:
+            output.write_bytes(only.data)
+        case [BinaryContent() as only]:
+            output.write_line(f"[{only}; use --output FILE or a pipe to get them]")
+        case _:
+            for each in contents:
+                output.write_line(text_of(each))
+
+
+def text_of(content: Content) -> str:
+    """Return *content* as text; bytes as a description of them."""
+    return f"[{content}; --json shows them]" if isinstance(content, BinaryContent) else content
+
+
+def _decode_base64(media_type: str | None, data: str) -> Content:
+    media_type = media_type or "application/octet-stream"
+    try:
+        return BinaryContent(media_type, base64.b64decode(data))
+    except ValueError as error:
+        return f"[{media_type} with malformed base64: {error}]"
+
+
+def describe_tool(tool: ToolDefinition) -> Iterator[str]:
+    """Yield the lines that describe *tool*: how it is called, its purpose, its arguments."""
+    schema = tool.input_schema
+    properties, required = properties_of(schema), schema.get("required")
+    required = required if isinstance(required, list) else ()
+    arguments = []
+    for key, field in properties.items():
+        argument = one_line(f"{key}={_type_text(field, schema)}")
+        arguments.append(argument if key in required else f"[{argument}]")
+    yield " ".join([tool.name, *arguments])
+    yield from _first_paragraph(tool.description)
+    for key, field in properties.items():
+        for subschema in subschemas(field, schema):
+            if description := subschema.get("description"):
+                yield f"{_INDENT}{key}: {one_line(str(description))}"
+                break
+
+
+def describe_prompt(prompt: PromptDefinition) -> Iterator[str]:
+    """Yield the lines that describe *prompt*."""
+    arguments = prompt.arguments or ()
+    keys = [each.name if each.required else f"[{each.name}]" for each in arguments]
+    yield " ".join([prompt.name, *keys])
+    yield from _first_paragraph(prompt.description)
+    for each in arguments:
+        if each.description:
+            yield f"{_INDENT}{each.name}: {one_line(each.description)}"
+
+
+def describe_resource(resource: ResourceDefinition | ResourceTemplateDefinition) -> Iterator[str]:
+    """Yield the lines that describe *resource*, or a template of resources."""
+    uri = resource.uri if isinstance(resource, ResourceDefinition) else resource.uri_template
+    details = [resource.title or resource.name, *filter(None, [resource.mime_type])]
+    yield f"{uri}  {one_line(', '.join(details))}"
+    yield from _first_paragraph(resource.description)
+
+
+def wrap(text: str, width: int) -> str:
+    """Return the line *text* wrapped at *width* columns, with continuation lines indented."""
+    margin = text[: len(text) - len(text.lstrip())]
+    return textwrap.fill(
+        text,
+        width=max(width, 20),
+        subsequent_indent=margin or 2 * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _first_paragraph(description: str | None) -> Iterator[str]:
+    if first := one_line((description or "").strip().partition("\n\n")[0]):
+        yield f"{_INDENT}{first}"
+
+
+def _type_text(field: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    """Return the type of *field* as shown to a user: its choices, or the names of its types."""
+    for subschema in subschemas(field, root):
+        if choices := choices_of(subschema):
+            return "|".join(one_line(str(value)) for value, _ in choices)
+    types = types_of(field, root)
+    types.pop("null", None)  # the same as leaving out the argument
+    if "array" in types and len(types) == 1 and depth < _MAX_LIST_DEPTH:
+        return f"{_type_text(types['array'].get('items'), root, depth + 1)},..."
+    return "|".join(map(one_line, types)) or "any"
+
+
+class _SanitizingFormatter(logging.Formatter):
+    """Removes escape sequences from log records, and indents every line after the first.
+
+    Records quote text of peers, in which a line end could forge a record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return sanitize(super().format(record)).replace("\n", "\n  ")
+
+
+def log_to_stderr(*, serves: bool) -> None:
+    """Log to standard error, unless the application has configured logging already.
+
+    Args:
+        serves: whether this process is a server or worker, which logs at INFO with the time of
+            each record. Other commands print a result, and log warnings only.
+    """
+    handler = logging.StreamHandler()
+    prefix = "%(asctime)s %(levelname)s " if serves else "%(levelname)s: "
+    handler.setFormatter(_SanitizingFormatter(f"{prefix}%(message)s"))
+    level = logging.INFO if serves else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
+    for chatty in ("httpx", "watchfiles.main"):  # they log each request and file scan at INFO
+        logging.getLogger(chatty).setLevel(logging.WARNING)

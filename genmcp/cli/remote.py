@@ -1,7 +1,8 @@
-"""`genmcp tools`, `call`, `read` and so on: what a server has and does, from a shell."""
+"""The commands that talk to a server as a client: `genmcp tools`, `call`, `read` and so on."""
 
 import argparse
 import asyncio
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -11,13 +12,22 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.cli import listing
-from genmcp.cli.bare import line, plain
-from genmcp.cli.contents import piece_of, write, written
-from genmcp.cli.output import Output, private_output
-from genmcp.cli.reach import heard, way_of
-from genmcp.cli.terminal import Bar, Logged, Terminal
-from genmcp.cli.values import arguments_of, check, pairs, strangers
+from genmcp.cli.output import (
+    OutputWriter,
+    content_of,
+    describe_prompt,
+    describe_resource,
+    describe_tool,
+    one_line,
+    private_output,
+    sanitize,
+    text_of,
+    wrap,
+    write_contents,
+)
+from genmcp.cli.target import resolve_target, with_stderr
+from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler
+from genmcp.cli.values import check_arguments, convert_arguments, parse_pairs, unknown_keys
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ProcessExited, ServerError, Unauthorized
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
@@ -31,274 +41,287 @@ __all__ = [
     "discover",
     "prompt",
     "prompts",
+    "quoting_hint",
     "read",
     "resources",
     "templates",
     "tools",
 ]
 
-Shown = tuple[Any, Callable[[Output], None]]
-"""A value, which `--json` shows, and what shows it to people otherwise."""
+Result = tuple[Any, Callable[[OutputWriter], None]]
+"""The value that `--json` writes, and a function that writes it for people."""
 
-Work = Callable[[Client, Bar], Awaitable[Shown]]
+Action = Callable[[Client, StatusLine], Awaitable[Result]]
 
-_SILENCE: Final = 3.0
-_LINGERING: Final = 0.5
-"""After how many seconds a user is told that a server is waited for, to answer and to end."""
-_ANSWER: Final = "waiting for an answer (Ctrl-C ends this)"
-_END: Final = "waiting for the server to end"
+# Seconds after which the user is told that the command waits for the server.
+_OPEN_DELAY: Final = 3.0
+_CLOSE_DELAY: Final = 0.5
 
 
-def tools(given: argparse.Namespace) -> int:
-    """Show the tools of a server; return the exit status."""
-    return _listed(given, "tools", Client.tools, listing.of_tool)
+def tools(arguments: argparse.Namespace) -> int:
+    """List the tools of a server, and return the exit status; so do the other lists."""
+    return _list(arguments, "tools", Client.tools, describe_tool)
 
 
-def resources(given: argparse.Namespace) -> int:
-    """Show the resources of a server; return the exit status."""
-    return _listed(given, "resources", Client.resources, listing.of_resource)
+def resources(arguments: argparse.Namespace) -> int:
+    """List the resources of a server."""
+    return _list(arguments, "resources", Client.resources, describe_resource)
 
 
-def templates(given: argparse.Namespace) -> int:
-    """Show the resource templates of a server; return the exit status."""
-    return _listed(given, "resource templates", Client.templates, listing.of_resource)
+def templates(arguments: argparse.Namespace) -> int:
+    """List the resource templates of a server."""
+    return _list(arguments, "resource templates", Client.templates, describe_resource)
 
 
-def prompts(given: argparse.Namespace) -> int:
-    """Show the prompts of a server; return the exit status."""
-    return _listed(given, "prompts", Client.prompts, listing.of_prompt)
+def prompts(arguments: argparse.Namespace) -> int:
+    """List the prompts of a server."""
+    return _list(arguments, "prompts", Client.prompts, describe_prompt)
 
 
-def call(given: argparse.Namespace) -> int:
-    """Call a tool with what is given, each `key=value`; return the exit status."""
+def call(arguments: argparse.Namespace) -> int:
+    """Call a tool, and return the exit status: 1 if the result is an error."""
     failed = False
-    whole = _whole(given.arguments)
-    _look_at(given)
+    json_arguments = _load_arguments(arguments.arguments)
+    _check_pairs(arguments)
 
-    async def called(client: Client, bar: Bar) -> Shown:
+    async def act(client: Client, status: StatusLine) -> Result:
         nonlocal failed
-        found = next((each for each in await client.tools() if each.name == given.name), None)
+        name = arguments.name
+        found = next((tool for tool in await client.tools() if tool.name == name), None)
         schema = found.input_schema if found else {}
-        arguments = {**whole, **arguments_of(schema, given.given)}
-        check(schema, arguments)
-        for each in strangers(schema, arguments):
+        values = {**json_arguments, **convert_arguments(schema, arguments.pairs)}
+        check_arguments(schema, values)
+        for key in unknown_keys(schema, values):
             known = ", ".join(schema["properties"])
-            bar.tell(f"genmcp: {given.name} has no argument {each!r}, only {known}\n")
-        result = await client.call(given.name, arguments, progress=bar.show)
+            status.write(f"genmcp: {name} has no argument {key!r}, only {known}\n")
+        result = await client.call(name, values, progress=status.show_progress)
         failed = result.is_error
-        return result, lambda output: _show_result(output, result)
+        return result, lambda output: _write_result(output, result)
 
-    return _done(given, called) or failed
-
-
-def read(given: argparse.Namespace) -> int:
-    """Show a resource; return the exit status."""
-
-    async def found(client: Client, bar: Bar) -> Shown:
-        result = await client.read(given.uri)
-        return result, lambda output: write(output, [*map(piece_of, result.contents)])
-
-    return _done(given, found)
+    return _run(arguments, act) or failed
 
 
-def prompt(given: argparse.Namespace) -> int:
-    """Show a prompt with what is given, each `key=value`; return the exit status."""
-    _look_at(given)
+def read(arguments: argparse.Namespace) -> int:
+    """Read a resource, and return the exit status."""
 
-    async def got(client: Client, bar: Bar) -> Shown:
-        result = await client.prompt(given.name, pairs(given.given))
+    async def act(client: Client, status: StatusLine) -> Result:
+        result = await client.read(arguments.uri)
+        contents = [content_of(each) for each in result.contents]
+        return result, lambda output: write_contents(output, contents)
 
-        def show(output: Output) -> None:
-            for each in result.messages:
-                output.say(f"{each.role}: {written(piece_of(each.content))}")
-
-        return result, show
-
-    return _done(given, got)
+    return _run(arguments, act)
 
 
-def complete(given: argparse.Namespace) -> int:
-    """Show how an argument of a prompt, or of a resource template, may go on."""
-    context = pairs(given.given)
+def prompt(arguments: argparse.Namespace) -> int:
+    """Get a prompt, and return the exit status."""
+    _check_pairs(arguments)
 
-    async def completed(client: Client, bar: Bar) -> Shown:
-        name, kind = given.name, ResourceTemplateReference
-        reference = kind(name) if "{" in name or "://" in name else PromptReference(name)
-        found = await client.complete(reference, given.argument, given.value, context)
+    async def act(client: Client, status: StatusLine) -> Result:
+        result = await client.prompt(arguments.name, parse_pairs(arguments.pairs))
 
-        def show(output: Output) -> None:
-            for each in found.values:
-                output.say(each)
+        def write(output: OutputWriter) -> None:
+            for message in result.messages:
+                output.write_line(f"{message.role}: {text_of(content_of(message.content))}")
 
-        return found, show
+        return result, write
 
-    return _done(given, completed)
+    return _run(arguments, act)
 
 
-def discover(given: argparse.Namespace) -> int:
-    """Show what a server is; return the exit status."""
+def complete(arguments: argparse.Namespace) -> int:
+    """List the completions of an argument of a prompt or resource template."""
+    context = parse_pairs(arguments.pairs)
 
-    async def found(client: Client, bar: Bar) -> Shown:
+    async def act(client: Client, status: StatusLine) -> Result:
+        name = arguments.name
+        is_template = "{" in name or "://" in name
+        reference = ResourceTemplateReference(name) if is_template else PromptReference(name)
+        found = await client.complete(reference, arguments.argument, arguments.value, context)
+
+        def write(output: OutputWriter) -> None:
+            for value in found.values:
+                output.write_line(value)
+
+        return found, write
+
+    return _run(arguments, act)
+
+
+def discover(arguments: argparse.Namespace) -> int:
+    """Show the name, revisions and capabilities of a server, and return the exit status."""
+
+    async def act(client: Client, status: StatusLine) -> Result:
         result = await client.discover()
         info, revision = client.server_info, client.revision
 
-        def show(output: Output) -> None:
+        def write(output: OutputWriter) -> None:
             if info is not None:
-                output.say(line(f"{info.name} {info.version}"))
+                output.write_line(one_line(f"{info.name} {info.version}"))
             others = [each for each in result.supported_versions if each != revision]
             also = f" (also {', '.join(others)})" if others else ""
-            output.say(f"revision: {revision}{also}")
-            offered = msgspec.to_builtins(result.capabilities)
-            extensions = offered.pop("extensions", None) or {}
-            output.say(f"offers: {', '.join(offered) or 'nothing'}")
+            output.write_line(f"revision: {revision}{also}")
+            capabilities = msgspec.to_builtins(result.capabilities)
+            extensions = capabilities.pop("extensions", None) or {}
+            output.write_line(f"offers: {', '.join(capabilities) or 'nothing'}")
             if extensions:
-                output.say(f"extensions: {', '.join(extensions)}")
+                output.write_line(f"extensions: {', '.join(extensions)}")
             if result.instructions:
-                output.say(f"instructions:\n{_indented(result.instructions)}")
+                output.write_line(f"instructions:\n{_indent(result.instructions)}")
 
-        return result, show
+        return result, write
 
-    return _done(given, found)
+    return _run(arguments, act)
 
 
-def _listed(
-    given: argparse.Namespace,
-    what: str,
-    asked: Callable[[Client], Awaitable[Any]],
-    lines: Callable[[Any], Iterable[str]],
+def _list(
+    arguments: argparse.Namespace,
+    plural: str,
+    fetch: Callable[[Client], Awaitable[Any]],
+    describe: Callable[[Any], Iterable[str]],
 ) -> int:
-    """Show a list: each of it by *lines*, which a terminal gets wrapped."""
+    """List the items that *fetch* returns, each in the lines of *describe*.
 
-    async def listed(client: Client, bar: Bar) -> Shown:
+    Lines are wrapped at a terminal only, so that a pipe gets one line for each.
+    """
+
+    async def act(client: Client, status: StatusLine) -> Result:
         try:
-            found = await asked(client)
+            items = await fetch(client)
         except ServerError as error:
             if error.code != MethodNotFound.code:
                 raise
-            found = []
-        if not found:
-            bar.tell(f"genmcp: {given.target} has no {what}\n")
+            items = []
+        if not items:
+            status.write(f"genmcp: {arguments.target} has no {plural}\n")
 
-        def show(output: Output) -> None:
+        def write(output: OutputWriter) -> None:
             width = shutil.get_terminal_size().columns
-            for each in found:
-                for text in lines(each):
-                    output.say(listing.wrapped(text, width) if output.is_terminal else text)
+            for item in items:
+                for line in describe(item):
+                    output.write_line(wrap(line, width) if output.is_terminal else line)
 
-        return found, show
+        return items, write
 
-    return _done(given, listed)
+    return _run(arguments, act)
 
 
-def _done(given: argparse.Namespace, work: Work) -> int:
-    """Do *work* with a client of what is *given*, and show what comes of it."""
+def _run(arguments: argparse.Namespace, act: Action) -> int:
+    """Run *act* with a client of the target, write its result, and return the exit status."""
     with private_output() as output:
-        way = way_of(given)
-        bar = Bar(sys.stderr)
-        asks = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+        resolved = resolve_target(arguments)
+        status = StatusLine(sys.stderr)
+        is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         client = Client(
-            way.target,
-            handler=Terminal(bar) if asks else Logged(bar),
-            options=heard(way.options, lambda text: bar.tell(f"{text}\n")),
+            resolved.target,
+            handler=TerminalHandler(status) if is_interactive else LogPrinter(status),
+            options=with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
         )
 
-        async def connected() -> Shown:
+        async def connect() -> Result:
             opening = asyncio.ensure_future(client.open())
             try:
-                async with _told(bar, _ANSWER, given.target, _SILENCE):
+                notice = f"waiting for an answer (Ctrl-C ends this): {arguments.target}"
+                async with _show_after(status, notice, _OPEN_DELAY):
                     await asyncio.shield(opening)
-                return await work(client, bar)
+                return await act(client, status)
             finally:
-                async with _told(bar, _END, given.target, _LINGERING):
+                # After Ctrl-C too: the process of a stdio server must not outlive the command.
+                notice = f"waiting for the server to end: {arguments.target}"
+                async with _show_after(status, notice, _CLOSE_DELAY):
                     opening.cancel()
                     await asyncio.wait([opening])
                     await client.close()
-                if isinstance(way.target, Mux):
-                    await way.target.aclose()
+                if isinstance(resolved.target, Mux):
+                    await resolved.target.aclose()
 
         try:
-            value, show = asyncio.run(connected())
+            value, write = asyncio.run(connect())
         except (ClientError, McpError) as error:
-            sys.stderr.write(f"genmcp: {plain(_said(error))}\n")
+            sys.stderr.write(f"genmcp: {sanitize(_error_text(error))}\n")
             return 1
-        with output if given.output is None else Output(path=given.output) as chosen:
-            if given.json:
-                chosen.show(value)
+        path = arguments.output
+        with output if path is None else OutputWriter(path=path) as chosen:
+            if arguments.json:
+                chosen.write_json(value)
             else:
-                show(chosen)
+                write(chosen)
     return 0
 
 
 @asynccontextmanager
-async def _told(bar: Bar, what: str, target: str, patience: float) -> AsyncIterator[None]:
-    """Tell the user what is waited for, if that takes more than *patience* seconds."""
-    bar.clear()
-    loop = asyncio.get_running_loop()
-    waiting = loop.call_later(patience, bar.say, f"{what}: {target}")
+async def _show_after(status: StatusLine, text: str, delay: float) -> AsyncIterator[None]:
+    """Show *text* in the status line if the block takes more than *delay* seconds."""
+    status.clear()
+    timer = asyncio.get_running_loop().call_later(delay, status.show, text)
     try:
         yield
     finally:
-        waiting.cancel()
-        bar.clear()
+        timer.cancel()
+        status.clear()
 
 
-def _show_result(output: Output, result: CallToolResult) -> None:
-    pieces = [*map(piece_of, result.content)]
+def _write_result(output: OutputWriter, result: CallToolResult) -> None:
+    contents = [content_of(each) for each in result.content]
     structured = result.structured
-    if structured is not None and (not pieces or (output.is_terminal and _is(pieces, structured))):
-        output.show(structured)
+    # Many servers repeat structured content as JSON text. A terminal shows it once, indented.
+    if structured is not None and (
+        not contents or (output.is_terminal and _is_json_of(structured, contents))
+    ):
+        output.write_json(structured)
     else:
-        write(output, pieces)
+        write_contents(output, contents)
 
 
-def _is(pieces: list[Any], structured: Any) -> bool:
-    """Whether *pieces* are the text of what is structured."""
+def _is_json_of(value: Any, contents: list[Any]) -> bool:
     try:
-        return len(pieces) == 1 and bool(msgspec.json.decode(pieces[0]) == structured)
+        return len(contents) == 1 and bool(msgspec.json.decode(contents[0]) == value)
     except (msgspec.DecodeError, TypeError):
         return False
 
 
-def _whole(given: str | None) -> Mapping[str, Any]:
-    """Return the arguments of `--arguments`: an object as JSON, `@` and a file, or `-`."""
-    if given is None:
+def _load_arguments(text: str | None) -> Mapping[str, Any]:
+    """Return the object of `--arguments`: JSON, `@` and a file, or `-` for standard input."""
+    if text is None:
         return {}
     try:
-        if given == "-":
+        if text == "-":
             if sys.stdin is None:
                 raise OSError("standard input is closed")
-            given = sys.stdin.read()
-        elif given.startswith("@"):
-            given = Path(given[1:]).read_text("utf-8")
-        return msgspec.json.decode(given, type=dict[str, Any])
+            text = sys.stdin.read()
+        elif text.startswith("@"):
+            text = Path(text[1:]).read_text("utf-8")
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--arguments: {error}") from None
 
 
-def _look_at(given: argparse.Namespace) -> None:
-    """Refuse what is not key=value before any server is asked."""
+def _check_pairs(arguments: argparse.Namespace) -> None:
+    """Reject malformed `key=value` before the server is contacted."""
     try:
-        pairs(given.given)
+        parse_pairs(arguments.pairs)
     except ConfigurationError as error:
-        hint = "" if " " in given.target or ":" in given.target else quoted(given.target)
+        target = arguments.target
+        hint = "" if " " in target or ":" in target else quoting_hint(target)
         raise ConfigurationError(f"{error}{hint}") from None
 
 
-def quoted(target: str) -> str:
-    """Return a hint for somebody who may have forgotten quotes."""
-    return f" (a command of several words is put in quotes: '{target} ...')"
+def quoting_hint(target: str) -> str:
+    """Return a hint that the command of a stdio server must be quoted."""
+    return f" (a command of several words must be quoted: '{target} ...')"
 
 
-def _said(error: Exception) -> str:
-    """Return what *error* says, in words of the command line."""
+def _error_text(error: Exception) -> str:
+    """Return the text of *error*, with advice in terms of the command line."""
     text = str(error).replace("ClientOptions(revision=...)", "--revision")
     if isinstance(error, Unauthorized):
         advice = "give credentials: --header 'Authorization: Bearer TOKEN'"
         return text.replace(error.advice or "", advice)
-    if isinstance(error, ProcessExited):  # what it said is on standard error already
-        return text.replace(f"; the last it said: {error.last_line}", "")
+    if (
+        isinstance(error, ProcessExited) and error.last_line
+    ):  # the last line is on standard error already
+        return re.sub(rf"; [^;]*: {re.escape(error.last_line)}", "", text)
     return text
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {each}".rstrip() for each in text.strip().splitlines())
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.strip().splitlines())

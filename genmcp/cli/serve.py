@@ -1,4 +1,4 @@
-"""`genmcp serve`: a server, over HTTP or over standard streams."""
+"""`genmcp serve`: a server over HTTP, by uvicorn, or over standard streams."""
 
 import asyncio
 import inspect
@@ -15,9 +15,9 @@ import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
-from genmcp.cli.logs import log_to_stderr
-from genmcp.cli.target import load, mux_of
-from genmcp.cli.worker import first, told_by_signals
+from genmcp.cli.output import log_to_stderr
+from genmcp.cli.target import load_attribute, load_mux
+from genmcp.cli.worker import stop_on_signals, wait_for_first
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import SECRET_VARIABLE, Mux
 from genmcp.server import Server
@@ -26,22 +26,31 @@ from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.stdio import Streams, private_streams, serve_streams
 from genmcp.wire.http import Security
 
-__all__ = ["Http", "application", "endpoint_of", "over_http", "over_streams", "serve_until_told"]
+__all__ = ["ServeOptions", "create_app", "serve_http", "serve_stdio_target", "serve_until_stopped"]
 
 logger = logging.getLogger("genmcp")
 
-_TARGET: Final = "GENMCP_SERVE"
-"""The environment variable in which worker processes find what to serve, and where."""
+# The environment variable that passes the `ServeOptions` to worker processes, as JSON.
+_OPTIONS_VARIABLE: Final = "GENMCP_SERVE"
 
 
-class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `genmcp serve` over HTTP for a *target*, `module:attribute`.
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `genmcp serve` over HTTP.
 
-    allowed_hosts: host names to answer to; None: those of the target. proxy_headers: whether
-    `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and the scheme of a connection.
-    forwarded_allow_ips: the addresses of proxies, separated by commas, whose headers are used; sets
-    proxy_headers; None: FORWARDED_ALLOW_IPS, or loopback. grace: seconds that running jobs have to
-    finish when the server stops; None: those of `JobOptions` of the mux.
+    Args:
+        target: `module:attribute`.
+        host: the address to listen on.
+        port: the port; 0: any free port.
+        path: the path of the endpoint.
+        workers: the number of processes.
+        reload: whether to restart when a file changes.
+        allowed_hosts: host names to accept. None: those of the target.
+        grace: seconds that running jobs have to finish when the server stops. None: those of the
+            `JobOptions` of the mux.
+        proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
+            scheme of a connection.
+        forwarded_allow_ips: the addresses of proxies, separated by commas, whose headers are
+            trusted; implies *proxy_headers*. None: `FORWARDED_ALLOW_IPS`, or loopback.
     """
 
     target: str
@@ -56,7 +65,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     forwarded_allow_ips: str | None = None
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def uvicorn_settings(self) -> dict[str, Any]:
         """The settings of uvicorn.
 
         Proxy headers are off by default: without a proxy, a client could send `X-Forwarded-For` and
@@ -77,84 +86,84 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
         return settings
 
 
-def over_http(http: Http) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit status.
+def serve_http(options: ServeOptions) -> int:
+    """Serve over HTTP until SIGTERM or SIGINT, and return the exit status.
 
     Raises:
-        ConfigurationError: the target, or where it is to be served, is wrong.
+        ConfigurationError: the target cannot be served, or an option does not apply to it.
     """
-    many = http.workers > 1
-    with _no_word_of_secrets():
-        endpoint = endpoint_of(http)  # what is wrong with it is told here, once
-    if many and not endpoint.mux.store.shared:
+    has_workers = options.workers > 1
+    # Loaded here as well as in each worker, so that a configuration error is reported once.
+    with _without_secret_warning():
+        endpoint = _create_endpoint(options)
+    if has_workers and not endpoint.mux.store.shared:
         logger.warning(
-            "each of the %d workers keeps tasks, log levels and subscriptions to itself: give them "
-            "a store that they share (store=, or GENMCP_STORE), such as sqlite:///jobs.db",
-            http.workers,
+            "the %d workers do not share tasks, log levels and subscriptions: give the mux a "
+            "shared store (store=, or GENMCP_STORE), such as sqlite:///jobs.db",
+            options.workers,
         )
     # One line for each request: LoggingTelemetry logs the tool, the access log only the path.
     observers = endpoint.mux.observers.all
-    names_tools = any(isinstance(each, LoggingTelemetry) for each in observers)
-    settings = {**http.settings, "access_log": not names_tools}
-    if not many and not http.reload:
-        app = served(endpoint, http.path)
-        server = _Server(uvicorn.Config(app, **settings), http)
-        with suppress(KeyboardInterrupt, SystemExit):  # the latter where it cannot listen
+    logs_requests = any(isinstance(each, LoggingTelemetry) for each in observers)
+    settings = {**options.uvicorn_settings, "access_log": not logs_requests}
+    if not has_workers and not options.reload:
+        server = _UvicornServer(uvicorn.Config(_create_app(endpoint, options), **settings), options)
+        # uvicorn exits if it cannot listen, and raises the signal again that has ended it.
+        with suppress(KeyboardInterrupt, SystemExit):
             server.run()
         return 0 if server.started else 1
-    # What one of them has sealed, another opens; a shared store was refused without a secret.
+    # The workers must share a secret: each opens values that another has sealed. With a shared
+    # store, a missing secret was rejected above.
     os.environ[SECRET_VARIABLE] = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
-    logger.info("%s is to be served with the path %s", http.target, http.path)
-    os.environ[_TARGET] = msgspec.json.encode(http).decode()
-    application = f"{__name__}:application"
-    how: dict[str, Any] = {"workers": http.workers} if many else {"reload": True}
+    logger.info("%s will be served with the path %s", options.target, options.path)
+    os.environ[_OPTIONS_VARIABLE] = msgspec.json.encode(options).decode()
+    factory = f"{__name__}:{create_app.__name__}"
+    mode: dict[str, Any] = {"workers": options.workers} if has_workers else {"reload": True}
     try:
-        uvicorn.run(application, factory=True, **settings, **how)
-    except SystemExit as ended:  # it cannot listen
-        return 1 if ended.code else 0
+        uvicorn.run(factory, factory=True, **settings, **mode)
+    except SystemExit as exit:  # uvicorn cannot listen
+        return 1 if exit.code else 0
     return 0
 
 
 @contextmanager
-def _no_word_of_secrets() -> Iterator[None]:
-    """Keep back the warning that several workers have no secret: they are going to get one."""
+def _without_secret_warning() -> Iterator[None]:
+    """Suppress the warning about a missing secret: `serve_http` is about to set one."""
 
-    def has_another(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         return SECRET_VARIABLE not in (record.args or ())
 
-    logger.addFilter(has_another)
+    logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(has_another)
+        logger.removeFilter(is_other)
 
 
-class _Server(uvicorn.Server):
-    """A server that says where it serves, once it does."""
+class _UvicornServer(uvicorn.Server):
+    """A server that logs its URL once it listens."""
 
-    def __init__(self, config: uvicorn.Config, http: Http) -> None:
+    def __init__(self, config: uvicorn.Config, options: ServeOptions) -> None:
         super().__init__(config)
-        self._http = http
+        self._options = options
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
-            target, path = self._http.target, self._http.path
+            target, path = self._options.target, self._options.path
             logger.info("serving %s at http://%s:%d%s", target, host, port, path)
 
 
-def application() -> Starlette:
-    """Return the application of a worker process."""
+def create_app() -> Starlette:
+    """Return the application of a worker process, which uvicorn calls by its name."""
     log_to_stderr(serves=True)
-    http = msgspec.json.decode(os.environ[_TARGET], type=Http)
-    return served(endpoint_of(http), http.path)
+    options = msgspec.json.decode(os.environ[_OPTIONS_VARIABLE], type=ServeOptions)
+    return _create_app(_create_endpoint(options), options)
 
 
-def served(endpoint: Endpoint, path: str) -> Starlette:
-    """Return an application that has *endpoint* at *path*, and closes it at its end."""
-
+def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
@@ -163,64 +172,62 @@ def served(endpoint: Endpoint, path: str) -> Starlette:
             await endpoint.aclose()
             await endpoint.mux.aclose()
 
-    return Starlette(routes=[endpoint.route(path)], lifespan=lifespan)
+    return Starlette(routes=[endpoint.route(options.path)], lifespan=lifespan)
 
 
-def endpoint_of(http: Http) -> Endpoint:
-    """Return the endpoint that the target is, or one of it.
-
-    Raises:
-        ConfigurationError: it is none, and there can be none of it.
-    """
-    if not http.path.startswith("/"):
-        raise ConfigurationError(f"--path: a path begins with a slash, unlike {http.path!r}")
-    endpoint = _found(http)
-    if http.grace is not None:
-        service = endpoint.mux.tasks.service.worker
-        service.options = replace(service.options, shutdown_grace=http.grace)
+def _create_endpoint(options: ServeOptions) -> Endpoint:
+    """Return the endpoint that the target is, or a new one for it."""
+    if not options.path.startswith("/"):
+        raise ConfigurationError(f"--path: a path begins with a slash, unlike {options.path!r}")
+    endpoint = _load_endpoint(options)
+    if options.grace is not None:
+        worker = endpoint.mux.tasks.service.worker
+        worker.options = replace(worker.options, shutdown_grace=options.grace)
     return endpoint
 
 
-def _found(http: Http) -> Endpoint:
-    found = load(http.target)
+def _load_endpoint(options: ServeOptions) -> Endpoint:
+    found = load_attribute(options.target)
     if not isinstance(found, Endpoint):
-        telemetry = LoggingTelemetry()
-        mux = Mux(found, telemetry=telemetry) if isinstance(found, Server) else mux_of(http.target)
-        return Endpoint(mux, security=Security(allowed_hosts=http.allowed_hosts))
-    if http.allowed_hosts is not None:
+        if isinstance(found, Server):
+            mux = Mux(found, telemetry=LoggingTelemetry())
+        else:
+            mux = load_mux(options.target)
+        return Endpoint(mux, security=Security(allowed_hosts=options.allowed_hosts))
+    if options.allowed_hosts is not None:
         raise ConfigurationError(
-            f"--allowed-host: {http.target} is an Endpoint, whose security= says that"
+            f"--allowed-host: {options.target} is an Endpoint; set the hosts with its security="
         )
     return found
 
 
-def over_streams(target: str) -> None:
-    """Serve over standard input and output, until the input ends, or SIGTERM or SIGINT.
+def serve_stdio_target(target: str) -> None:
+    """Serve *target* over standard input and output until the input ends, or SIGTERM or SIGINT.
 
-    Nothing that the target's modules print when they are imported reaches the client.
+    Output that the modules of the target print when they are imported goes to standard error.
 
     Raises:
-        ConfigurationError: the target is wrong, or there is no standard input or output.
+        ConfigurationError: the target cannot be served, or a standard stream is closed.
     """
     for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
         if stream is None:
             raise ConfigurationError(f"--stdio: standard {name} is closed")
     if sys.stdin.isatty():
         sys.stderr.write(
-            "genmcp: waiting for JSON-RPC messages, a line each; Ctrl-D ends this\n"
-            "(--stdio is for a client that starts this process; without it, HTTP is served)\n"
+            "genmcp: waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n"
+            "(--stdio is for a client that starts this process; leave it out to serve HTTP)\n"
         )
     with private_streams() as streams:
-        asyncio.run(serve_until_told(mux_of(target), streams))
+        asyncio.run(serve_until_stopped(load_mux(target), streams))
 
 
-async def serve_until_told(mux: Mux, streams: Streams) -> None:
-    """Serve *mux* over *streams*, until they end or this process is told to, and close it."""
+async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
+    """Serve *mux* over *streams* until they end or a signal stops the process, and close it."""
     stop = asyncio.Event()
     try:
-        with told_by_signals(stop):
+        with stop_on_signals(stop):
             serving = asyncio.ensure_future(serve_streams(mux, streams))
-            await first(serving, stop.wait())
+            await wait_for_first(serving, stop.wait())
             if not serving.cancelled():
                 serving.result()
     finally:

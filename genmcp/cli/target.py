@@ -1,53 +1,88 @@
-"""What a command is about, found by its name: `module:attribute`."""
+"""The target of a command: a module attribute, or a server and the options to reach it."""
 
+import argparse
 import importlib
 import re
+import shlex
+import shutil
 import sys
+import threading
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+import msgspec
+from msgspec.structs import replace
+
+from genmcp.cli.values import parse_pairs
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.options import ClientOptions
+from genmcp.client.stdio_options import Command, StdioOptions
+from genmcp.client.targets import Target
 from genmcp.errors import ConfigurationError
+from genmcp.hub.config import server_of
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 
-__all__ = ["ATTRIBUTE", "Broken", "load", "mux_of"]
+__all__ = [
+    "ModuleImportError",
+    "ResolvedTarget",
+    "add_target_options",
+    "load_attribute",
+    "load_mux",
+    "parse_target",
+    "resolve_target",
+    "with_stderr",
+]
 
-ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]*)://")
+_HOST: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
-class Broken(Exception):
-    """A module cannot be imported; the text is the traceback from its own first line on."""
+class ModuleImportError(Exception):
+    """A module raised an exception when it was imported.
+
+    The text is the traceback, beginning with the module's own first line.
+    """
 
 
-def load(name: str) -> Any:
-    """Return what *name*, `module:attribute`, means; modules of the current folder come first.
+def load_attribute(name: str) -> Any:
+    """Import the module of *name*, `module:attribute`, and return the attribute.
+
+    The current folder is searched first.
 
     Raises:
-        ConfigurationError: there is no such module, or it has no such attribute.
-        Broken: there is one, which cannot be imported.
+        ConfigurationError: the module or the attribute does not exist.
+        ModuleImportError: importing the module failed.
     """
     module, _, path = name.partition(":")
     if not module or not path or module.startswith("."):
         raise ConfigurationError(f"{name!r} is not module:attribute, such as shop.app:mux")
     if module.endswith(".py"):
-        meant = f"{module.removesuffix('.py').replace('/', '.').strip('.')}:{path}"
-        raise ConfigurationError(f"{name!r} names a file, not a module; is {meant} meant?")
+        dotted = module.removesuffix(".py").replace("/", ".").strip(".")
+        raise ConfigurationError(
+            f"{name!r} names a file, not a module; did you mean {dotted}:{path}?"
+        )
     folder = str(Path.cwd())
     if folder != sys.path[0]:
         sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        # A missing module that this one imports is a defect of this one, shown with a traceback.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _broken(module, error) from None  # one that it imports
+            raise _import_error(module, error) from None
         raise ConfigurationError(f"{name}: there is no module {error.name!r} in {folder}") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from error
     except Exception as error:
-        raise _broken(module, error) from None
+        raise _import_error(module, error) from None
     for attribute in path.split("."):
         if not hasattr(found, attribute):
             raise ConfigurationError(f"{name}: there is no {attribute!r} in {module}")
@@ -55,13 +90,16 @@ def load(name: str) -> Any:
     return found
 
 
-def mux_of(name: str) -> Mux:
-    """Return the mux that *name* means: of itself, of an endpoint, or made for a server.
+def load_mux(name: str) -> Mux:
+    """Return the mux that *name*, `module:attribute`, refers to.
+
+    That is the attribute itself, the mux of an endpoint, or a new mux of a server.
 
     Raises:
-        ConfigurationError: it means none of these.
+        ConfigurationError: the attribute is none of these.
+        ModuleImportError: importing the module failed.
     """
-    found = load(name)
+    found = load_attribute(name)
     if isinstance(found, Mux):
         return found
     if isinstance(found, Endpoint):
@@ -69,22 +107,178 @@ def mux_of(name: str) -> Mux:
     if isinstance(found, Server):
         return Mux(found)
     if isinstance(found, type):
-        what = f"the class {found.__name__}: name one that is made of it, such as"
+        kind = f"the class {found.__name__}: name an instance, such as"
     else:
-        what = f"a {type(found).__name__}: name"
-    raise ConfigurationError(f"{name} is {what} a Mux, an Endpoint, or a Server such as a Suite")
+        kind = f"a {type(found).__name__}: name"
+    raise ConfigurationError(f"{name} is {kind} a Mux, an Endpoint, or a Server such as a Suite")
 
 
-def _broken(module: str, error: Exception) -> Broken:
-    lines = traceback.format_exception(type(error), error, _own(error.__traceback__))
-    return Broken(f"{''.join(lines)}genmcp: {module} cannot be imported\n")
+def _import_error(module: str, error: Exception) -> ModuleImportError:
+    trace = _own_frames(error.__traceback__)
+    lines = traceback.format_exception(type(error), error, trace)
+    return ModuleImportError(f"{''.join(lines)}genmcp: {module} cannot be imported\n")
 
 
-def _own(trace: TracebackType | None) -> TracebackType | None:
-    """Return *trace* without its beginning, which is here and in the machinery of imports."""
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return *trace* without its first frames, in this module and in the import machinery."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
             break
         trace = trace.tb_next
     return trace
+
+
+class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The server that a command talks to, and the options of the client."""
+
+    target: Target
+    options: ClientOptions
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments to *parser* that select a server and configure the connection."""
+    parser.add_argument(
+        "target",
+        help="a URL, the command of a stdio server (in quotes), module:attribute, or a file with "
+        "mcpServers",
+    )
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "-e",
+        "--env",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an environment variable for a stdio server, which inherits few; repeatable",
+    )
+    group.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header of every HTTP request; repeatable",
+    )
+    group.add_argument("--server", metavar="NAME", help="which of the mcpServers of the file")
+    group.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="timeout for connecting (30), without a message (60), and of a request (600)",
+    )
+    group.add_argument(
+        "--revision", help="the protocol revision to use, instead of the newest that both support"
+    )
+
+
+def resolve_target(arguments: argparse.Namespace) -> ResolvedTarget:
+    """Return the target and options given by the arguments of `add_target_options`.
+
+    Raises:
+        ConfigurationError: the target is malformed, or an option does not apply to it.
+    """
+    target, headers = parse_target(arguments.target, arguments.server)
+    headers = {**headers, **dict(map(_parse_header, arguments.header))}
+    if arguments.env:
+        if not isinstance(target, Command):
+            raise ConfigurationError("--env applies only to the command of a stdio server")
+        target = replace(target, env={**(target.env or {}), **parse_pairs(arguments.env)})
+    if headers and not isinstance(target, str):
+        raise ConfigurationError("--header applies only to a URL")
+    options = ClientOptions(
+        log_level="info", revision=arguments.revision, http=HttpOptions(headers=headers)
+    )
+    if (seconds := arguments.timeout) is not None:
+        if not 0 < seconds < threading.TIMEOUT_MAX:
+            raise ConfigurationError(f"--timeout: {seconds:g} is not a positive number of seconds")
+        options = replace(options, timeout=seconds, idle_timeout=seconds, open_timeout=seconds)
+    return ResolvedTarget(target=target, options=options)
+
+
+def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> ClientOptions:
+    """Return *options* with *on_line* called for each line of a stdio server's standard error."""
+    return replace(options, stdio=StdioOptions(stderr=on_line))
+
+
+def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str, str]]:
+    """Return the target that *text* denotes, with the HTTP headers for it.
+
+    Args:
+        text: a URL, `module:attribute` in this process, a file with `mcpServers`, or the command
+            of a stdio server.
+        server: which server of the file.
+
+    Raises:
+        ConfigurationError: *text* is none of these.
+    """
+    if text.endswith(".json") and Path(text).is_file():
+        return _load_configuration(text, server)
+    if server is not None:
+        raise ConfigurationError(f"--server needs a file with mcpServers, unlike {text!r}")
+    if _HTTP_URL.match(text):
+        if not _hostname(text):
+            raise ConfigurationError(
+                f"{text!r} has no host name: a URL looks like https://a.example/mcp"
+            )
+        return text, {}
+    if _ATTRIBUTE.fullmatch(text):
+        return load_mux(text), {}
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r} is not a valid command: {error}") from None
+    if not words:
+        raise ConfigurationError("a URL, module:attribute or command is required")
+    _check_command(text, words)
+    return Command(words[0], words[1:]), {}
+
+
+def _check_command(text: str, words: Sequence[str]) -> None:
+    """Reject *text*, split into *words*, if it cannot be a command, with what may be meant."""
+    program = words[0]
+    if scheme := _SCHEME.match(text):
+        raise ConfigurationError(
+            f"{scheme[1]} is not supported: a URL begins with http:// or https://"
+        )
+    if _HOST.fullmatch(text):
+        raise ConfigurationError(f"{text!r} is not a URL; did you mean http://{text}?")
+    if shutil.which(program) is not None:
+        return
+    module, py, attribute = program.partition(".py")
+    if py and len(words) == 1:
+        name = f"{module.replace('/', '.').strip('.')}{attribute or ':NAME'}"
+        raise ConfigurationError(
+            f"{program!r} is a file: name a server in it with {name!r}, or run it as a stdio "
+            f"server with {f'python {module}.py'!r} (in quotes)"
+        )
+    if program.endswith(".json"):
+        raise ConfigurationError(f"there is no file {program!r}")
+    raise ConfigurationError(
+        f"there is no command {program!r}; a server in a module is module:attribute, such as "
+        f"shop.app:suite"
+    )
+
+
+def _load_configuration(path: str, name: str | None) -> tuple[Target, dict[str, str]]:
+    try:
+        found = server_of(path, name)
+    except ConfigurationError as error:
+        hint = "" if name else " (--server NAME)"
+        raise ConfigurationError(f"{error}{hint}") from None
+    if found.url is not None:
+        return found.url, dict(found.headers or {})
+    return Command(str(found.command), found.args, found.env, found.cwd), {}
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # malformed IPv6 address
+        return None
+
+
+def _parse_header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ConfigurationError(f"--header: {text!r} is not 'Name: value'")
+    return name.strip(), value.strip()

@@ -1,134 +1,262 @@
-"""The user at a terminal: what a server asks is asked there, and how far a call is is shown."""
+"""The terminal of the user: progress and log messages on it, and questions of the server.
+
+Standard error is the screen, so that the result on standard output can be piped elsewhere.
+"""
 
 import asyncio
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
-from genmcp.cli.bare import line, plain
-from genmcp.cli.form import Field
+from genmcp.cli.output import one_line, sanitize
+from genmcp.cli.values import choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
-from genmcp.protocol.params import LoggingMessageNotificationParams
-from genmcp.question.elicitation import host_of
-from genmcp.question.question import Accepted, Cancelled, Declined
+from genmcp.protocol.notifications import LoggingMessageNotificationParams
+from genmcp.question.answers import Accepted, Cancelled, Declined
+from genmcp.question.urls import host_of
+from genmcp.schema.limits import FOREIGN_LIMITS
+from genmcp.schema.schema import Schema
 
-__all__ = ["Bar", "Logged", "Terminal", "marked", "typed"]
+__all__ = ["FormField", "LogPrinter", "StatusLine", "TerminalHandler", "mark_lines", "read_line"]
 
-_WIDTH: Final = 30
+_BAR_WIDTH: Final = 30
 _MARK: Final = "| "
-_LINE: Final = 64 * 1024  # bytes that a line may have; a terminal gives one at a time
+_MAX_LINE: Final = 64 * 1024  # bytes; a terminal delivers one line at a time
+
+_FORMATS: Final = {
+    "email": "an e-mail address",
+    "uri": "a URI",
+    "date": "a date, such as 2026-07-28",
+    "date-time": "a date and time, such as 2026-07-28T09:30:00Z",
+}
+_BOUNDS: Final = (
+    ("minLength", "maxLength", " characters"),
+    ("minimum", "maximum", ""),
+    ("minItems", "maxItems", " values"),
+)
 
 
-class Bar:
-    """A line of *screen* that shows how far a call is; none where it is no terminal."""
+class StatusLine:
+    """The last line of the screen: a progress bar or a status, replaced by the next one.
+
+    Other output is written above it through `write`. While a prompt is open, the line belongs to
+    the user: status is dropped, and output is held back until the answer. If the screen is not a
+    terminal, there is no status line.
+    """
 
     def __init__(self, screen: TextIO) -> None:
         self._screen = screen
-        self._shown = False
-        self._shows = screen.isatty()
-        self._held: list[str] | None = None  # while a question is open
+        self._is_terminal = screen.isatty()
+        self._is_shown = False
+        self._held: list[str] | None = None  # output during a prompt
 
-    def show(self, progress: float, total: float | None, message: str | None) -> None:
-        """Show *progress*, in place of what was shown before."""
+    def show_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Show *progress* as a bar, or as a number if there is no *total*."""
         if total:
             share = min(max(progress / total, 0.0), 1.0)
-            done = int(share * _WIDTH)
-            text = f"[{'#' * done}{' ' * (_WIDTH - done)}] {share:4.0%}"
+            done = int(share * _BAR_WIDTH)
+            text = f"[{'#' * done}{' ' * (_BAR_WIDTH - done)}] {share:4.0%}"
         else:
             text = f"{progress:g}"
-        self.say(f"{text} {line(message or '')}")
+        self.show(f"{text} {one_line(message or '')}")
 
-    def say(self, text: str) -> None:
-        """Show *text*, as much of it as fits in a line."""
-        if self._shows and self._held is None:
+    def show(self, text: str) -> None:
+        """Show *text*, cut to the width of the screen."""
+        if self._is_terminal and self._held is None:
             width = shutil.get_terminal_size().columns - 1
-            self._write(f"\r{plain(text)[:width]}\x1b[K")
-            self._shown = True
+            self._print(f"\r{sanitize(text)[:width]}\x1b[K")
+            self._is_shown = True
 
     def clear(self) -> None:
-        """Show nothing any more."""
-        if self._shown:
-            self._write("\r\x1b[K")
-            self._shown = False
+        """Remove the status line."""
+        if self._is_shown:
+            self._print("\r\x1b[K")
+            self._is_shown = False
 
-    def tell(self, text: str) -> None:
-        """Write *text*, of a server, to stay on the screen, in place of the bar."""
+    def write(self, text: str) -> None:
+        """Write *text* permanently, sanitized, in place of the status line."""
         if self._held is not None:
             self._held.append(text)
             return
         self.clear()
-        self._write(plain(text))
+        self._print(sanitize(text))
 
-    def ask(self, prompt: str) -> None:
-        """Write *prompt*; until it is `answered`, the line is the user's, and all else waits."""
-        self.tell(prompt)
+    def begin_prompt(self, prompt: str) -> None:
+        """Write *prompt*, and hold back other output until `end_prompt`."""
+        self.write(prompt)
         self._held = []
 
-    def answered(self, said: str) -> None:
-        """Write what has waited: the user has *said* a line, or nothing, and left it open."""
+    def end_prompt(self, answer: str) -> None:
+        """Write the output held back; on a line of its own if *answer* did not end the line."""
         held, self._held = self._held or [], None
-        self.tell("".join(held) if said else "".join(["\n", *held]))
+        self.write("".join(held) if answer else "".join(["\n", *held]))
 
-    def _write(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._screen.write(text)
         self._screen.flush()
 
 
-class Logged(ClientHandler[None]):
-    """Shows log messages above *bar*; there is nobody to be asked."""
+class FormField:
+    """One field of an elicitation form: its prompt, and the conversion of its input.
 
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
+    Args:
+        key: the name of the field.
+        schema: its schema, from the server.
+        required: whether the form requires it.
+    """
+
+    def __init__(self, key: str, schema: Mapping[str, Any], *, required: bool) -> None:
+        self.key = key
+        self.required = required and "default" not in schema
+        self.default = schema.get("default")
+        self._schema = schema
+        self._types = types_of(schema, {})
+        self._is_list = "array" in self._types
+        self._choices = choices_of(schema.get("items", {}) if self._is_list else schema)
+        self._checker: Schema | None = None
+        with suppress(ConfigurationError):  # malformed or too large: the server checks the value
+            self._checker = Schema(schema, origin=key, limits=FOREIGN_LIMITS)
+
+    @property
+    def prompt(self) -> str:
+        """The prompt: description, name, allowed values and default."""
+        name = one_line(str(self._schema.get("title") or self.key))
+        details = [*self._constraints()]
+        if not self.required and "default" not in self._schema:
+            details.append("optional")
+        prompt = f"  {name} ({'; '.join(details)})" if details else f"  {name}"
+        if "default" in self._schema:
+            prompt += f" [{one_line(_as_input(self.default))}]"
+        if description := self._schema.get("description"):
+            prompt = f"  {one_line(str(description))}\n{prompt}"
+        return f"{prompt}: "
+
+    def convert(self, text: str) -> Any:
+        """Return the value of the input *text*.
+
+        Raises:
+            ConfigurationError: the schema does not allow it.
+        """
+        if not self._is_list:
+            value = self._convert_one(self._schema, text)
+        elif text.lstrip().startswith("["):
+            value = convert_value(self.key, self._schema, text)
+        else:
+            items = self._schema.get("items", {})
+            value = [self._convert_one(items, part) for part in split_list(text)]
+        for fault in self._checker.check(value) if self._checker else ():
+            raise ConfigurationError(fault.removeprefix("(root): "))
+        return value
+
+    def _convert_one(self, schema: Mapping[str, Any], text: str) -> Any:
+        if self._choices:
+            word = text.strip()
+            for value, title in self._choices:
+                if word in (str(value), title) or word.lower() == title.lower():
+                    return value
+            names = ", ".join(_choice_text(*choice) for choice in self._choices)
+            raise ConfigurationError(f"{word!r} is not one of {names}")
+        # Spaces are significant in a string only.
+        is_string = "string" in types_of(schema, {})
+        return convert_value(self.key, schema, text if is_string else text.strip())
+
+    def _constraints(self) -> Iterator[str]:
+        """Yield the allowed values, in words."""
+        schema = self._schema
+        if self._choices:
+            choices = ", ".join(one_line(_choice_text(*choice)) for choice in self._choices)
+            yield f"{choices}; separate several by commas" if self._is_list else choices
+        elif "boolean" in self._types:
+            yield "y/n"
+        elif "string" not in self._types and {"integer", "number"} & {*self._types}:
+            yield "a whole number" if "integer" in self._types else "a number"
+        if (name := str(schema.get("format", ""))) in _FORMATS:
+            yield _FORMATS[name]
+        for minimum, maximum, unit in _BOUNDS:
+            if minimum in schema and maximum in schema:
+                yield f"{schema[minimum]} to {schema[maximum]}{unit}"
+            elif minimum in schema:
+                yield f"at least {schema[minimum]}{unit}"
+            elif maximum in schema:
+                yield f"at most {schema[maximum]}{unit}"
+        if "pattern" in schema:
+            yield f"matching {one_line(str(schema['pattern']))}"
+
+
+def _choice_text(value: Any, title: str) -> str:
+    return title if str(value) == title else f"{value} ({title})"
+
+
+def _as_input(value: Any) -> str:
+    """Return *value* in the form in which a user types it."""
+    if isinstance(value, bool):
+        return "y" if value else "n"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class LogPrinter(ClientHandler[None]):
+    """A handler that prints log messages and answers no questions."""
+
+    def __init__(self, status: StatusLine) -> None:
+        self._status = status
 
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
-        """Show it."""
-        self._bar.tell(marked(f"{message.level}: {message.data}", first=""))
+        """Print the log message above the status line."""
+        self._status.write(mark_lines(f"{message.level}: {message.data}", first=""))
 
 
-def marked(text: str, first: str = _MARK) -> str:
-    """Return *text* of a server with a mark before each line; *first* replaces the first mark.
+def mark_lines(text: str, first: str = _MARK) -> str:
+    """Return *text* of a server with a mark at the beginning of each line.
 
-    A message may contain line ends: without the marks it could imitate prompts of this program.
+    A message may contain line ends: without marks it could imitate prompts of this program.
+
+    Args:
+        text: the text.
+        first: replaces the mark of the first line.
     """
-    return f"{first}{plain(text).rstrip()}".replace("\n", f"\n{_MARK}") + "\n"
+    return f"{first}{sanitize(text).rstrip()}".replace("\n", f"\n{_MARK}") + "\n"
 
 
-def typed() -> str:
-    """Wait for a line that the user types, and return it; empty at the end of the input.
+def read_line() -> str:
+    """Return the next line of the user; empty at the end of the input."""
+    # Not `sys.stdin`: a thread that waits in it holds a lock that the interpreter needs to exit.
+    return os.read(sys.stdin.fileno(), _MAX_LINE).decode(errors="replace")
 
-    By `os.read`: a thread that waits in `sys.stdin` holds a lock which Python needs to exit.
+
+class TerminalHandler(LogPrinter):
+    """A handler that asks the user at the terminal, one question at a time.
+
+    Args:
+        status: the status line of the screen.
+        read: blocks until the user has typed a line, and returns it; empty at the end of the
+            input. Called in a thread.
     """
-    return os.read(sys.stdin.fileno(), _LINE).decode(errors="replace")
 
-
-class Terminal(Logged):
-    """Asks the user at the terminal. *read* gives a line of it, empty at the end of the input."""
-
-    def __init__(self, bar: Bar, read: Callable[[], str] = typed) -> None:
-        super().__init__(bar)
+    def __init__(self, status: StatusLine, read: Callable[[], str] = read_line) -> None:
+        super().__init__(status)
         self._read = read
         self._reading: asyncio.Future[str] | None = None
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Ask for one field after the other, and for each until it is what its schema wants."""
-        async with self._asking:
-            self._bar.tell(marked(message))
+        """Prompt for each field of the form, and again until its value is valid."""
+        async with self._lock:
+            self._status.write(mark_lines(message))
             content: dict[str, Any] = {}
             fields = schema.get("properties", {})
             if not fields:
-                return await self._agreed()
+                return await self._confirm()
             required = schema.get("required", ())
-            self._bar.tell("(! declines, Ctrl-D cancels)\n")
+            self._status.write("(! declines, Ctrl-D cancels)\n")
             for key, field in fields.items():
-                answer = await self._field(Field(key, field, required=key in required))
+                answer = await self._prompt_field(FormField(key, field, required=key in required))
                 if isinstance(answer, Declined | Cancelled):
                     return answer
                 if answer is not None:
@@ -136,78 +264,80 @@ class Terminal(Logged):
             return Accepted(content)
 
     async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
-        """Show the URL and its host, and ask whether the user agrees to go there.
+        """Show the URL and its host, and ask for consent to open it.
 
         2026-07-28, client/elicitation, "Safe URL Handling": clients MUST show the full URL, SHOULD
         highlight the domain, and SHOULD warn of Punycode.
         """
         host = host_of(url)
-        shown = f"{host} (letters of other alphabets, written as ASCII)" if "xn--" in host else host
-        async with self._asking:
-            self._bar.tell(marked(message))
-            self._bar.tell(f"Open this in a browser: {url}\nIts host: {shown or 'none'}\n")
-            return await self._agreed()
+        if "xn--" in host:
+            host = f"{host} (letters of other alphabets, written as ASCII)"
+        async with self._lock:
+            self._status.write(mark_lines(message))
+            self._status.write(f"Open this in a browser: {url}\nIts host: {host or 'none'}\n")
+            return await self._confirm()
 
-    async def _agreed(self) -> Any:
+    async def _confirm(self) -> Any:
         while True:
-            match await self._line("Go on? [y/n] "):
+            match await self._prompt("Continue? [y/n] "):
                 case None:
                     return Cancelled()
                 case "y" | "yes":
                     return Accepted({})
                 case "n" | "no" | "!":
                     return Declined()
-            self._bar.tell("y goes on, n declines, Ctrl-D cancels\n")
+            self._status.write("y accepts, n declines, Ctrl-D cancels\n")
 
-    async def _field(self, field: Field) -> Any:
-        """Return what the user says to one field, None for nothing, or how the form ends."""
+    async def _prompt_field(self, field: FormField) -> Any:
+        """Return the value of *field*, None if left out, or the answer that ends the form."""
         while True:
-            said = await self._line(field.question, lower=False)
-            if said is None:
+            text = await self._prompt(field.prompt, lower=False)
+            if text is None:
                 return Cancelled()
-            if said.strip() == "!":
+            if text.strip() == "!":
                 return Declined()
-            if not said and not field.required:
+            if not text and not field.required:
                 return field.default
             try:
-                if not said:
-                    raise ConfigurationError("an answer is needed")
-                return field.read(said)
+                if not text:
+                    raise ConfigurationError("a value is required")
+                return field.convert(text)
             except ConfigurationError as error:
-                self._bar.tell(f"  -> {line(str(error))}\n")
+                self._status.write(f"  -> {one_line(str(error))}\n")
 
-    async def _line(self, prompt: str, *, lower: bool = True) -> str | None:
+    async def _prompt(self, prompt: str, *, lower: bool = True) -> str | None:
         """Return a line of the user, None at the end of the input."""
-        self._bar.ask(prompt)
-        said = ""
+        self._status.begin_prompt(prompt)
+        text = ""
+        # The read of a prompt that was cancelled cannot be interrupted. It goes on, and its line
+        # answers the next prompt.
         if self._reading is None or self._reading.done():
-            self._reading = _in_a_thread(self._read)
-        # Who gives up a question leaves the thread reading: the next line is for the next one.
+            self._reading = _read_in_thread(self._read)
         try:
-            said = await asyncio.shield(self._reading)
+            text = await asyncio.shield(self._reading)
         finally:
-            self._bar.answered(said)
-        if not said:
+            self._status.end_prompt(text)
+        if not text:
             return None
-        said = said.rstrip("\r\n")
-        return said.strip().lower() if lower else said
+        text = text.rstrip("\r\n")
+        return text.strip().lower() if lower else text
 
 
-def _in_a_thread(read: Callable[[], str]) -> "asyncio.Future[str]":
-    """Return what *read* is going to return.
+def _read_in_thread(read: Callable[[], str]) -> "asyncio.Future[str]":
+    """Run *read* in a daemon thread, and return its future result.
 
-    The thread is a daemon, and none of the event loop's, which waits for its own at the end.
+    Not in the executor of the event loop: `asyncio.run` would wait for the thread at exit.
     """
     loop = asyncio.get_running_loop()
     reading: asyncio.Future[str] = loop.create_future()
 
     def run() -> None:
         try:
-            said = read()
-        except (OSError, ValueError):  # the terminal is gone
-            said = ""
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(reading.set_result, said)
+            text = read()
+        except (OSError, ValueError):  # the terminal was closed
+            text = ""
+        with suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(reading.set_result, text)
 
-    threading.Thread(target=run, name="genmcp-typed", daemon=True).start()
+    threading.Thread(target=run, name="genmcp-terminal", daemon=True).start()
     return reading

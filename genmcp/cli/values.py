@@ -1,4 +1,8 @@
-"""Arguments of tools and prompts, as they are written on a command line."""
+"""Arguments of tools and prompts, converted from `key=value` by the schemas of the server.
+
+Schemas come from another party: they may be malformed, recursive or huge. Functions that read them
+ignore malformed members and bound the number of subschemas they follow.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -10,22 +14,22 @@ from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
 __all__ = [
-    "alternatives",
-    "arguments_of",
-    "check",
+    "check_arguments",
     "choices_of",
-    "kinds_of",
-    "pairs",
-    "parts_of",
+    "convert_arguments",
+    "convert_value",
+    "parse_pairs",
     "properties_of",
-    "strangers",
-    "value_of",
+    "split_list",
+    "subschemas",
+    "types_of",
+    "unknown_keys",
 ]
 
-TRUE: Final = ("true", "yes", "y", "1")
-FALSE: Final = ("false", "no", "n", "0")
+_TRUE: Final = ("true", "yes", "y", "1")
+_FALSE: Final = ("false", "no", "n", "0")
 
-_KINDS: Final = {
+_TYPE_NAMES: Final = {
     str: "string",
     bool: "boolean",
     int: "integer",
@@ -34,175 +38,191 @@ _KINDS: Final = {
     dict: "object",
     type(None): "null",
 }
-_ARTICLES: Final = {"integer": "a whole number", "number": "a number", "boolean": "yes or no"}
-# How many levels of alternatives are followed, and how many subschemas in all.
-_DEEPEST: Final = 8
-_MOST: Final = 1_000
+_EXPECTED: Final = {"integer": "a whole number", "number": "a number", "boolean": "yes or no"}
+_MAX_DEPTH: Final = 8  # of nested alternatives
+_MAX_SUBSCHEMAS: Final = 1_000
 
 
-def pairs(given: Sequence[str]) -> dict[str, str]:
-    """Return the keys and values of what is *given*, each `key=value`.
+def parse_pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return the keys and values of *texts*, each `key=value`. A key may end with `:`.
 
     Raises:
-        ConfigurationError: one of them is none, or a key is there twice.
+        ConfigurationError: a text is not `key=value`, or a key occurs twice.
     """
-    found: dict[str, str] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
+    pairs: dict[str, str] = {}
+    seen: set[str] = set()
+    for text in texts:
+        key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigurationError(f"{each!r} is not key=value")
-        if key.removesuffix(":") in (known.removesuffix(":") for known in found):
-            raise ConfigurationError(f"{key.removesuffix(':')} is given twice")
-        found[key] = value
-    return found
+            raise ConfigurationError(f"{text!r} is not key=value")
+        # `count=1` and `count:=1` set the same argument.
+        if (name := key.removesuffix(":")) in seen:
+            raise ConfigurationError(f"{name} is given twice")
+        seen.add(name)
+        pairs[key] = value
+    return pairs
 
 
-def arguments_of(schema: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments that *given* says, each `key=value`, by a tool's input *schema*.
+def convert_arguments(schema: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments in *texts*, converted by the input schema of a tool.
 
-    A value is read as what its schema wants: text as it stands, lists at their commas, anything
-    else as JSON. `key:=value` is JSON whatever the schema says.
+    Args:
+        schema: the input schema.
+        texts: `key=value`, converted by `convert_value`, or `key:=value`, which is JSON whatever
+            the schema allows.
 
     Raises:
-        ConfigurationError: one of them is neither, or its value is not what it should be.
+        ConfigurationError: a text is malformed, or its value does not have the type it should.
     """
     properties = properties_of(schema)
     arguments: dict[str, Any] = {}
-    for key, value in pairs(given).items():
+    for key, text in parse_pairs(texts).items():
         if key.endswith(":"):
-            arguments[key[:-1]] = _json(key[:-1], value)
+            arguments[key[:-1]] = _decode_json(key[:-1], text)
         else:
-            arguments[key] = value_of(key, properties.get(key, {}), value, schema)
+            arguments[key] = convert_value(key, properties.get(key, {}), text, schema)
     return arguments
 
 
-def check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """See whether *arguments* are what the input *schema* of a tool wants.
+def convert_value(key: str, schema: Any, text: str, root: Mapping[str, Any] | None = None) -> Any:
+    """Return the value that *text* stands for.
 
-    A schema that cannot be used here is left to the server.
+    A string is taken as it is, a list is split at commas, and other types are JSON. Without a type
+    in the schema, text that is not JSON is a string.
+
+    Args:
+        key: the name of the argument, for errors.
+        schema: the schema of the value.
+        text: the text that the user typed.
+        root: the schema that `$ref` refers to. Default: references are ignored.
 
     Raises:
-        ConfigurationError: they are not.
+        ConfigurationError: the schema does not allow the value.
+    """
+    types = types_of(schema, root or {})
+    if "string" in types:
+        return text
+    if "boolean" in types and text.lower() in _TRUE + _FALSE and "integer" not in types:
+        return text.lower() in _TRUE
+    if "array" in types and not text.lstrip().startswith("["):
+        items = types["array"].get("items")
+        item_types = {*types_of(items, root or {})} - {"null"}
+        if text and item_types and item_types <= {"object", "array"}:
+            example = "[{...}]" if "object" in item_types else "[[...]]"
+            raise ConfigurationError(f"{key}: the value must be JSON, such as {key}={example}")
+        return [convert_value(key, items, part, root) for part in split_list(text)]
+    if types:
+        expected = " or ".join(_EXPECTED.get(name, name) for name in sorted(types))
+        return _decode_json(key, text, expected)
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def split_list(text: str) -> list[str]:
+    """Return the parts of *text* between commas, without surrounding spaces."""
+    return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Check *arguments* against the input *schema* of a tool.
+
+    If the schema is malformed or exceeds the bounds for schemas of servers, nothing is checked
+    here, and the server decides.
+
+    Raises:
+        ConfigurationError: the arguments do not conform.
     """
     try:
         checker = Schema(schema, formats=False, limits=FOREIGN_LIMITS)
     except ConfigurationError:
         return
     if faults := checker.check(checker.fill(dict(arguments))):
-        words = (each.removeprefix("(root): ").removeprefix("/") for each in faults)
-        raise ConfigurationError("; ".join(words))
+        texts = (fault.removeprefix("(root): ").removeprefix("/") for fault in faults)
+        raise ConfigurationError("; ".join(texts))
 
 
-def strangers(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the keys that *schema* takes, but does not know."""
+def unknown_keys(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the keys of *arguments* that *schema* allows without listing them: likely mistakes."""
     known = properties_of(schema)
     if not known or schema.get("patternProperties") or schema.get("additionalProperties"):
         return []
     return [key for key in arguments if key not in known]
 
 
-def value_of(key: str, schema: Any, text: str, whole: Mapping[str, Any] | None = None) -> Any:
-    """Return the value of *key* that *text* says, by its *schema*, a part of the *whole* one.
+def types_of(schema: Any, root: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the JSON types that *schema* allows, each with the subschema that names it.
 
-    Raises:
-        ConfigurationError: it is not what the schema wants.
+    Empty if the schema allows any type. References are resolved in *root*.
     """
-    kinds = kinds_of(schema, whole or {})
-    if "string" in kinds:
-        return text
-    if "boolean" in kinds and text.lower() in TRUE + FALSE and "integer" not in kinds:
-        return text.lower() in TRUE
-    if "array" in kinds and not text.lstrip().startswith("["):
-        items = kinds["array"].get("items")
-        inner = {*kinds_of(items, whole or {})} - {"null"}
-        if text and inner and inner <= {"object", "array"}:
-            example = "[{...}]" if "object" in inner else "[[...]]"
-            raise ConfigurationError(f"{key}: JSON is wanted, {key}={example}")
-        return [value_of(key, items, each, whole) for each in parts_of(text)]
-    if kinds:
-        wanted = " or ".join(_ARTICLES.get(each, each) for each in sorted(kinds))
-        return _json(key, text, wanted)
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-
-
-def parts_of(text: str) -> list[str]:
-    """Return the parts of a list that is written with commas."""
-    return [each.strip() for each in text.split(",")] if text.strip() else []
-
-
-def kinds_of(schema: Any, whole: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the types that *schema* allows, each with the part that says so; none: any."""
     found: dict[str, Mapping[str, Any]] = {}
-    for each in alternatives(schema, whole):
-        named = each.get("type", ())
-        names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
-        names = [name for name in names if isinstance(name, str)]
-        values = each.get("enum", [each["const"]] if "const" in each else ())
+    for subschema in subschemas(schema, root):
+        declared = subschema.get("type", ())
+        names = [declared] if isinstance(declared, str) else declared
+        names = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
+        values = subschema.get("enum", [subschema["const"]] if "const" in subschema else ())
         if not names and isinstance(values, list):
-            names = [_KINDS.get(type(value), "") for value in values]
-        found.update({name: each for name in names if name not in found})
+            names = [_TYPE_NAMES.get(type(value), "") for value in values]
+        found.update({name: subschema for name in names if name not in found})
     return found
 
 
-def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the properties that *schema* lists; empty if a server's schema is malformed there."""
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
-def alternatives(schema: Any, whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield *schema*, its alternatives and the targets of `$ref`, each once.
-
-    Recursive references in nested alternatives would otherwise be followed exponentially often.
-    """
-    pending, seen = [(schema, 0)], set[int]()
-    while pending and len(seen) < _MOST:
-        each, depth = pending.pop()
-        if not isinstance(each, Mapping) or depth > _DEEPEST or id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        below: list[Any] = []
-        if isinstance(reference := each.get("$ref"), str):
-            below.append(_referred(reference, whole))
-        for word in ("anyOf", "oneOf", "allOf"):
-            inner = each.get(word)
-            below += inner[:_MOST] if isinstance(inner, list) else ()
-        pending += [(part, depth + 1) for part in reversed(below)]
-
-
 def choices_of(schema: Any) -> list[tuple[Any, str]]:
-    """Return the values that *schema* lets one choose from, each with its title."""
+    """Return the values that *schema* enumerates, each with its title; empty if it does not."""
     if not isinstance(schema, Mapping):
         return []
     if isinstance(values := schema.get("enum"), list):
         given = schema.get("enumNames")
-        names = given if isinstance(given, list) else []
-        named = [*map(str, names), *map(str, values[len(names) :])]
-        return list(zip(values, named, strict=False))
-    for word in ("oneOf", "anyOf"):
-        titled = schema.get(word)
-        if isinstance(titled, list) and all(
-            isinstance(each, Mapping) and "const" in each for each in titled
+        titles = given if isinstance(given, list) else []
+        padded = [*map(str, titles), *map(str, values[len(titles) :])]
+        return list(zip(values, padded, strict=False))
+    for keyword in ("oneOf", "anyOf"):
+        options = schema.get(keyword)
+        if isinstance(options, list) and all(
+            isinstance(option, Mapping) and "const" in option for option in options
         ):
-            return [(each["const"], str(each.get("title", each["const"]))) for each in titled]
+            return [(o["const"], str(o.get("title", o["const"]))) for o in options]
     return []
 
 
-def _referred(reference: str, whole: Any) -> Any:
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `properties` of *schema*; empty if they are missing or malformed."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def subschemas(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield *schema*, its alternatives and the targets of its `$ref`, each once."""
+    # Without `seen`, recursive references within alternatives are followed exponentially often.
+    pending, seen = [(schema, 0)], set[int]()
+    while pending and len(seen) < _MAX_SUBSCHEMAS:
+        current, depth = pending.pop()
+        if not isinstance(current, Mapping) or depth > _MAX_DEPTH or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        nested: list[Any] = []
+        if isinstance(reference := current.get("$ref"), str):
+            nested.append(_resolve(reference, root))
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            options = current.get(keyword)
+            nested += options[:_MAX_SUBSCHEMAS] if isinstance(options, list) else ()
+        pending += [(option, depth + 1) for option in reversed(nested)]
+
+
+def _resolve(reference: str, root: Any) -> Any:
+    """Return the target of a JSON pointer within *root*, None if there is none."""
     if not reference.startswith("#"):
         return None
     for step in reference[1:].split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
-        whole = whole.get(step) if isinstance(whole, Mapping) else None
-    return whole
+        root = root.get(step) if isinstance(root, Mapping) else None
+    return root
 
 
-def _json(key: str, text: str, wanted: str = "JSON") -> Any:
+def _decode_json(key: str, text: str, expected: str = "JSON") -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        raise ConfigurationError(f"{key}: {text!r} is not {wanted}") from None
+        raise ConfigurationError(f"{key}: {text!r} is not {expected}") from None

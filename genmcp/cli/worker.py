@@ -1,101 +1,179 @@
-"""A process that works on jobs, and serves nobody."""
+"""`genmcp worker`: a process that runs jobs, and serves no requests."""
 
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from genmcp.cli.lifespan import entered
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 
-__all__ = ["GRACE", "Hands", "first", "told_by_signals", "work"]
+__all__ = [
+    "DEFAULT_GRACE",
+    "WorkerOptions",
+    "run_lifespan",
+    "run_worker",
+    "stop_on_signals",
+    "wait_for_first",
+]
 
 logger = logging.getLogger("genmcp")
 
-GRACE: Final = 5.0
+DEFAULT_GRACE: Final = 5.0  # seconds
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_ASGI: Final = {"version": "3.0", "spec_version": "2.0"}
 
 
-class Hands(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker does otherwise than the `JobOptions` of its mux say; None: nothing.
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a worker that replace the `JobOptions` of its mux. None: not replaced.
 
-    queues: whose jobs it takes. concurrency: how many at once. shutdown_grace: seconds that running
-        jobs have to end when it is told to stop.
+    Args:
+        queues: the queues whose jobs are run.
+        concurrency: the number of concurrent jobs.
+        shutdown_grace: seconds that running jobs have to finish after a signal to stop. Default: 5.
     """
 
     queues: Sequence[str] | None = None
     concurrency: int | None = None
-    shutdown_grace: float = GRACE
+    shutdown_grace: float = DEFAULT_GRACE
 
 
-async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
-    """Work on the jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
+async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
+    """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
-    Then nothing more is taken, and what has not ended when the grace is over is handed to other
-    processes at once. A second signal ends this one without any of that.
+    After the first signal no more jobs are started, and jobs that have not finished when the grace
+    is over are returned to other workers. A second signal terminates the process at once: its jobs
+    are run again when their leases expire.
+
+    Args:
+        mux: the mux; its store must be shared between processes.
+        options: the queues, concurrency and grace.
+        app: an ASGI application whose lifespan sets up what the jobs need. Default: none.
 
     Raises:
-        ConfigurationError: there is nothing to work on here, or the application does not start.
-        StoreUnavailable: the store could not be reached.
+        ConfigurationError: the store is not shared, or the application does not start.
+        StoreUnavailable: the store cannot be reached.
     """
     if not mux.store.shared:
         raise ConfigurationError(
-            f"{mux.store!r} is seen by this process only, so that there is nothing to work on: "
+            f"{mux.store!r} is not shared with other processes, so a worker would find no jobs: "
             f"give the Mux a store that the servers share (store=, or GENMCP_STORE), such as "
             f"sqlite:///jobs.db"
         )
     jobs = mux.tasks.service
-    said = {name: each for name, each in msgspec.structs.asdict(hands).items() if each is not None}
-    jobs.worker.options = replace(jobs.worker.options, **said)
+    given = msgspec.structs.asdict(options).items()
+    changes = {name: value for name, value in given if value is not None}
+    jobs.worker.options = replace(jobs.worker.options, **changes)
     stop = asyncio.Event()
+    # Closed in reverse order: the jobs end first, while the application is still up.
     async with AsyncExitStack() as stack:
-        stack.enter_context(told_by_signals(stop))
+        stack.enter_context(stop_on_signals(stop))
         stack.push_async_callback(mux.aclose)
         if app is not None:
-            await stack.enter_async_context(entered(app))
+            await stack.enter_async_context(run_lifespan(app))
         stack.push_async_callback(jobs.aclose)
         await jobs.start()
         queues = ", ".join(jobs.worker.options.queues)
-        logger.info("working on jobs of %s, of %s", mux.server.info.name, queues)
-        await first(stop.wait(), jobs.worker.ended())
+        logger.info("worker of %s started, queues: %s", mux.server.info.name, queues)
+        await wait_for_first(stop.wait(), jobs.worker.ended())
         if not stop.is_set():
-            raise RuntimeError("the engine has ended by itself; the log tells why")
-        logger.info("stopping: what runs has %g seconds to end", jobs.worker.options.shutdown_grace)
+            raise RuntimeError("the engine ended unexpectedly; the log has the reason")
+        grace = jobs.worker.options.shutdown_grace
+        logger.info("stopping: running jobs have %g seconds to finish", grace)
 
 
 @contextmanager
-def told_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Let *stop* be set by the first signal to stop; the next one does what it did before."""
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set *stop* at the first SIGTERM or SIGINT. The next one has its previous effect again.
+
+    So a user who presses Ctrl-C twice is not kept waiting for the grace.
+    """
     loop = asyncio.get_running_loop()
 
-    def told(number: int, frame: object) -> None:
-        let_go()
+    def handle(number: int, frame: object) -> None:
+        restore()
         loop.call_soon_threadsafe(stop.set)
 
-    before = {each: signal.signal(each, told) for each in _SIGNALS}
+    previous = {each: signal.signal(each, handle) for each in _SIGNALS}
 
-    def let_go() -> None:
-        for each, handler in before.items():
+    def restore() -> None:
+        for each, handler in previous.items():
             signal.signal(each, handler)
 
     try:
         yield
     finally:
-        let_go()
+        restore()
 
 
-async def first(*waits: Any) -> None:
-    """Wait until one of *waits* is over."""
-    waiting = [asyncio.ensure_future(each) for each in waits]
+async def wait_for_first(*awaitables: Any) -> None:
+    """Wait until one of *awaitables* has finished, and cancel the others."""
+    waiting = [asyncio.ensure_future(each) for each in awaitables]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in waiting:
             each.cancel()
         await asyncio.wait(waiting)
+
+
+@asynccontextmanager
+async def run_lifespan(app: Any) -> AsyncIterator[None]:
+    """Start the ASGI application *app*, and shut it down at the end (ASGI, "Lifespan Protocol").
+
+    Raises:
+        ConfigurationError: the application does not start.
+    """
+    lifespan = _Lifespan(app)
+    if (failure := await lifespan.send("startup")) is not None:
+        raise ConfigurationError(f"the application did not start: {failure}")
+    try:
+        yield
+    finally:
+        if (failure := await lifespan.send("shutdown")) is not None:
+            logger.error("the application failed to shut down: %s", failure)
+        await lifespan.wait()
+
+
+class _Lifespan:
+    """The lifespan call of an application, in an asyncio.Task of its own."""
+
+    def __init__(self, app: Any) -> None:
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._reply: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(app))
+
+    async def send(self, event: str) -> str | None:
+        """Send *event*, and return why the application failed to handle it, None if it did not."""
+        if self._task.done():
+            return None if event == "shutdown" else "its lifespan has ended"
+        self._reply = asyncio.get_running_loop().create_future()
+        self._events.put_nowait({"type": f"lifespan.{event}"})
+        return await self._reply
+
+    async def wait(self) -> None:
+        """Wait until the application has returned."""
+        await asyncio.wait([self._task])
+
+    async def _run(self, app: Any) -> None:
+        scope: dict[str, Any] = {"type": "lifespan", "asgi": _ASGI, "state": {}}
+        failure = "it returned without a message: it may not support the lifespan protocol"
+        try:
+            await app(scope, self._events.get, self._receive)
+        except Exception as error:
+            logger.error("the application's lifespan failed", exc_info=error)
+            failure = f"it raised {error!r}"
+        self._resolve(failure)
+
+    async def _receive(self, message: Mapping[str, Any]) -> None:
+        failed = message["type"].endswith(".failed")
+        self._resolve(message.get("message", "") or "no reason given" if failed else None)
+
+    def _resolve(self, reply: str | None) -> None:
+        if not self._reply.done():
+            self._reply.set_result(reply)
