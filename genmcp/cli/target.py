@@ -18,10 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.cli.values import parse_pairs
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command, StdioOptions
-from genmcp.client.targets import Target
+from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
+from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import server_of
 from genmcp.mux.mux import Mux

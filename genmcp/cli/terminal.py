@@ -16,9 +16,9 @@ from genmcp.cli.output import one_line, sanitize
 from genmcp.cli.values import choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
-from genmcp.question.answers import Accepted, Cancelled, Declined
-from genmcp.question.urls import host_of
+from genmcp.protocol.params import LoggingMessageNotificationParams
+from genmcp.question.elicitation import host_of
+from genmcp.question.question import Accepted, Cancelled, Declined
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.contents import Binary, piece_of, written
+from genmcp.cli.output import BinaryContent, content_of, text_of
 from genmcp.protocol.content import (
     AudioContent,
     EmbeddedResource,
@@ -24,19 +24,19 @@ BLOB = ResourceContents("a://b", blob="AAE=")
         (TextContent("text"), "text"),
         (TEXT, "text"),
         (EmbeddedResource(TEXT), "text"),
-        (EmbeddedResource(BLOB), Binary("application/octet-stream", b"\x00\x01")),
-        (ImageContent("AAE=", "image/png"), Binary("image/png", b"\x00\x01")),
-        (AudioContent("AAE=", "audio/wav"), Binary("audio/wav", b"\x00\x01")),
+        (EmbeddedResource(BLOB), BinaryContent("application/octet-stream", b"\x00\x01")),
+        (ImageContent("AAE=", "image/png"), BinaryContent("image/png", b"\x00\x01")),
+        (AudioContent("AAE=", "audio/wav"), BinaryContent("audio/wav", b"\x00\x01")),
         (ResourceLink("a://b", "name"), "a://b (name)"),
-        (ImageContent("AAE", "image/png"), "[image/png, which is broken: Incorrect padding]"),
+        (ImageContent("AAE", "image/png"), "[image/png with malformed base64: Incorrect padding]"),
         ({"type": "new"}, '{"type":"new"}'),
     ],
 )
 def test_content_is_text_or_bytes(content: Any, piece: Any) -> None:
     """Whatever it is wrapped in; what nobody knows is shown as it came."""
-    assert piece == piece_of(content)
+    assert piece == content_of(content)
 
 
 def test_bytes_among_other_things_are_said_to_be_there() -> None:
     """They would spoil the text around them."""
-    assert "[image/png, 2 bytes; --json shows them]" == written(Binary("image/png", b"ab"))
+    assert "[image/png, 2 bytes; --json shows them]" == text_of(BinaryContent("image/png", b"ab"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.form import Field
+from genmcp.cli.terminal import FormField
 from genmcp.errors import ConfigurationError
 
 RED = {"const": "r", "title": "Red"}
@@ -26,15 +26,15 @@ BLUE = {"const": "b", "title": "Blue"}
         ({"type": "string", "oneOf": [RED, BLUE]}, "key (r (Red), b (Blue))"),
         (
             {"type": "array", "items": {"enum": ["r", "b"]}, "default": ["r", "b"], "maxItems": 2},
-            "key (r, b; several with commas; at most 2 of them) [r,b]",
+            "key (r, b; separate several by commas; at most 2 values) [r,b]",
         ),
-        ({"type": "array", "items": {"anyOf": [RED, BLUE]}}, "r (Red), b (Blue); several"),
+        ({"type": "array", "items": {"anyOf": [RED, BLUE]}}, "r (Red), b (Blue); separate"),
         ({"type": "string", "description": "As it is\nspelt."}, "  As it is spelt.\n  key"),
     ],
 )
 def test_field_says_what_it_wants(schema: dict[str, Any], asked: str) -> None:
     """Its title or key, its bounds or choices, its description, and what it is otherwise."""
-    assert asked in Field("key", schema, required=True).question
+    assert asked in FormField("key", schema, required=True).prompt
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_field_says_what_it_wants(schema: dict[str, Any], asked: str) -> None:
 )
 def test_field_takes_what_fits(schema: dict[str, Any], typed: str, value: Any) -> None:
     """A choice by its value or its title; what only the server understands is left to it."""
-    assert value == Field("key", schema, required=True).read(typed)
+    assert value == FormField("key", schema, required=True).convert(typed)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_field_takes_what_fits(schema: dict[str, Any], typed: str, value: Any) -
         ({"type": "string", "minLength": 3}, "ab", "3"),
         ({"type": "string", "pattern": "^a+$"}, "b", "a+"),
         ({"type": "string", "format": "email"}, "nobody", "expected an e-mail address"),
-        ({"type": "string", "enum": ["r", "b"]}, "green", "'green' is none of r, b"),
-        ({"type": "array", "items": {"anyOf": [RED]}}, "r,x", "'x' is none of r .Red."),
+        ({"type": "string", "enum": ["r", "b"]}, "green", "'green' is not one of r, b"),
+        ({"type": "array", "items": {"anyOf": [RED]}}, "r,x", "'x' is not one of r .Red."),
         ({"type": "array", "items": {"enum": ["r", "b"]}, "maxItems": 1}, "r,b", "1"),
     ],
 )
 def test_field_says_what_does_not_fit(schema: dict[str, Any], typed: str, why: str) -> None:
     """In words, for the user to type it again."""
     with pytest.raises(ConfigurationError, match=why) as refused:
-        Field("key", schema, required=True).read(typed)
+        FormField("key", schema, required=True).convert(typed)
     assert "(root)" not in str(refused.value)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.listing import of_tool
-from genmcp.cli.values import arguments_of, check, choices_of, kinds_of
+from genmcp.cli.output import describe_tool
+from genmcp.cli.values import check_arguments, choices_of, convert_arguments, types_of
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition
 from tests.fuzz.hostile_schemas import hostile_schema
@@ -27,12 +27,12 @@ def test_hostile_schema_is_shown_and_read(schema: Any) -> None:
     """References that lead back are followed once; what has another shape says nothing."""
     if not isinstance(schema, dict):
         return
-    for text in of_tool(ToolDefinition("t", schema)):
+    for text in describe_tool(ToolDefinition("t", schema)):
         assert text.isprintable()
     try:
-        arguments = arguments_of(schema, ["a=1", "b=x"])
-        check(schema, arguments)
+        arguments = convert_arguments(schema, ["a=1", "b=x"])
+        check_arguments(schema, arguments)
     except ConfigurationError:
         pass
-    assert isinstance(kinds_of(schema, schema), dict)
+    assert isinstance(types_of(schema, schema), dict)
     assert isinstance(choices_of(schema), list)

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from genmcp.cli.reach import add_options, target_of, way_of
+from genmcp.cli.target import add_target_options, parse_target, resolve_target
 from genmcp.client.options import Command
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
@@ -22,32 +22,32 @@ Run = Callable[..., tuple[int, str, str]]
 
 def test_targets_are_urls_commands_and_names() -> None:
     """What the client takes."""
-    assert "HTTPS://example.com/mcp" == target_of("HTTPS://example.com/mcp")[0]
-    assert isinstance(target_of(SHOP)[0], Mux)
-    assert Command("env", ["-u", "a server"]) == target_of("env -u 'a server'")[0]
+    assert "HTTPS://example.com/mcp" == parse_target("HTTPS://example.com/mcp")[0]
+    assert isinstance(parse_target(SHOP)[0], Mux)
+    assert Command("env", ["-u", "a server"]) == parse_target("env -u 'a server'")[0]
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("", "there is no URL, module:attribute or command"),
-        ("'", "is no command"),
-        ("no-such-command", "there is no command 'no-such-command'; a server of a module is"),
-        ("localhost:8311", "is http://localhost:8311 meant"),
-        ("127.0.0.1:8311/mcp", "is http://127.0.0.1:8311/mcp meant"),
-        ("http://", "'http://' names no host: a URL is like"),
-        ("http://[a/mcp", "'http://[a/mcp' names no host"),
-        ("ftp://a.example/mcp", "ftp is not spoken: a URL begins with http"),
-        ("dir/shop.py", "'dir/shop.py' is a file: a server in it is 'dir.shop:NAME'"),
-        ("shop.py:suite", "'shop.py:suite' names a file, not a module; is shop:suite meant"),
+        ("", "a URL, module:attribute or command is required"),
+        ("'", "is not a valid command"),
+        ("no-such-command", "there is no command 'no-such-command'; a server in a module is"),
+        ("localhost:8311", "did you mean http://localhost:8311?"),
+        ("127.0.0.1:8311/mcp", "did you mean http://127.0.0.1:8311/mcp?"),
+        ("http://", "'http://' has no host name: a URL looks like"),
+        ("http://[a/mcp", "'http://[a/mcp' has no host name"),
+        ("ftp://a.example/mcp", "ftp is not supported: a URL begins with http"),
+        ("dir/shop.py", "'dir/shop.py' is a file: name a server in it with 'dir.shop:NAME'"),
+        ("shop.py:suite", "'shop.py:suite' names a file, not a module; did you mean shop:suite?"),
         ("servers.json", "there is no file 'servers.json'"),
-        ("tests.cli.shop:Greetings", "is the class Greetings: name one that is made of it"),
+        ("tests.cli.shop:Greetings", "is the class Greetings: name an instance"),
     ],
 )
 def test_targets_that_are_none_are_told_with_what_may_be_meant(given: str, why: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigurationError) as refused:
-        target_of(given)
+        parse_target(given)
     assert why in str(refused.value)
 
 
@@ -62,7 +62,7 @@ def test_target_of_the_current_folder_comes_first(
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
     monkeypatch.setattr(sys, "path", [there, here, *sys.path])
     monkeypatch.chdir(here)
-    found = target_of("twofold_shop:suite")[0]
+    found = parse_target("twofold_shop:suite")[0]
 
     assert isinstance(found, Mux)
     assert "here" == found.server.info.name
@@ -73,17 +73,17 @@ def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
     path = tmp_path / "servers.json"
     shop = {"command": "shop", "args": ["--stdio"], "env": {"A": "1"}}
     path.write_text(json.dumps({"mcpServers": {"shop": shop}}))
-    assert Command("shop", ("--stdio",), {"A": "1"}) == target_of(str(path))[0]
+    assert Command("shop", ("--stdio",), {"A": "1"}) == parse_target(str(path))[0]
 
     there = {"url": "http://a.example/mcp", "headers": {"x-a": "b"}}
     path.write_text(json.dumps({"mcpServers": {"shop": shop, "there": there}}))
-    assert ("http://a.example/mcp", {"x-a": "b"}) == target_of(str(path), "there")
+    assert ("http://a.example/mcp", {"x-a": "b"}) == parse_target(str(path), "there")
     with pytest.raises(ConfigurationError, match=r"it has shop, there \(--server NAME\)"):
-        target_of(str(path))
+        parse_target(str(path))
     with pytest.raises(ConfigurationError, match="server 'here' is not there; it has shop, there"):
-        target_of(str(path), "here")
-    with pytest.raises(ConfigurationError, match="--server is for a file"):
-        target_of(SHOP, "shop")
+        parse_target(str(path), "here")
+    with pytest.raises(ConfigurationError, match="--server needs a file"):
+        parse_target(SHOP, "shop")
 
 
 ODD = {
@@ -117,29 +117,32 @@ def test_target_in_a_file_is_looked_at_alone(
     path.write_text(json.dumps({"mcpServers": servers}), "utf-8-sig")
 
     with pytest.raises(ConfigurationError) as refused:
-        target_of(str(path), name)
+        parse_target(str(path), name)
     assert why in str(refused.value)
     if servers is ODD:
-        assert Command("shop") == target_of(str(path), "io.github.a/b")[0]
+        assert Command("shop") == parse_target(str(path), "io.github.a/b")[0]
 
 
 def way(*arguments: str) -> object:
     parser = argparse.ArgumentParser()
-    add_options(parser)
-    return way_of(parser.parse_args(arguments))
+    add_target_options(parser)
+    return resolve_target(parser.parse_args(arguments))
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([SHOP, "-e", "A=1"], "--env is for the command of a server over stdio"),
+        ([SHOP, "-e", "A=1"], "--env applies only to the command of a stdio server"),
         (["env", "-e", "A"], "'A' is not key=value"),
-        ([SHOP, "--header", "a: b"], "--header is for a server over HTTP"),
+        ([SHOP, "--header", "a: b"], "--header applies only to a URL"),
         (["http://a.example", "--header", "a"], "--header: 'a' is not 'Name: value'"),
-        (["http://a.example", "--header", "a b: c"], "headers: 'a b' cannot be sent"),
+        (
+            ["http://a.example", "--header", "a b: c"],
+            "'a b' has a name or value",
+        ),
         (["http://a.example", "--revision", "1999-01-01"], "'1999-01-01' is none of"),
-        (["http://a.example", "--timeout", "0"], "--timeout: 0 is no number of seconds above 0"),
-        (["http://a.example", "--timeout", "nan"], "--timeout: nan is no number"),
+        (["http://a.example", "--timeout", "0"], "--timeout: 0 is not a positive number"),
+        (["http://a.example", "--timeout", "nan"], "--timeout: nan is not a positive number"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments: list[str], why: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from genmcp import Endpoint, Mux, Suite
 from genmcp.cli.command import main
-from genmcp.cli.serve import Http, application, over_http, serve_until_told
+from genmcp.cli.serve import ServeOptions, create_app, serve_http, serve_until_stopped
 from genmcp.transports.stdio import Streams
 from tests.support.asgi import PATIENCE, until
 from tests.support.pipes import line, modern
@@ -213,9 +213,12 @@ def test_serve_over_streams_ends_although_a_thread_goes_on(shop: Path) -> None:
         (["shop:suite", "--port", "x"], "'x' is not a port: 0 to 65535"),
         (["shop:suite", "--port", "99999"], "is not a port"),
         (["shop:suite", "--workers", "0"], "'0' is not 1 or more"),
-        (["shop:suite", "--workers", "2", "--reload"], "--reload is for one process"),
-        (["shop:suite", "--stdio", "--port", "80"], "give no options of HTTP"),
-        (["tests.cli.test_serve:ENDPOINT", "--allowed-host", "a"], "is an Endpoint, whose"),
+        (
+            ["shop:suite", "--workers", "2", "--reload"],
+            "--reload cannot be combined",
+        ),
+        (["shop:suite", "--stdio", "--port", "80"], "--stdio cannot be combined"),
+        (["tests.cli.test_serve:ENDPOINT", "--allowed-host", "a"], "is an Endpoint; set the hosts"),
     ],
 )
 def test_serve_says_what_is_wrong(
@@ -232,7 +235,7 @@ def test_serve_says_what_is_wrong(
 async def test_serve_closes_what_it_serves(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process finds in its environment what it is to serve."""
     monkeypatch.setenv("GENMCP_SERVE", '{"target":"tests.cli.shop:suite","path":"/tools"}')
-    app = application()
+    app = create_app()
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -253,10 +256,10 @@ def test_serve_hands_what_it_was_told_to_uvicorn(
     main(["serve", "tests.cli.shop:suite", "--reload", "--host", "0.0.0.0"])
 
     (many, together), (again, alone) = run
-    assert {"genmcp.cli.serve:application"} == {many, again}
+    assert {"genmcp.cli.serve:create_app"} == {many, again}
     assert (3, "127.0.0.1", 1234) == (together["workers"], together["host"], together["port"])
     assert (True, "0.0.0.0", 8000) == (alone["reload"], alone["host"], alone["port"])
-    assert "each of the 3 workers" in caplog.text
+    assert "the 3 workers do not share" in caplog.text
     assert len(secret) > 32
 
 
@@ -272,7 +275,7 @@ def test_serve_ends_with_a_status_of_its_own(
 
     monkeypatch.setattr("uvicorn.Server.run", run)
 
-    assert status == over_http(Http(target="tests.cli.shop:suite"))
+    assert status == serve_http(ServeOptions(target="tests.cli.shop:suite"))
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "2"), ("--reload",)])
@@ -360,7 +363,7 @@ async def test_serve_answers_to_the_hosts_that_are_allowed(monkeypatch: pytest.M
     monkeypatch.setenv(
         "GENMCP_SERVE", '{"target":"tests.cli.shop:suite","allowed_hosts":["a.example"]}'
     )
-    app = application()
+    app = create_app()
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
@@ -374,7 +377,7 @@ async def test_serve_over_streams_closes_the_mux(told: bool) -> None:
     """Whether its input ends, or it is told to stop."""
     its_input, to_server = os.pipe()
     mux = Mux(Suite(name="test", version="1"))
-    serving = asyncio.create_task(serve_until_told(mux, Streams(its_input, its_input)))
+    serving = asyncio.create_task(serve_until_stopped(mux, Streams(its_input, its_input)))
     try:
         await asyncio.sleep(0)
         if told:

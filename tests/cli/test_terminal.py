@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Cancelled, Declined
-from genmcp.cli.terminal import Bar, Logged, Terminal, typed
+from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler, read_line
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from tests.cli.users import PATIENCE, at_terminal
 
@@ -32,12 +32,12 @@ def test_bar_shows_how_far_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal only, and in one line of it; nothing of a server moves the cursor."""
     monkeypatch.setenv("COLUMNS", "50")
     screen, pipe = Screen(), io.StringIO()
-    bar = Bar(screen)
+    bar = StatusLine(screen)
     bar.clear()
-    bar.show(1, 2, "half\nway\x1b[2J")
-    bar.show(3, None, "on" * 50)
+    bar.show_progress(1, 2, "half\nway\x1b[2J")
+    bar.show_progress(3, None, "on" * 50)
     bar.clear()
-    Bar(pipe).show(1, 2, None)
+    StatusLine(pipe).show_progress(1, 2, None)
 
     assert "" == pipe.getvalue()
     first, second, cleared, _ = screen.getvalue().split("\x1b[K")
@@ -60,9 +60,9 @@ FORM = {
 }
 
 
-def asked(*lines: str) -> tuple[Terminal, Screen]:
+def asked(*lines: str) -> tuple[TerminalHandler, Screen]:
     screen, answers = Screen(), iter(lines)
-    return Terminal(Bar(screen), lambda: next(answers, "")), screen
+    return TerminalHandler(StatusLine(screen), lambda: next(answers, "")), screen
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> No
     assert answer == await terminal.handle_elicitation_create("Who?", FORM, None)
     said = screen.getvalue()
     assert said.startswith("| Who?\n(! declines, Ctrl-D cancels)\n  Your name: ")
-    assert ("an answer is needed" in said) is (lines[0] == "\n")
+    assert ("a value is required" in said) is (lines[0] == "\n")
     assert said.endswith("\n") is (answer == Cancelled())
 
 
@@ -115,7 +115,7 @@ async def test_terminal_does_not_obey_a_server() -> None:
     await terminal.handle_elicitation_create("\x1b[4m", form, None)
 
     assert "[1m ([2J) []0;x]: " in screen.getvalue()
-    assert "'x' is none of [2J" in screen.getvalue()
+    assert "'x' is not one of [2J" in screen.getvalue()
     assert "[3m: 'x' is not a whole number" in screen.getvalue()
     assert screen.getvalue().isascii()
     assert not set("\x1b\x07") & set(screen.getvalue())
@@ -132,7 +132,7 @@ def test_terminal_question_can_be_left() -> None:
 
     async def leave() -> None:
         screen = Screen()
-        terminal = Terminal(Bar(screen), typed)
+        terminal = TerminalHandler(StatusLine(screen), typed)
         async with asyncio.timeout(0.05):
             await terminal.handle_elicitation_create("Go on?", {}, None)
 
@@ -155,7 +155,7 @@ async def test_terminal_line_is_for_the_question_that_is_shown() -> None:
         return "y\n"
 
     screen = Screen()
-    terminal = Terminal(Bar(screen), read)
+    terminal = TerminalHandler(StatusLine(screen), read)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await terminal.handle_elicitation_create("First?", {}, None)
@@ -176,7 +176,7 @@ async def test_terminal_that_is_gone_dismisses() -> None:
         raise OSError
 
     screen = Screen()
-    terminal = Terminal(Bar(screen), read)
+    terminal = TerminalHandler(StatusLine(screen), read)
 
     assert Cancelled() == await terminal.handle_elicitation_create("Go on?", {}, None)
 
@@ -187,16 +187,16 @@ def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None
     with os.fdopen(reading) as given:
         monkeypatch.setattr("sys.stdin", given)
         os.write(writing, "Zoë\n".encode())
-        first = typed()
+        first = read_line()
         os.close(writing)
 
-        assert ("Zoë\n", "") == (first, typed())
+        assert ("Zoë\n", "") == (first, read_line())
 
 
 async def test_logged_shows_log_messages() -> None:
     """In place of the bar."""
     screen = Screen()
-    logged = Logged(Bar(screen))
+    logged = LogPrinter(StatusLine(screen))
     await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}), None)
 
     assert "info: {'a': 1}\n" == screen.getvalue()
@@ -205,12 +205,12 @@ async def test_logged_shows_log_messages() -> None:
 async def test_logged_marks_further_lines() -> None:
     """A message with line ends does not look like a question of this program."""
     screen = Screen()
-    data = "a\nGo on? [y/n] "
-    await Logged(Bar(screen)).handle_log(
+    data = "a\nContinue? [y/n] "
+    await LogPrinter(StatusLine(screen)).handle_log(
         LoggingMessageNotificationParams(level="info", data=data), None
     )
 
-    assert "info: a\n| Go on? [y/n]\n" == screen.getvalue()
+    assert "info: a\n| Continue? [y/n]\n" == screen.getvalue()
 
 
 async def test_terminal_shows_the_host_of_a_url() -> None:
@@ -226,7 +226,7 @@ async def test_terminal_shows_the_host_of_a_url() -> None:
     lines = screen.getvalue().splitlines()
     assert lines[:4] == [f"| {each}" for each in message.splitlines()]
     assert lines[4:6] == [f"Open this in a browser: {url}", "Its host: evil.example"]
-    assert lines[6].startswith("Go on? [y/n]")
+    assert lines[6].startswith("Continue? [y/n]")
 
 
 async def test_terminal_warns_of_punycode() -> None:
@@ -245,9 +245,9 @@ def test_user_is_asked_what_a_tool_asks() -> None:
         user.types("A\n")
         assert "2" in user.sees("Your name (at least 2 characters): ")
         user.types("Ann\n")
-        user.sees("meals (breakfast, dinner; several with commas; optional): ")
+        user.sees("meals (breakfast, dinner; separate several by commas; optional): ")
         user.types("lunch\n")
-        assert "'lunch' is none of breakfast, dinner" in user.sees("optional): ")
+        assert "'lunch' is not one of breakfast, dinner" in user.sees("optional): ")
         user.types("breakfast,dinner\n")
 
         assert (0, "Ann: breakfast, dinner") == (user.ends()[0], user.seen.strip().splitlines()[-1])
@@ -287,12 +287,12 @@ def test_user_who_interrupts_is_told_what_is_waited_for() -> None:
 async def test_bar_leaves_a_question_that_is_given_up() -> None:
     """What comes then begins a line of its own."""
     screen = Screen()
-    bar = Bar(screen)
-    bar.ask("  name: ")
-    bar.show(1, 2, None)
-    bar.tell("info: a log\n")
+    bar = StatusLine(screen)
+    bar.begin_prompt("  name: ")
+    bar.show_progress(1, 2, None)
+    bar.write("info: a log\n")
     assert "  name: " == screen.getvalue()
-    bar.answered("")
+    bar.end_prompt("")
 
     assert "  name: \ninfo: a log\n" == screen.getvalue()
 
@@ -328,13 +328,13 @@ def test_user_sees_results_for_people() -> None:
     with at_terminal("call", SHOP, "plan") as user:
         user.sees('{\n  "days": 2\n}\n')
     with at_terminal("call", SHOP, "draw") as user:
-        user.sees("[image/png, 8 bytes; --output FILE or a pipe gets them]\n")
+        user.sees("[image/png, 8 bytes; use --output FILE or a pipe to get them]\n")
     with at_terminal("read", SHOP, "greeting://bytes") as user:
-        user.sees("[application/octet-stream, 2 bytes; --output FILE or a pipe gets them]\n")
+        user.sees("[application/octet-stream, 2 bytes; use --output FILE or a pipe to get them]\n")
     with at_terminal("tools", SHOP) as user:
         listed = user.sees("data\n")
         assert all(len(each) <= 60 for each in listed.splitlines())
     with at_terminal("serve", SHOP, "--stdio") as user:
-        user.sees("waiting for JSON-RPC messages, a line each; Ctrl-D ends this\n")
+        user.sees("waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n")
         user.types("\x04")
         assert 0 == user.ends()[0]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.values import arguments_of, check, strangers
+from genmcp.cli.values import check_arguments, convert_arguments, unknown_keys
 from genmcp.errors import ConfigurationError
 
 SCHEMA = {
@@ -62,7 +62,7 @@ SCHEMA = {
 )
 def test_arguments_are_read_as_their_schema_wants(given: str, expected: Any) -> None:
     """Text as it stands, lists at their commas, yes and no, anything else as JSON."""
-    ((_, value),) = arguments_of(SCHEMA, [given]).items()
+    ((_, value),) = convert_arguments(SCHEMA, [given]).items()
 
     assert expected == value
     assert type(expected) is type(value)
@@ -75,8 +75,8 @@ def test_arguments_are_read_as_their_schema_wants(given: str, expected: Any) -> 
         (["count=x"], "count: 'x' is not a whole number"),
         (["sure=maybe"], "sure: 'maybe' is not yes or no"),
         (["sizes=4,x"], "sizes: 'x' is not a whole number"),
-        (["parts=a"], r"parts: JSON is wanted, parts=\[{\.\.\.}\]"),
-        (["pairs=1,2"], r"pairs: JSON is wanted, pairs=\[\[\.\.\.\]\]"),
+        (["parts=a"], r"parts: the value must be JSON, such as parts=\[{\.\.\.}\]"),
+        (["pairs=1,2"], r"pairs: the value must be JSON, such as pairs=\[\[\.\.\.\]\]"),
         (["count"], "'count' is not key=value"),
         (["=1"], "'=1' is not key=value"),
         (["count=1", "count=2"], "count is given twice"),
@@ -86,7 +86,7 @@ def test_arguments_are_read_as_their_schema_wants(given: str, expected: Any) -> 
 def test_arguments_that_make_no_sense_are_refused(given: list[str], why: str) -> None:
     """Naming the key."""
     with pytest.raises(ConfigurationError, match=why):
-        arguments_of(SCHEMA, given)
+        convert_arguments(SCHEMA, given)
 
 
 def test_arguments_are_checked_before_they_are_sent() -> None:
@@ -94,11 +94,11 @@ def test_arguments_are_checked_before_they_are_sent() -> None:
     properties = {"text": {"type": "string"}, "count": {"type": "integer"}}
     schema = {"type": "object", "properties": properties, "required": ["count"]}
     with pytest.raises(ConfigurationError, match=r'^missing required property "count"$'):
-        check(schema, {})
+        check_arguments(schema, {})
     with pytest.raises(ConfigurationError, match=r"^text: "):
-        check(schema, {"count": 1, "text": 2})
-    check(SCHEMA, {"text": 2})  # it refers to a schema elsewhere, which nobody fetches
+        check_arguments(schema, {"count": 1, "text": 2})
+    check_arguments(SCHEMA, {"text": 2})  # it refers to a schema elsewhere, which nobody fetches
 
-    assert ["cuont"] == strangers(SCHEMA, {"cuont": 1, "count": 1})
-    assert not strangers({"type": "object"}, {"a": 1})
-    assert not strangers({**SCHEMA, "additionalProperties": {"type": "string"}}, {"a": "b"})
+    assert ["cuont"] == unknown_keys(SCHEMA, {"cuont": 1, "count": 1})
+    assert not unknown_keys({"type": "object"}, {"a": 1})
+    assert not unknown_keys({**SCHEMA, "additionalProperties": {"type": "string"}}, {"a": "b"})

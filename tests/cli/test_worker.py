@@ -15,9 +15,8 @@ import pytest
 
 from genmcp import ConfigurationError, Endpoint, Mux, Storage, Suite
 from genmcp.cli.command import main
-from genmcp.cli.lifespan import entered
-from genmcp.cli.target import load, mux_of
-from genmcp.cli.worker import Hands, work
+from genmcp.cli.target import load_attribute, load_mux
+from genmcp.cli.worker import WorkerOptions, run_lifespan, run_worker
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import LocalEngine
@@ -201,18 +200,18 @@ async def test_worker_works_within_a_lifespan(
     caplog.set_level(logging.INFO, "genmcp")
     mux = studio(tmp_path / "studio.db", "studio")
     app = App(STARTED, STOPPED)
-    hands = Hands(queues=["a", "b"], concurrency=3, shutdown_grace=0.0)
+    options = WorkerOptions(queues=["a", "b"], concurrency=3, shutdown_grace=0.0)
     before = signal.getsignal(signal.SIGTERM)
     async with asyncio.timeout(PATIENCE):
-        working = asyncio.create_task(work(mux, hands, app))
-        await until(lambda: "working on jobs of studio, of a, b" in caplog.text)
+        working = asyncio.create_task(run_worker(mux, options, app))
+        await until(lambda: "worker of studio started, queues: a, b" in caplog.text)
         assert ["lifespan.startup"] == app.told
         os.kill(os.getpid(), signal.SIGTERM)
         await working
 
     assert ["lifespan.startup", "lifespan.shutdown"] == app.told
-    options = mux.tasks.service.worker.options
-    assert (3, 0.0) == (options.concurrency, options.shutdown_grace)
+    applied = mux.tasks.service.worker.options
+    assert (3, 0.0) == (applied.concurrency, applied.shutdown_grace)
     assert before is signal.getsignal(signal.SIGTERM)
     with pytest.raises(StoreUnavailable):
         await mux.store.get("key")
@@ -238,10 +237,10 @@ async def test_worker_ends_when_its_engine_does(
     jobs = mux.tasks.service
 
     async with asyncio.timeout(PATIENCE):
-        working = asyncio.create_task(work(mux, Hands()))
+        working = asyncio.create_task(run_worker(mux, WorkerOptions()))
         await until(lambda: jobs.worker.begin().done())
         jobs.worker._serving.ending.set()  # type: ignore[union-attr]
-        with pytest.raises(RuntimeError, match="the engine has ended by itself"):
+        with pytest.raises(RuntimeError, match="the engine ended unexpectedly"):
             await working
     assert "the broker is gone" in caplog.text
 
@@ -250,15 +249,15 @@ async def test_worker_ends_when_its_engine_does(
     ("app", "why"),
     [
         (App({"type": "lifespan.startup.failed", "message": "no disk"}), "not start: no disk"),
-        (App({"type": "lifespan.startup.failed"}), "does not say why"),
-        (App(), "it returned without a word"),
+        (App({"type": "lifespan.startup.failed"}), "no reason given"),
+        (App(), "it returned without a message"),
         (Mux, "it raised TypeError"),
     ],
 )
 async def test_application_that_does_not_start_is_told(app: Any, why: str) -> None:
     """What it says itself is passed on."""
     with pytest.raises(ConfigurationError, match=why):
-        async with entered(app):
+        async with run_lifespan(app):
             raise AssertionError("never entered")
 
 
@@ -266,13 +265,13 @@ async def test_application_that_does_not_shut_down_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It does not keep the worker from ending; nor does one that is over already."""
-    async with entered(App(STARTED, {"type": "lifespan.shutdown.failed", "message": "busy"})):
+    async with run_lifespan(App(STARTED, {"type": "lifespan.shutdown.failed", "message": "busy"})):
         pass
-    assert "not shut down in good order: busy" in caplog.text
+    assert "failed to shut down: busy" in caplog.text
     caplog.clear()
 
     early = App(STARTED)
-    async with entered(early):
+    async with run_lifespan(early):
         await asyncio.sleep(0)
     assert not caplog.text
 
@@ -299,12 +298,12 @@ def test_target_is_a_mux_or_what_has_or_makes_one(folder: Path) -> None:
         "number = 7\n"
     )
 
-    mux = load("targets:mux")
-    assert mux is mux_of("targets:mux")
-    assert mux is mux_of("targets:shop.endpoint")
-    assert load("targets:suite") is mux_of("targets:suite").server
+    mux = load_attribute("targets:mux")
+    assert mux is load_mux("targets:mux")
+    assert mux is load_mux("targets:shop.endpoint")
+    assert load_attribute("targets:suite") is load_mux("targets:suite").server
     with pytest.raises(ConfigurationError, match="is a int: name a Mux"):
-        mux_of("targets:number")
+        load_mux("targets:number")
 
 
 @pytest.mark.parametrize(
@@ -319,10 +318,10 @@ def test_target_is_a_mux_or_what_has_or_makes_one(folder: Path) -> None:
         (["json:mux"], "there is no 'mux' in json"),
         (["json:dumps"], "is a function: name a Mux"),
         (["good:suite"], "give the Mux a store that the servers share"),
-        (["good:suite", "--lifespan", "good:name"], "good:name is no application: 'shop'"),
+        (["good:suite", "--lifespan", "good:name"], "good:name is not an ASGI application: 'shop'"),
         (["good:suite", "--concurrency", "0"], "'0' is not 1 or more"),
-        (["good:suite", "--grace", "soon"], "'soon' is no number of seconds"),
-        (["good:suite", "--grace", "-1"], "'-1' is no number of seconds"),
+        (["good:suite", "--grace", "soon"], "'soon' is not a number of seconds"),
+        (["good:suite", "--grace", "-1"], "'-1' is not a number of seconds"),
     ],
 )
 def test_worker_says_what_is_wrong(
@@ -365,7 +364,7 @@ def test_worker_that_was_told_to_stop_returns(
     monkeypatch.setattr("genmcp.cli.command.os._exit", left.append)
 
     main(["worker", "itself:mux", "--lifespan", "itself:app", "--concurrency", "2"])
-    load("itself:free").set()
+    load_attribute("itself:free").set()
 
     assert [0] == left
 
@@ -403,5 +402,5 @@ def test_worker_says_that_it_was_given_a_class(
             main(["worker", target])
 
     said = capsys.readouterr().err
-    assert "classes:Shop is the class Shop: name one that is made of it" in said
-    assert "is classes:Shop meant?" in said
+    assert "classes:Shop is the class Shop: name an instance" in said
+    assert "did you mean classes:Shop?" in said
