@@ -60,6 +60,7 @@ from genmcp.tasks.options import JobOptions
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Tool
 from genmcp.transports.endpoint import Endpoint
+from genmcp.version import __version__ as __version__
 from genmcp.wire.http import Security
 
 if TYPE_CHECKING:
@@ -110,8 +111,6 @@ else:
         """List the names that are imported later, too, for completion in a shell."""
         return sorted({*globals(), *_LATER})
 
-
-__version__ = "0.1.0"
 
 __all__ = [
     "About",

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 LAYERS = [
-    {"errors", "faults"},
+    {"errors", "faults", "version"},
     {"protocol"},
     {"wire"},
     {"core", "policy"},

@@ -1,4 +1,4 @@
-"""The intervals at which a task is polled: SEP-2663, "Task Polling"."""
+"""Delays between attempts: exponential backoff, repeated requests, and the polling of tasks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,55 +17,39 @@ from genmcp.client.errors import (
     TooManyRequests,
 )
 
-__all__ = ["Polling", "may_pass", "pause", "repeated"]
-
-_USUAL: Final = 1.0  # seconds between two polls, if the server gives no interval
-_LEAST: Final = 0.01
-
-
-class Polling:
-    """Exponential backoff between two polls of one task. Owned by the task's handle.
-
-    An interval of 5 s suits tasks that take minutes, but with it a task of 0.1 s would take 5 s as
-    well. The pauses double up to the server's interval: this costs about eight more requests for
-    each task, and the end of a task is noticed after at most twice its duration.
-
-    Args:
-        first: seconds of the first pause; 0 for the server's interval from the beginning.
-    """
-
-    def __init__(self, first: float) -> None:
-        self._first = first
-        self._next = first
-
-    def restart(self) -> None:
-        """Restart with the first pause: the task has resumed work."""
-        self._next = self._first
-
-    def pause(self, interval: float | None) -> float:
-        """Return the next pause in seconds; *interval* is the server's, in milliseconds."""
-        longest = _USUAL if interval is None else max(interval / 1000, _LEAST)
-        seconds = min(self._next or longest, longest)
-        self._next = min(2 * self._next, longest)
-        return seconds
-
+__all__ = ["Polling", "backoff", "is_transient", "repeated", "retry_delay"]
 
 R = TypeVar("R")
 
-_FIRST: Final = 0.5  # seconds before the first repetition; twice as many before each other
-_LONGEST: Final = 30.0
-_LONGEST_ASKED: Final = 300.0  # ... if the server asks for more
-_PASSING: Final = frozenset({408, 425, 429})  # HTTP statuses, besides those of 500 and above
-_FAILED: Final = 500
+_FIRST_DELAY, _MAX_DELAY = 0.5, 30.0  # seconds before a request is repeated
+_MAX_RETRY_AFTER: Final = 300.0  # seconds that a server may ask for
+_TRANSIENT: Final = frozenset({408, 425, 429})  # HTTP statuses, besides 500 and above
+
+_POLL_INTERVAL: Final = 1.0  # seconds between two polls, if the server gives no interval
+_MIN_POLL_INTERVAL: Final = 0.01
 
 
-async def repeated(request: Callable[[], Awaitable[R]], most: int) -> R:
-    """Return what *request* brings; it is made again while it fails in a way that may pass.
+def backoff(failures: int, first: float, limit: float) -> float:
+    """Return the seconds to wait after a number of failures in a row: doubling from *first*.
 
-    most: how often it is made in all.
+    Args:
+        failures: Failed attempts in a row; 0 for no delay.
+        first: The delay after the first failure.
+        limit: The longest delay.
+    """
+    # The exponent is bounded, since a float overflows at 2 ** 1024.
+    return min(first * 2.0 ** min(failures - 1, 64), limit) if failures else 0.0
+
+
+async def repeated(request: Callable[[], Awaitable[R]], limit: int) -> R:
+    """Send a request until it succeeds, or fails for good. Only for requests without side effects.
+
+    Args:
+        request: Sends the request.
+        limit: Maximum number of attempts.
 
     Raises:
-        ClientError: the last failure, or one that will not pass.
+        ClientError: The last attempt failed, or an error is not transient.
     """
     failures = 0
     while True:
@@ -73,33 +57,30 @@ async def repeated(request: Callable[[], Awaitable[R]], most: int) -> R:
             return await request()
         except ClientError as error:
             failures += 1
-            if failures >= most or not may_pass(error):
+            if failures >= limit or not is_transient(error):
                 raise
-            seconds = pause(error, failures)
+            seconds = retry_delay(error, failures)
         await asyncio.sleep(seconds)
 
 
-def may_pass(error: ClientError) -> bool:
-    """Whether the same request may succeed after *error*: the network or the server had trouble."""
-    match error:
-        case HttpStatusError() | ServerError():
-            status = error.status
-            return status in _PASSING or status >= _FAILED or _asked_for(error) is not None
-        case _:
-            passing = (
-                ConnectionLost | OutcomeUnknown | RequestTimeout | TooManyRequests | ConnectError
-            )
-            return isinstance(error, passing)
+def is_transient(error: ClientError) -> bool:
+    """Return whether the same request may succeed later: the network or the server had trouble."""
+    if isinstance(error, HttpStatusError | ServerError):
+        status = error.status
+        return status in _TRANSIENT or status >= 500 or _retry_after(error) is not None
+    return isinstance(
+        error, ConnectionLost | OutcomeUnknown | RequestTimeout | TooManyRequests | ConnectError
+    )
 
 
-def pause(error: ClientError, failures: int) -> float:
-    """Return how many seconds to wait after so many *failures* in a row, the last being *error*."""
-    backoff = min(_FIRST * 2.0 ** min(failures - 1, 10), _LONGEST)
-    return max(backoff, min(_asked_for(error) or 0.0, _LONGEST_ASKED))
+def retry_delay(error: ClientError, failures: int) -> float:
+    """Return the seconds to wait after *failures* in a row, of which *error* is the last."""
+    wanted = min(_retry_after(error) or 0.0, _MAX_RETRY_AFTER)
+    return max(backoff(failures, _FIRST_DELAY, _MAX_DELAY), wanted)
 
 
-def _asked_for(error: BaseException | None) -> float | None:
-    """Return how many seconds the server wants to be left alone, if it says so."""
+def _retry_after(error: BaseException | None) -> float | None:
+    """Return the seconds that the server asks to wait, if it does."""
     if isinstance(error, ServerError):
         match error.data:
             case {"retryAfter": int() | float() as seconds}:
@@ -115,3 +96,34 @@ def _asked_for(error: BaseException | None) -> float | None:
     except (ValueError, OverflowError):
         return None
     return (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+
+
+class Polling:
+    """Exponential backoff between two polls of one task. Owned by the task's handle.
+
+    An interval of 5 s suits tasks that take minutes, but with it a task of 0.1 s would take 5 s as
+    well. The pauses double up to the server's interval: this costs about eight more requests for
+    each task, and the end of a task is noticed after at most twice its duration.
+
+    Args:
+        first: Seconds of the first pause; 0 for the server's interval from the beginning.
+    """
+
+    def __init__(self, first: float) -> None:
+        self._first = first
+        self._polls = 0
+
+    def restart(self) -> None:
+        """Restart with the first pause: the task has resumed work."""
+        self._polls = 0
+
+    def pause(self, interval: float | None) -> float:
+        """Return the seconds until the next poll.
+
+        Args:
+            interval: The server's interval in milliseconds, which the pauses reach but never
+                exceed: SEP-2663, "Task Polling".
+        """
+        limit = _POLL_INTERVAL if interval is None else max(interval / 1000, _MIN_POLL_INTERVAL)
+        self._polls += 1
+        return backoff(self._polls, self._first or limit, limit)

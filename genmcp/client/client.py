@@ -16,7 +16,7 @@ from genmcp.client.requests import Wait
 from genmcp.client.session import Opened
 from genmcp.client.subscriptions import Listening
 from genmcp.client.tasks import TaskHandle
-from genmcp.client.transports.targets import Target, where
+from genmcp.client.transports.targets import Target, target_name
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.completion import Completion, Reference
 from genmcp.protocol.content import ResourceDefinition
@@ -60,7 +60,7 @@ class Client:
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _USUAL,
     ) -> None:
-        self._current = Current(partial(Opened, target, handler, options), where(target))
+        self._current = Current(partial(Opened, target, handler, options), target_name(target))
 
     async def open(self) -> None:
         """Connect, and find out which revision the server speaks.

@@ -60,23 +60,23 @@ class Connection:
         told: Callable[[News], None],
         remembered: str | None = None,
     ) -> None:
-        self.where = transport.where
+        self.where = transport.server_name
         self._transport = transport
         self._answering = answering
         self._told = told
-        self._complaints = Complaints(transport.where)
+        self._complaints = Complaints(transport.server_name)
         self._machine = _machine(transport, answering, options, remembered)
         self.speaks = self._machine.speaks
-        self.hearing = transport.hearing
-        self._waiters = Waiters(transport.where)
+        self.hearing = transport.notifications_ready
+        self._waiters = Waiters(transport.server_name)
         self.left = self._waiters.left
         self._inlet = Inlet(self._machine, self._perform, self._now, self._waiters.hang_up)
         self._background = Background(transport, self._complaints)
         self._alarm = Alarm(lambda: self._perform(self._machine.check_timeouts(self._now())))
-        self._readiness = Readiness(self._machine, self._background, transport.where)
+        self._readiness = Readiness(self._machine, self._background, transport.server_name)
         self._ready = self._readiness.wait
         self._loop: asyncio.AbstractEventLoop
-        self._closing = Closing(transport.where, answering.runs_in)
+        self._closing = Closing(transport.server_name, answering.runs_in)
 
     @property
     def server(self) -> events.Connected:

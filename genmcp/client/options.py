@@ -20,9 +20,11 @@ from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.question.elicitation import check_schemes
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp.version import __version__
 
 __all__ = [
     "MASK",
+    "USER_AGENT",
     "ClientOptions",
     "Command",
     "HttpOptions",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 MASK: Final = "***"
+USER_AGENT: Final = f"genmcp/{__version__}"
 
 # RFC 9110, sections 5.1 and 5.5. A line break in a value would begin another header.
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -291,7 +294,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         ConfigurationError: an option has a value that means nothing.
     """
 
-    info: Implementation = Implementation("genmcp", "0.1.0")
+    info: Implementation = Implementation("genmcp", __version__)
     capabilities: ClientCapabilities | None = None
     revision: str | None = None
     timeout: float | None = 600.0

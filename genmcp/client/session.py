@@ -49,7 +49,7 @@ class Opened:
             target, max_message=options.max_message_bytes, http=options.http, stdio=options.stdio
         )
         self._options = options
-        self._server = _key(target, transport.where)
+        self._server = _key(target, transport.server_name)
         self.answering = Answering(
             handler,
             parallel=options.input_concurrency,
@@ -68,7 +68,7 @@ class Opened:
         self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
         self.listeners = Listeners(self.connection, self.timeouts)
         self.requests = Requests(self.connection, self.answering, self.cache, options)
-        self.offers = Offers(transport.where, mirrors=False, limits=options.schemas)
+        self.offers = Offers(transport.server_name, mirrors=False, limits=options.schemas)
         self.calls = Calls(self.requests, self.offers, self.cache, self.listen_to_task)
         self._mirrors = transport.per_message
         self._settled = asyncio.Event()

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.cancellation import cancel_and_wait
-from genmcp.client.backoff import Polling, may_pass, repeated
+from genmcp.client.backoff import Polling, is_transient, repeated
 from genmcp.client.cache import copied
 from genmcp.client.errors import (
     ClientClosed,
@@ -113,7 +113,7 @@ class TaskHandle:
                     f"the task {self.id}", self._where, patience.total or 0
                 ) from None
             except ClientError as error:
-                if self._over or not (may_pass(error) or isinstance(error, _NO_SERVER)):
+                if self._over or not (is_transient(error) or isinstance(error, _NO_SERVER)):
                     raise
                 ended = left(error, self.id or "")
                 raise ended from ended.__cause__

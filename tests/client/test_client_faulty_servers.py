@@ -45,7 +45,7 @@ class Scripted(Transport):
     A dict is the result, an McpError the error, bytes are sent as they are, None is silence.
     """
 
-    where = "the script"
+    server_name = "the script"
 
     def __init__(self, answer: Callable[[str, dict[str, Any]], Any]) -> None:
         self.answer = answer

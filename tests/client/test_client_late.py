@@ -31,7 +31,7 @@ class Late(Transport):
     *hears* is done with each notification, by its method.
     """
 
-    where = "the server"
+    server_name = "the server"
 
     def __init__(self) -> None:
         self.ids: asyncio.Queue[int] = asyncio.Queue()
@@ -110,7 +110,7 @@ async def test_client_says_what_it_could_not_send(caplog: pytest.LogCaptureFixtu
 
     class Deaf(Late):
         async def hears(self, method: str) -> None:
-            raise ConnectError(self.where, "its ears are shut")
+            raise ConnectError(self.server_name, "its ears are shut")
 
     with caplog.at_level(logging.WARNING, "genmcp.client"):
         async with connected(Deaf()) as client:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted
-from genmcp.client.backoff import Polling, pause
+from genmcp.client.backoff import Polling, retry_delay
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientClosed,
@@ -361,7 +361,7 @@ SOON = format_datetime(datetime.now(UTC) + timedelta(days=1))
 )
 def test_poll_is_not_repeated_before_the_server_wants_it(header: str, seconds: float) -> None:
     """`Retry-After` counts, in both its forms, as far as it is bearable."""
-    assert seconds == pause(HttpStatusError("here", 503, headers={"retry-after": header}), 1)
+    assert seconds == retry_delay(HttpStatusError("here", 503, headers={"retry-after": header}), 1)
 
 
 async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it() -> None:
@@ -376,12 +376,12 @@ async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it()
         with pytest.raises(ServerError, match="later") as said:
             await client.task("k").status()
 
-    assert 7 == pause(said.value, 1)
+    assert 7 == retry_delay(said.value, 1)
 
 
 def test_poll_is_repeated_ever_more_slowly() -> None:
     """Twice as long each time, up to half a minute."""
     error = HttpStatusError("here", 503)
-    assert [0.5, 1, 2, 4, 8, 16, 30, 30] == [pause(error, count) for count in range(1, 9)]
-    assert 30 == pause(error, 10**6)
-    assert 9 == pause(ServerError(-32603, "later", {"retryAfter": 9}), 1)
+    assert [0.5, 1, 2, 4, 8, 16, 30, 30] == [retry_delay(error, count) for count in range(1, 9)]
+    assert 30 == retry_delay(error, 10**6)
+    assert 9 == retry_delay(ServerError(-32603, "later", {"retryAfter": 9}), 1)

@@ -251,7 +251,7 @@ async def test_http_server_without_a_stream_of_its_own_is_left_alone(status: int
     async with scripted(script, HttpOptions(listen_retry_interval=0.001)) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
         await transport.send(notification("notifications/initialized"))
-        await transport.hearing()
+        await transport.notifications_ready()
         await asyncio.gather(*(task for task in asyncio.all_tasks() if is_listening(task)))
 
     assert 1 == gets
@@ -285,14 +285,14 @@ async def test_http_stream_that_cannot_be_had_is_asked_for_again(
     options = HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01)
     async with scripted(script, options) as (transport, recorder):
         await transport.send(notification("notifications/initialized"))
-        await transport.hearing()
+        await transport.notifications_ready()
         await recorder.until(messages=1)
 
     assert 5 == gets
     assert 4 == recorder.gaps  # the second attempt, and those after it
     assert [NOTE] == recorder.said
     assert [] == recorder.failures
-    assert 1 == caplog.text.count("says nothing unasked for now")
+    assert 1 == caplog.text.count("are not received: its event stream cannot be opened")
 
 
 async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:

@@ -195,9 +195,9 @@ async def test_http_error_status_is_told_with_its_body(
     ("media", "body", "fault"),
     [
         ("text/html", "hello", "text/html"),
-        ("application/json", '{"id":2}', "no answer"),
-        ("application/json", "\x00", "no answer"),
-        ("application/json", "", "no answer"),
+        ("application/json", '{"id":2}', "does not answer"),
+        ("application/json", "\x00", "does not answer"),
+        ("application/json", "", "does not answer"),
     ],
 )
 async def test_http_response_that_is_no_answer_is_a_fault(
@@ -424,12 +424,15 @@ async def test_http_by_httpx_is_the_same(free_port: int) -> None:
     [
         ({"connect_timeout": 0}, "connect_timeout"),
         ({"max_connections": 0}, "max_connections"),
+        ({"keepalive_timeout": 0}, "keepalive_timeout"),
+        ({"max_header_bytes": 0}, "max_header_bytes"),
         ({"max_resume_attempts": -1}, "max_resume_attempts"),
         ({"listen_retry_interval": 0}, "listen_retry_interval"),
         ({"headers": {"a": "b\r\nc: d"}}, "headers"),
+        ({"client": httpx.Client}, "client must be an httpx.AsyncClient, not"),
     ],
 )
-def test_http_wrong_option_is_named(options: dict[str, Any], name: str) -> None:
-    """A wrong option fails at construction, and says which one it is."""
-    with pytest.raises(ConfigurationError, match=name):
+def test_invalid_http_option_is_named(options: dict[str, Any], name: str) -> None:
+    """A wrong option fails at construction."""
+    with pytest.raises(ConfigurationError, match=f"HttpOptions.{name}"):
         HttpOptions(**options)

@@ -44,7 +44,7 @@ def test_target_gives_the_way_there(target: Any, kind: type, where: str) -> None
     transport = transport_to(target)
 
     assert type(transport) is kind
-    assert where in transport.where
+    assert where in transport.server_name
     assert transport is transport_to(transport)
 
 

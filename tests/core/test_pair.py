@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
 
-from genmcp.client.transports.http_endpoint import headers_of
+from genmcp.client.transports.http_endpoint import message_headers
 from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions, State
 from genmcp.core.client.events import (
     Answered,
@@ -235,7 +235,7 @@ class Pair(RuleBasedStateMachine):
 
     def post(self, send: Send) -> None:
         """As the endpoint does."""
-        headers = {name.lower(): value for name, value in headers_of(send)}
+        headers = {name.lower(): value for name, value in message_headers(send)}
         if self.welcomed:
             headers[SESSION_HEADER] = b"s"
         request = request_at_once(headers, send.message, Offer())

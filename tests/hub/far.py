@@ -31,7 +31,7 @@ class Far(Transport):
     """A server whose tools are *answers*, that cannot be reached while it is `down`."""
 
     per_message: ClassVar[bool] = True
-    where = "far"
+    server_name = "far"
 
     def __init__(self, **answers: Callable[["Far", Send], Awaitable[Any]]) -> None:
         self.answers = answers

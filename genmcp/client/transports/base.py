@@ -1,4 +1,4 @@
-"""The way to a server: what carries messages to it, and who is told what comes back."""
+"""The interfaces of this folder: a transport and its sink, and an HTTP client and its response."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -10,144 +10,157 @@ from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Headers", "HttpRequester", "HttpResponse", "Transport", "TransportSink"]
 
+Headers = Iterable[tuple[bytes, bytes]]
+
 
 class TransportSink(Protocol):
-    """Who is told what comes from the server. Called in the event loop; it must not block.
+    """Receives the messages and failures of a transport. Implemented by the client's connection.
 
-    *about* is the request in whose own response something came, None where there is no such thing.
-    What takes it returns whether that request needs nothing more: it is answered, it has failed,
-    or nobody waits for it any more. A response that ends before that is taken up again where the
-    revision lets it be, and is a failure otherwise.
+    Its methods are called in the event loop and must not block. Over HTTP, *request_id* is the
+    request whose response contained the message; otherwise it is None.
+
+    `on_message` and `on_oversized` return whether that request needs nothing more: it was answered,
+    has failed, or was cancelled. If its response ends before that, the transport resumes the
+    response where the revision allows it, and reports a failure otherwise.
     """
 
-    def on_message(self, message: bytes, about: RequestId | None = None) -> bool:
-        """Take one message as it came: it may be a batch, and it may be no JSON at all."""
+    def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
+        """Handle one message as it was received: it may be a batch or invalid JSON."""
         ...
 
-    def on_oversized(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
-        """Learn that a message of *size* bytes or more was thrown away; *head* is how it began."""
+    def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
+        """Handle a message that was discarded because of its size.
+
+        Args:
+            size: The bytes that were received of it; there may have been more.
+            head: The beginning of the message.
+            request_id: The request whose response contained it.
+        """
         ...
 
-    def on_failure(self, id: RequestId | None, error: ClientError) -> None:
-        """Learn that request *id* will not be answered; with None: that the transport has ended.
+    def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
+        """Handle the failure of a request, or of the whole transport if *request_id* is None.
 
-        After the latter nothing more comes, and `send` raises the same error, until it is opened
-        again: a server of the era before may end for what it is asked first.
+        After a failure of the transport nothing more is received, and `send` raises the same error
+        until the transport is opened again. A server of a legacy revision may exit because of the
+        first request, so the client may open it again.
         """
         ...
 
     def on_lost_notifications(self) -> None:
-        """Learn that the server may have said something unasked that did not come."""
+        """Handle a gap in the notifications outside of requests."""
         ...
 
     def on_session_ended(self, error: ClientError) -> None:
-        """Learn that the server does not know the session any more, of which it spoke unasked."""
+        """Handle the end of the session, reported by the stream for notifications."""
         ...
 
 
 class Transport(ABC):
-    """Carries messages to one server, and what comes back to a sink.
+    """Carries messages to one server, and the server's messages to a sink. Owned by a client.
 
-    per_message: each request has a response of its own (HTTP). A request of 2026-07-28 is then
-        cancelled by leaving its `send`, never by a notification.
-    where: the server, for people: a URL, a command line.
+    Attributes:
+        per_message: Whether each request has a response of its own, as over HTTP. A request of
+            2026-07-28 is then cancelled by cancelling its `send`, without a notification.
+        server_name: The server as errors and logs name it: a URL or a command, secrets masked.
     """
 
     per_message: ClassVar[bool] = False
-    where: str
+    server_name: str
 
     @abstractmethod
     async def open(self, sink: TransportSink) -> None:
-        """Get ready to send; anew, where it has ended of itself.
+        """Prepare to send, or do so again after the transport has failed.
 
         Raises:
-            ClientError: there is no server to talk to.
+            ClientError: The server cannot be reached.
         """
 
     @abstractmethod
     async def send(self, message: Send) -> None:
-        """Send a message; several may be under way at once.
+        """Send a message. Several may be sent concurrently.
 
-        Without a response of its own this ends when the message is handed over. With one it ends
-        when nothing more comes for the message, all of it told to the sink; leaving it earlier, by
-        cancelling the task it runs in, gives up that response.
-
-        The failure of a request is passed to `TransportSink.on_failure` and not raised.
+        With `per_message` this returns when the response has ended and all of it was passed to the
+        sink; cancelling the caller abandons the response. Otherwise it returns when the message was
+        written. The failure of a request is passed to the sink and not raised.
 
         Raises:
-            ClientError: a notification or an answer could not be delivered; or the transport is
-                not open, or has ended.
+            ClientError: A notification or an answer could not be delivered, or the transport is not
+                open.
         """
 
-    async def hearing(self) -> None:  # noqa: B027  # there may be nothing to wait for
-        """Wait until what the server says unasked is heard, or is not expected to be soon.
-
-        Where one channel carries everything, it is.
-        """
+    async def notifications_ready(self) -> None:  # noqa: B027  # most transports need not wait
+        """Wait until notifications outside of requests are received, or none are expected soon."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End everything, at once where the server allows it; more than once does no harm.
-
-        Nothing is told to the sink from then on.
-        """
-
-
-Headers = Iterable[tuple[bytes, bytes]]
+        """Close the transport, after which the sink is not called. May be called repeatedly."""
 
 
 class HttpResponse(ABC):
-    """An HTTP response, whose body is still to be read.
+    """An HTTP response whose body is still to be read. Owned by the code that sent the request.
 
-    status, headers: its head; the names are in lower case.
+    Attributes:
+        status: The status code.
+        headers: The headers, with names in lower case.
     """
 
     status: int
     headers: Mapping[str, str]
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, server_name: str) -> None:
+        self.server_name = server_name
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the body in lower case, without parameters; empty if not declared."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @abstractmethod
     async def chunk(self) -> bytes:
-        """Return the next piece of the body as soon as there is one, empty at its end.
+        """Return the next part of the body as soon as it was received, empty at the end.
 
         Raises:
-            ConnectionLost: the connection broke before the body was whole.
-            ProtocolError: it is not HTTP what comes.
+            ConnectionLost: The connection was closed within the body.
+            ProtocolError: The response is not valid HTTP.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave it, read or not; more than once does no harm.
+        """Release the connection. May be called repeatedly.
 
-        A connection on which everything was read is used again, any other is closed.
+        The connection is reused if the response was read to its end, and is closed otherwise.
         """
 
-    async def read(self, most: int) -> bytes:
-        """Return the whole body, or what is left of it.
+    async def read(self, limit: int) -> bytes:
+        """Return the rest of the body.
+
+        Args:
+            limit: Maximum number of bytes.
 
         Raises:
-            MessageTooLarge: it has more than *most* bytes.
-            ConnectionLost, ProtocolError: as for `chunk`.
+            MessageTooLarge: The body exceeds *limit*.
+            ConnectionLost: The connection was closed within the body.
+            ProtocolError: The response is not valid HTTP.
         """
-        pieces = []
+        chunks = []
         size = 0
         while data := await self.chunk():
             size += len(data)
-            if size > most:
-                raise MessageTooLarge(self.where, size, most)
-            pieces.append(data)
-        return b"".join(pieces)
+            if size > limit:
+                raise MessageTooLarge(self.server_name, size, limit)
+            chunks.append(data)
+        return b"".join(chunks)
 
 
 class HttpRequester(ABC):
-    """Makes HTTP requests to one origin, as many at once as is asked of it.
+    """An HTTP client for one origin. Owned by an `HttpTransport`.
 
-    where: the server, as errors name it.
+    Attributes:
+        server_name: The server as errors name it.
     """
 
-    where: str
+    server_name: str
 
     @abstractmethod
     async def request(
@@ -159,18 +172,23 @@ class HttpRequester(ABC):
         *,
         counts_against_limit: bool = True,
     ) -> HttpResponse:
-        """Send a request and return the head of its response, whatever its status.
+        """Send a request and return the response once its head was received, whatever its status.
 
-        path: with the query, as the request line has it. waits: whether it waits until fewer of
-            those that wait are under way than `HttpOptions.max_connections`. What one under way
-            may itself wait for, and what may last for ever, must not.
+        Args:
+            method: The HTTP method.
+            path: The path with its query, as in the request line.
+            headers: Headers besides those of the connection, such as Host and Content-Length.
+            body: The content, None without.
+            counts_against_limit: Whether the request takes one of `HttpOptions.max_connections`
+                slots, and waits for one. False for a request that may never end, and for one that
+                an open request depends on: waiting for a slot could then be a deadlock.
 
         Raises:
-            ConnectError: no connection came about; nothing was sent.
-            ConnectionLost: the connection broke before there was a response.
-            ProtocolError: it is not HTTP what came.
+            ConnectError: The connection could not be established; nothing was sent.
+            ConnectionLost: The connection was closed before the head of the response.
+            ProtocolError: The response is not valid HTTP.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Close all connections, those in use as well; more than once does no harm."""
+        """Close all connections, including those in use. May be called repeatedly."""

@@ -1,11 +1,10 @@
-"""Streamable HTTP, all revisions: one POST a message, answered by JSON or an event stream.
+"""Streamable HTTP of all revisions: each message is a POST, answered by JSON or an event stream.
 
-2026-07-28, Streamable HTTP; 2025-11-25, transports. What the older revisions have besides is here
-as well: sessions, the stream a server speaks on unasked, and streams that are taken up again.
+2026-07-28, Streamable HTTP; 2025-11-25, transports. The legacy revisions have more, which is here
+as well: sessions, the notification stream of the server, and the resumption of event streams.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar, Final
@@ -27,8 +26,13 @@ from genmcp.client.transports.base import (
     Transport,
     TransportSink,
 )
-from genmcp.client.transports.http_endpoint import HttpEndpoint, media_type
-from genmcp.client.transports.sse import PASSING, ServerStream, SseCursor, SseTransport
+from genmcp.client.transports.http_endpoint import HttpEndpoint
+from genmcp.client.transports.sse import (
+    TRANSIENT,
+    NotificationStream,
+    SseCursor,
+    SseTransport,
+)
 from genmcp.core.client.events import Send
 from genmcp.core.client.opening import MODERN_CODES
 from genmcp.errors import InvalidRequest, MethodNotFound, ParseError
@@ -39,18 +43,20 @@ from genmcp.wire.lines import MAX_MESSAGE
 
 __all__ = ["HttpTransport"]
 
-logger = logging.getLogger("genmcp.client")
-
-_OLD_SERVER: Final = (400, 404, 405)
-"""2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2."""
+# 2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2.
+_SSE_STATUSES: Final = (400, 404, 405)
 _OPENING: Final = ("initialize", "server/discover")  # sent before there is a session
-_REST = 1.0  # seconds in which what is of no use any more has to end
+_DRAIN_TIMEOUT: Final = 1.0  # seconds to read what is left of a response and not needed
 
 
 class HttpTransport(Transport):
-    """Speaks to the server at *url* through *requester*, which it closes.
+    """The transport for a URL. Owned by a client.
 
-    max_message: the most bytes a message may have.
+    Args:
+        url: The URL of the server.
+        requester: The HTTP client, which is closed with the transport.
+        options: Headers, timeouts and bounds.
+        max_message: Maximum size of a message in bytes.
     """
 
     per_message: ClassVar[bool] = True
@@ -63,242 +69,250 @@ class HttpTransport(Transport):
         *,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        self.where = requester.where
-        self._url = url
+        self.server_name = requester.server_name
         self.requester = requester
+        self._url = url
         self._options = options
         self._max_message = max_message
         self._endpoint = HttpEndpoint(url, requester, options, max_message)
         self._sink: TransportSink
-        self._pair: SseTransport | None = None
-        self._over: ClientError | None = None
-        self._stream = ServerStream(self.where, self._hear, options, max_message)
-        self._rests: set[asyncio.Task[None]] = set()
+        self._sse: SseTransport | None = None  # for a server that speaks only HTTP+SSE
+        self._closed: ClientError | None = None
+        self._notifications = NotificationStream(
+            self.server_name, self._follow_notifications, options, max_message
+        )
+        self._drains: set[asyncio.Task[None]] = set()
 
     async def open(self, sink: TransportSink) -> None:
-        """Remember *sink*: a connection is made by the first message."""
-        if self._over is not None:
-            raise self._over
+        """Keep *sink*. The first message connects."""
+        if self._closed is not None:
+            raise self._closed
         self._sink = sink
 
     async def send(self, message: Send) -> None:
-        """Send a message, and pass on all that comes in response."""
-        if self._over is not None:
-            raise self._over
-        if self._pair is not None:
-            await self._pair.send(message)
+        """Send a message and pass its whole response to the sink."""
+        if self._closed is not None:
+            raise self._closed
+        if self._sse is not None:
+            await self._sse.send(message)
             return
         try:
             await self._exchange(message)
         except ClientError as error:
             if message.id is None:
                 raise
-            if self._over is None:
+            if self._closed is None:
                 self._sink.on_failure(message.id, unanswered(message, error))
             return
         if message.method == "notifications/initialized" and self._options.listen:
-            await self._stream.stop()
-            if self._over is None:  # it may have been closed meanwhile
-                self._stream.begin(self._sink, message.revision)
+            await self._notifications.stop()
+            if self._closed is None:  # `stop` waits, so the transport may have been closed
+                self._notifications.start(self._sink, message.revision)
 
-    async def hearing(self) -> None:
-        """Wait until what the server says unasked is heard, or is not expected to be soon."""
-        await self._stream.hearing()
+    async def notifications_ready(self) -> None:
+        """Wait until the notification stream is open, or is not expected to be soon."""
+        await self._notifications.ready()
 
     async def close(self) -> None:
-        """End the session, if there is one, and all connections."""
-        if self._over is not None:
+        """End the session, if there is one, and close all connections."""
+        if self._closed is not None:
             return
-        self._over = ClientClosed(self.where)
+        self._closed = ClientClosed(self.server_name)
         try:
-            await self._stream.stop()
-            if self._pair is not None:
-                await self._pair.close()
+            await self._notifications.stop()
+            if self._sse is not None:
+                await self._sse.close()
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(self._options.close_timeout):
                     await self._endpoint.end_session()
         finally:
-            for rest in self._rests:
-                rest.cancel()
+            for task in self._drains:
+                task.cancel()
             await self.requester.close()
-            await asyncio.gather(*self._rests, return_exceptions=True)
+            await asyncio.gather(*self._drains, return_exceptions=True)
 
     async def _exchange(self, message: Send) -> None:
-        """Post a message and take its response, to its end or as far as it is wanted."""
+        """Post a message, and read the response until the request is answered."""
         if message.method in _OPENING:
             self._endpoint.session = None
-            await self._stream.stop()
+            await self._notifications.stop()
+        # Read before the POST: another request may begin a new session meanwhile.
         session = self._endpoint.session
-        reply = await self._endpoint.post(message)
+        response = await self._endpoint.post(message)
         unread = False
         try:
-            if reply.status < 300:
-                unread = await self._take(message, reply)
+            if response.status < 300:
+                unread = await self._read(message, response)
                 return
-            error = await self._endpoint.refusal(reply, session)
+            error = await self._endpoint.status_error(response, session)
         finally:
-            await self._leave(reply, unread=unread)
-        if message.method != "initialize" or not self._may_be_pair(error):
+            await self._release(response, unread=unread)
+        if message.method != "initialize" or not _may_be_sse(error):
             raise error
-        await self._fall_back(message, error)
+        await self._fall_back_to_sse(message, error)
 
-    async def _take(self, message: Send, reply: HttpResponse) -> bool:
-        """Take a response that is no error; return whether its end is still to come.
+    async def _read(self, message: Send, response: HttpResponse) -> bool:
+        """Read a successful response.
+
+        Returns:
+            Whether a part of it is left unread.
 
         Raises:
-            ClientError: the request has no answer.
+            ClientError: The request was not answered.
         """
         if message.method == "initialize":
-            self._endpoint.begin_session(reply)
-        media = media_type(reply)
+            self._endpoint.begin_session(response)
+        media_type = response.media_type
         if message.id is None:
-            if media != "text/event-stream":  # its end may never come, and nothing is wanted
-                await reply.read(self._max_message)
+            # The body has no meaning; an event stream may also never end.
+            if media_type != "text/event-stream":
+                await response.read(self._max_message)
             return False
-        if media == "text/event-stream":
-            return await self._follow(message, reply)
-        if media != "application/json":
-            said = f"HTTP {reply.status} with {media or 'no content'} in response to a request"
-            raise ProtocolError(said, self.where)
-        if not self._sink.on_message(await reply.read(self._max_message), message.id):
-            raise ProtocolError(f"its response to {message.method} is no answer", self.where)
+        if media_type == "text/event-stream":
+            return await self._read_stream(message, response)
+        if media_type != "application/json":
+            content = media_type or "no content"
+            reason = f"it responded to a request with HTTP {response.status} and {content}"
+            raise ProtocolError(reason, self.server_name)
+        if not self._sink.on_message(await response.read(self._max_message), message.id):
+            reason = f"its response to {message.method} does not answer the request"
+            raise ProtocolError(reason, self.server_name)
         return False
 
-    async def _follow(self, message: Send, reply: HttpResponse) -> bool:
-        """Pass on what an event stream brings until the request is answered.
+    async def _read_stream(self, message: Send, response: HttpResponse) -> bool:
+        """Read an event stream until the request is answered, and resume it if it breaks.
 
-        Return whether the stream given is still to end.
+        Returns:
+            Whether a part of *response* is left unread.
 
         Raises:
-            ConnectionLost: it ended without the answer, and cannot be taken up again.
-            OutcomeUnknown: that was tried, in vain.
+            ConnectionLost: The stream ended without the answer and cannot be resumed.
+            OutcomeUnknown: Resuming it failed.
         """
-        place = SseCursor(self._max_message)
+        cursor = SseCursor(self._max_message)
         cause: ClientError
         try:
-            if await place.follow(reply, self._sink, message.id):
+            if await cursor.follow(response, self._sink, message.id):
                 return True
-            cause = ConnectionLost(self.where, "the event stream ended without the answer")
+            cause = ConnectionLost(self.server_name, "the event stream ended without the answer")
         except ConnectionLost as error:
             cause = error
-        if not _resumable(message) or not place.last_id:
+        revision = REVISIONS.get(message.revision or "")
+        is_modern = revision is not None and revision.modern
+        if is_modern or not cursor.last_id:  # 2026-07-28 has no resumption
             raise cause
-        await reply.close()
-        await self._resume(message, place, cause)
+        await response.close()
+        await self._resume(message, cursor, cause)
         return False
 
-    async def _resume(self, message: Send, place: SseCursor, cause: ClientError) -> None:
-        """Take up the stream of a request where it broke, until the request is answered.
+    async def _resume(self, message: Send, cursor: SseCursor, cause: ClientError) -> None:
+        """Resume the broken stream of a request until the request is answered.
 
         2025-11-25, transports, "Resumability and Redelivery".
 
         Raises:
-            OutcomeUnknown: it cannot be taken up (any more).
+            OutcomeUnknown: All attempts failed. The server has received the request.
         """
-        attempts = 0
-        while attempts < self._options.max_resume_attempts:
-            await asyncio.sleep(place.delay(attempts))
-            attempts += 1
-            heard = place.events
+        failures = 0
+        while failures < self._options.max_resume_attempts:
+            await asyncio.sleep(cursor.delay(failures))
+            failures += 1
+            events = cursor.events
             try:
-                if await self._listen_once(message.revision, place, message.id):
+                if await self._follow(message.revision, cursor, message.id):
                     return
             except (ConnectionLost, ConnectError) as error:
                 cause = error
             except HttpStatusError as error:
                 cause = error
-                if error.status not in PASSING:
+                if error.status not in TRANSIENT:
                     break
-            if place.events > heard:
-                attempts = 0
+            # A server may close the stream after each event, to save connections. The attempts
+            # bound only those that make no progress.
+            if cursor.events > events:
+                failures = 0
         raise unanswered(message, cause, arrived=True)
 
-    async def _hear(
-        self, revision: str | None, place: SseCursor, begun: Callable[[], None]
+    async def _follow_notifications(
+        self, revision: str | None, cursor: SseCursor, on_open: Callable[[], None]
     ) -> None:
-        await self._listen_once(revision, place, None, begun)
+        await self._follow(revision, cursor, None, on_open)
 
-    async def _listen_once(
+    async def _follow(
         self,
         revision: str | None,
-        place: SseCursor,
-        about: RequestId | None,
-        begun: Callable[[], None] = lambda: None,
+        cursor: SseCursor,
+        request_id: RequestId | None,
+        on_open: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Open a stream at *place* and pass on what it brings; return whether *about* is answered.
+        """Open an event stream at *cursor* and pass its messages to the sink.
 
-        begun: is called when it is open.
+        Returns:
+            Whether the request was answered.
 
         Raises:
-            ClientError: it could not be opened, or broke.
+            ClientError: The stream could not be opened, or broke.
         """
         session = self._endpoint.session
-        reply = await self._endpoint.get(revision, place.last_id)
-        unread = False
+        response = await self._endpoint.get(revision, cursor.last_id)
+        answered = False
         try:
-            if reply.status >= 300:
-                resumed = bool(place.last_id)
-                raise await self._endpoint.refusal(reply, session, _REST, resumed=resumed)
-            if media_type(reply) != "text/event-stream":
-                raise HttpStatusError(self.where, reply.status)
-            begun()
-            return (unread := await place.follow(reply, self._sink, about))
+            if response.status >= 300:
+                raise await self._endpoint.status_error(
+                    response, session, _DRAIN_TIMEOUT, resumed=bool(cursor.last_id)
+                )
+            if response.media_type != "text/event-stream":
+                raise HttpStatusError(self.server_name, response.status)
+            on_open()
+            answered = await cursor.follow(response, self._sink, request_id)
+            return answered
         finally:
-            await self._leave(reply, unread=unread)
+            await self._release(response, unread=answered)
 
-    async def _fall_back(self, message: Send, error: ClientError) -> None:
-        """Go on with HTTP+SSE of 2024-11-05, if that is what the server speaks."""
-        pair = SseTransport(self._url, self.requester, self._options, max_message=self._max_message)
+    async def _fall_back_to_sse(self, message: Send, error: ClientError) -> None:
+        """Switch to HTTP+SSE of 2024-11-05, or raise *error* if the server does not speak it."""
+        sse = SseTransport(self._url, self.requester, self._options, max_message=self._max_message)
         try:
-            await pair.open(self._sink)
+            await sse.open(self._sink)
         except ClientError:
             raise error from None
-        if self._over is not None:  # closed meanwhile
-            await pair.close()
-            raise self._over
-        self._pair = pair
-        await pair.send(message)
+        if self._closed is not None:  # while the stream was opened
+            await sse.close()
+            raise self._closed
+        self._sse = sse
+        await sse.send(message)
 
-    async def _leave(self, reply: HttpResponse, *, unread: bool) -> None:
-        """Close *reply*; its end, if *unread*, is waited for beside: the connection is kept."""
+    async def _release(self, response: HttpResponse, *, unread: bool) -> None:
+        """Close a response. If its end is unread, read it in a task, to keep the connection."""
         if not unread:
-            await reply.close()
+            await response.close()
             return
-        rest = asyncio.create_task(_read_rest(reply))
-        self._rests.add(rest)
-        rest.add_done_callback(self._rests.discard)
-
-    def _may_be_pair(self, error: ClientError) -> bool:
-        return (
-            isinstance(error, HttpStatusError)
-            and error.status in _OLD_SERVER
-            and not _is_modern(error.content)
-        )
+        task = asyncio.create_task(_drain(response))
+        self._drains.add(task)
+        task.add_done_callback(self._drains.discard)
 
 
-async def _read_rest(reply: HttpResponse) -> None:
+async def _drain(response: HttpResponse) -> None:
     try:
         with suppress(ClientError, TimeoutError):
-            async with asyncio.timeout(_REST):
-                while await reply.chunk():
+            async with asyncio.timeout(_DRAIN_TIMEOUT):
+                while await response.chunk():
                     pass
     finally:
-        await reply.close()
+        await response.close()
 
 
-def _resumable(message: Send) -> bool:
-    known = REVISIONS.get(message.revision or "")
-    return known is None or not known.modern
+def _may_be_sse(error: ClientError) -> bool:
+    """Return whether the error of `initialize` may come from a server that speaks only HTTP+SSE.
 
-
-def _is_modern(content: bytes) -> bool:
-    """Whether the body of an HTTP error is one that only 2026-07-28 and later know.
-
-    Of these is MethodNotFound where the method is `initialize`, which every older server has.
+    An error of 2026-07-28 or later rules that out. So does MethodNotFound, since `initialize`
+    exists in all legacy revisions.
     """
-    try:
-        message = jsonrpc.decode(content)
-    except (ParseError, InvalidRequest):
+    if not isinstance(error, HttpStatusError) or error.status not in _SSE_STATUSES:
         return False
-    error = None if isinstance(message, list) else message.error
-    return error is not None and (error.code in MODERN_CODES or error.code == MethodNotFound.code)
+    try:
+        message = jsonrpc.decode(error.content)
+    except (ParseError, InvalidRequest):
+        return True
+    code = None if isinstance(message, list) or message.error is None else message.error.code
+    return code not in MODERN_CODES and code != MethodNotFound.code

@@ -1,4 +1,4 @@
-"""The endpoint of a server over Streamable HTTP: where it is, and the session there."""
+"""The HTTP requests of the protocol: headers, session id, redirects and HTTP errors."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,27 +25,33 @@ from genmcp.wire import jsonrpc
 from genmcp.wire.param_headers import encode_value
 
 __all__ = [
+    "CONTENT_TYPE",
+    "EVENT_STREAM",
     "HeaderList",
     "HttpEndpoint",
-    "encoded",
-    "headers_of",
-    "media_type",
-    "path_of",
-    "resolved",
-    "version_header",
+    "encode_headers",
+    "message_headers",
+    "request_path",
+    "resolve_on_origin",
 ]
 
-_POST: Final = [
-    (b"Accept", b"application/json, text/event-stream"),
-    (b"Content-Type", b"application/json"),
-]
-_GET: Final = [(b"Accept", b"text/event-stream")]
-_MOVED: Final = (307, 308)
-_MOVES = 5  # redirects that are followed for one request
-_KINDS: Final = {401: Unauthorized, 404: NotFound}
-_LOST_CODES: Final = (-32000, -32001, -32600)
-# Of the examples of the TypeScript SDK, its transports, and mcp 1.x; in lower case.
-_LOST: Final = (
+HeaderList = list[tuple[bytes, bytes]]
+
+CONTENT_TYPE: Final = (b"Content-Type", b"application/json")
+EVENT_STREAM: Final = (b"Accept", b"text/event-stream")
+_ACCEPT: Final = (b"Accept", b"application/json, text/event-stream")
+_VERSIONS: Final = {version: (b"MCP-Protocol-Version", version.encode()) for version in REVISIONS}
+
+# RFC 3986, section 3.3. The percent sign is among them: what is quoted already remains as it is.
+_SAFE: Final = "/:@!$&'()*+,;=~%"
+
+_MAX_REDIRECTS: Final = 5  # for one request
+_ERRORS: Final = {401: Unauthorized, 404: NotFound}
+
+# How servers report an unknown session with HTTP 400, in lower case: the examples of the TypeScript
+# SDK, its transports, and the Python SDK (mcp 1.x).
+_SESSION_ERROR_CODES: Final = (-32000, -32001, -32600)
+_SESSION_ERRORS: Final = (
     "no valid session id",
     "missing session id",
     "invalid session id",
@@ -57,167 +63,156 @@ _LOST: Final = (
 
 
 class HttpEndpoint:
-    """Makes the requests of the protocol to *url*, through *requester*.
+    """Sends the requests of the protocol to one URL. Owned by an `HttpTransport`.
 
-    session: its id, if the server gave one. max_message: the most bytes a body may have.
+    Args:
+        url: The URL of the server.
+        requester: The HTTP client.
+        options: The user's headers.
+        max_message: Maximum size of a response body in bytes.
+
+    Attributes:
+        session: The session id that the server assigned, None without a session.
     """
 
     def __init__(
         self, url: SplitResult, requester: HttpRequester, options: HttpOptions, max_message: int
     ) -> None:
-        self.where = requester.where
+        self.server_name = requester.server_name
         self.session: str | None = None
         self._url = url
-        self._path = path_of(url)
+        self._path = request_path(url)
         self._requester = requester
         self._max_message = max_message
-        own = encoded(options.headers)
-        self._posting = [*_POST, *own]
-        self._getting = [*_GET, *own]
+        custom = encode_headers(options.headers)
+        self._post_headers = [_ACCEPT, CONTENT_TYPE, *custom]
+        self._get_headers = [EVENT_STREAM, *custom]
 
     async def post(self, message: Send) -> HttpResponse:
-        """Send a message.
+        """Send a message and return the response.
 
         Raises:
-            ClientError: there is no response.
+            ClientError: No response was received.
         """
-        headers = [*self._posting, *headers_of(message)]
-        # What is under way may wait for an answer or a notification; listening has no end.
-        counts_against_limit = message.id is not None and message.method != "subscriptions/listen"
-        return await self._request(
-            "POST", headers, message.message, counts_against_limit=counts_against_limit
-        )
+        headers = [*self._post_headers, *message_headers(message)]
+        # An open request may depend on an answer or a notification; a subscription never ends.
+        limited = message.id is not None and message.method != "subscriptions/listen"
+        return await self._request("POST", headers, message.message, counts_against_limit=limited)
 
     async def get(self, revision: str | None, last_id: str) -> HttpResponse:
-        """Ask for the stream of the server, or, with *last_id*, for what comes behind that event.
+        """Open an event stream of the server.
+
+        Args:
+            revision: The negotiated revision.
+            last_id: The id of the last event that was received, to resume behind it; empty for a
+                new stream.
 
         Raises:
-            ClientError: there is no response.
+            ClientError: No response was received.
         """
-        headers = [*self._getting, *version_header(revision)]
+        headers = [*self._get_headers, *_version_header(revision)]
         if last_id:
             headers.append((b"Last-Event-ID", last_id.encode("utf-8")))
-        return await self._request("GET", headers, counts_against_limit=False)
+        return await self._request("GET", headers)
 
     async def end_session(self) -> None:
-        """2025-11-25, transports, "Session Management": a client that is done should say so."""
+        """End the session, if there is one: 2025-11-25, transports, "Session Management"."""
         if self.session is not None:
-            reply = await self._request("DELETE", [*self._getting], counts_against_limit=False)
-            await reply.close()
+            response = await self._request("DELETE", [*self._get_headers])
+            await response.close()
 
-    def begin_session(self, reply: HttpResponse) -> None:
-        """Keep the session that the response to `initialize` begins.
+    def begin_session(self, response: HttpResponse) -> None:
+        """Store the session id of the response to `initialize`.
 
         Raises:
-            ProtocolError: its id has characters it must not have.
+            ProtocolError: The id contains forbidden characters.
         """
-        session = reply.headers.get("mcp-session-id")
+        session = response.headers.get("mcp-session-id")
         # 2025-11-25, transports, "Session Management": visible ASCII characters only.
         if session is not None and not all("!" <= each <= "~" for each in session):
-            raise ProtocolError("its session id has characters it must not have", self.where)
+            raise ProtocolError("its session id contains forbidden characters", self.server_name)
         self.session = session
 
-    async def refusal(
+    async def status_error(
         self,
-        reply: HttpResponse,
+        response: HttpResponse,
         session: str | None,
-        within: float | None = None,
+        timeout: float | None = None,
         *,
         resumed: bool = False,
     ) -> ClientError:
-        """Return the error that *reply* is, to a request that was made in *session*.
+        """Return the exception for a response with an error status.
 
-        within: seconds its body has to end, or it says nothing; None: for ever. resumed: whether it
-        was a GET with Last-Event-ID, so that error 400 may be about that id.
+        Args:
+            response: The response; its body is read.
+            session: The session id of the request.
+            timeout: Seconds to read the body, which is ignored after that; None waits for it.
+            resumed: Whether the request had a `Last-Event-ID`, which status 400 may be about.
         """
         content = b""
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                content = await reply.read(self._max_message)
-        kind = _KINDS.get(reply.status, HttpStatusError)
-        lost = reply.status == 404 or (
-            reply.status == 400 and not resumed and _names_lost_session(content)
+            async with asyncio.timeout(timeout):
+                content = await response.read(self._max_message)
+        kind = _ERRORS.get(response.status, HttpStatusError)
+        lost = response.status == 404 or (
+            response.status == 400 and not resumed and _is_session_error(content)
         )
         if session is not None and lost:
-            if session != self.session:  # another one has been begun meanwhile
-                return ConnectError(self.where, "the session ended before the request got there")
+            # Another request has begun a new session in the meantime, in which the caller may
+            # repeat this one; `SessionEnded` would end the new session.
+            if session != self.session:
+                return ConnectError(
+                    self.server_name, "the session ended before the request was received"
+                )
             kind = SessionEnded
-        return kind(self.where, reply.status, content, reply.headers)
+        return kind(self.server_name, response.status, content, response.headers)
 
     async def _request(
         self,
         method: str,
-        headers: "HeaderList",
+        headers: HeaderList,
         body: bytes | None = None,
         *,
-        counts_against_limit: bool,
+        counts_against_limit: bool = False,
     ) -> HttpResponse:
-        """Make a request, also where the endpoint has moved on its own origin.
+        """Send a request, following redirects that keep the method on the same origin.
 
-        RFC 9110, sections 15.4.8 and 15.4.9: only 308 says that it has moved for good.
+        RFC 9110, sections 15.4.8 and 15.4.9: 307 is temporary; 308 is permanent, so later requests
+        use its path at once.
         """
         if self.session is not None:
             headers.append((b"Mcp-Session-Id", self.session.encode("ascii")))
-        path, for_good = self._path, True
-        for _ in range(_MOVES):
-            reply = await self._requester.request(
+        path, permanent = self._path, True
+        for _ in range(_MAX_REDIRECTS):
+            response = await self._requester.request(
                 method, path, headers, body, counts_against_limit=counts_against_limit
             )
-            if reply.status not in _MOVED:
-                return reply
+            if response.status not in (307, 308):
+                return response
             try:
-                path = self._new_path(reply)
-                for_good = for_good and reply.status == 308
-                if for_good:
+                location = response.headers.get("location", "")
+                target, same_origin = resolve_on_origin(self._url, location, self.server_name)
+                # The headers may hold credentials, which another origin must not receive.
+                if not same_origin:
+                    place = mask_url(target.geturl())
+                    reason = f"it has moved to {place}; use that URL"
+                    raise ConnectError(self.server_name, reason)
+                path = request_path(target)
+                permanent = permanent and response.status == 308
+                if permanent:
                     self._path = path
-                await reply.read(self._max_message)
+                await response.read(self._max_message)
             finally:
-                await reply.close()
-        raise ConnectError(self.where, f"it has moved {_MOVES} times in a row")
-
-    def _new_path(self, reply: HttpResponse) -> str:
-        target = resolved(self._url, reply.headers.get("location", ""), self.where)
-        if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
-            place = mask_url(target.geturl())
-            raise ConnectError(self.where, f"it has moved to {place}: use that")
-        return path_of(target)
+                await response.close()
+        raise ConnectError(self.server_name, f"it redirected {_MAX_REDIRECTS} times in a row")
 
 
-def _names_lost_session(content: bytes) -> bool:
-    """Return whether error 400 means that the server does not have the session of the request.
-
-    2025-11-25, transports, "Session Management", has 404 for it. After a restart, servers of the
-    TypeScript SDK respond with 400 and "No valid session ID provided", as in its examples, or
-    "Server not initialized". Other 400 errors keep the session, such as an unsupported protocol
-    version or an exceeded quota of sessions: the request is not to be repeated.
-    """
-    if not content.lstrip().startswith(b"{"):
-        return False
-    try:
-        message = jsonrpc.decode(content)
-    except (ParseError, InvalidRequest):
-        return False
-    error = None if isinstance(message, list) else message.error
-    if error is None or error.code not in _LOST_CODES:
-        return False
-    text = error.message.lower()
-    return any(phrase in text for phrase in _LOST)
-
-
-HeaderList = list[tuple[bytes, bytes]]
-
-_VERSIONS = {version: (b"MCP-Protocol-Version", version.encode()) for version in REVISIONS}
-
-# RFC 3986, section 3.3; what is quoted already is left so.
-_SAFE = "/:@!$&'()*+,;=~%"
-
-
-def headers_of(message: Send) -> HeaderList:
+def message_headers(message: Send) -> HeaderList:
     """Return the headers that mirror *message*: 2026-07-28, Streamable HTTP, "Request Metadata".
 
-    An older server does not look at them, an intermediary may.
+    They are sent to legacy servers as well, where an intermediary may use them.
     """
-    headers = version_header(message.revision)
+    headers = _version_header(message.revision)
     if (method := message.method) is not None and method.isascii() and method.isprintable():
         headers.append((b"Mcp-Method", method.encode("ascii")))
     if message.name is not None:
@@ -231,34 +226,54 @@ def _name_header(name: str) -> tuple[bytes, bytes]:
     return b"Mcp-Name", encode_value(name).encode("ascii")
 
 
-def version_header(revision: str | None) -> HeaderList:
-    """Return the header that names the *revision*, none before one is agreed on."""
+def _version_header(revision: str | None) -> HeaderList:
     return [] if revision is None else [_VERSIONS[revision]]
 
 
-def encoded(headers: Mapping[str, str]) -> HeaderList:
-    """Return *headers* as they are sent."""
-    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+def encode_headers(headers: Mapping[str, str]) -> HeaderList:
+    """Return the user's headers as bytes, without white space around the values."""
+    return [
+        (name.encode("ascii"), value.strip(" \t").encode("latin-1"))
+        for name, value in headers.items()
+    ]
 
 
-def path_of(url: SplitResult) -> str:
-    """Return path and query of *url* as a request line has them."""
+def request_path(url: SplitResult) -> str:
+    """Return the path and the query of *url*, as in the request line."""
     path = quote(url.path, safe=_SAFE) or "/"
     return f"{path}?{quote(url.query, safe=_SAFE + '?')}" if url.query else path
 
 
-def resolved(url: SplitResult, reference: str, where: str) -> SplitResult:
-    """Return the address that the server at *url*, known as *where*, gives as *reference*.
+def resolve_on_origin(
+    url: SplitResult, reference: str, server_name: str
+) -> tuple[SplitResult, bool]:
+    """Resolve a URL that the server at *url* sent; return it and whether its origin is the same.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: *reference* is not a URL.
     """
     try:
-        return urlsplit(urljoin(url.geturl(), reference))
+        target = urlsplit(urljoin(url.geturl(), reference))
     except ValueError:
-        raise ProtocolError(f"it gives an address that is none: {reference!r}", where) from None
+        raise ProtocolError(f"it sent an invalid URL: {reference!r}", server_name) from None
+    return target, (target.scheme, target.netloc) == (url.scheme, url.netloc)
 
 
-def media_type(reply: HttpResponse) -> str:
-    """Return what the body of *reply* is, without parameters, in lower case; empty if unsaid."""
-    return reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+def _is_session_error(content: bytes) -> bool:
+    """Return whether the body of an HTTP 400 says that the session is unknown.
+
+    2025-11-25, transports, "Session Management", requires 404. After a restart, servers of the
+    TypeScript SDK respond with 400. Other errors with 400 keep the session, such as an unsupported
+    protocol version or an exceeded quota of sessions: the request must not be repeated.
+    """
+    if not content.lstrip().startswith(b"{"):
+        return False
+    try:
+        message = jsonrpc.decode(content)
+    except (ParseError, InvalidRequest):
+        return False
+    error = None if isinstance(message, list) else message.error
+    if error is None or error.code not in _SESSION_ERROR_CODES:
+        return False
+    text = error.message.lower()
+    return any(phrase in text for phrase in _SESSION_ERRORS)

@@ -1,103 +1,67 @@
-"""HTTP/1.1 to one origin over kept connections: no more than the protocol asks for.
+"""A pool of HTTP/1.1 connections to one origin; h11 writes requests and parses responses.
 
-A call of a tool is one small request. A general HTTP client takes several times as long over it
-as the server does (design/decisions.md); where more than this is needed (a proxy, HTTP/2, its own
-authentication), `HttpxAdapter` takes its place.
+A tool call is one small request, over which a general HTTP client takes several times as long as
+the server does (figures in design/decisions.md). `HttpxAdapter` is for what this pool does not do:
+proxies, HTTP/2, and authentication flows.
 """
 
 import asyncio
-import re
+import os
 import select
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
+from typing import Any, Final, cast
 from urllib.parse import SplitResult
+
+import h11
 
 from genmcp.client.errors import (
     ClientClosed,
-    ClientError,
     ConnectError,
     ConnectionLost,
     ConnectionRefused,
     ProtocolError,
 )
+from genmcp.client.options import USER_AGENT, HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 
-__all__ = ["HttpPool"]
+__all__ = ["HttpPool", "trusted_context"]
 
-_HEAD = 64 * 1024  # bytes that the head of a response may have
-_NEXT = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
-_PIECE = 256 * 1024  # bytes of a body that are taken at once
-_IDLE = 4.0
-"""Seconds a connection is kept unused. Common servers keep one for 5 s: when both ends give up in
-the same moment, nobody can tell whether a request got through."""
-
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
-_LENGTH = re.compile(r"[0-9]{1,18}")
-
-
-class _PooledConnection:
-    """A connection, and whether it can be used again.
-
-    waited: whether the request it is used for has one of the places of those that wait.
-    """
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.waited = False
-        self.idle_since = 0.0
-        # What was received and not read: a StreamReader does not say it in public.
-        self.left: bytearray = reader._buffer  # type: ignore[attr-defined]
-        self._readable = _readable(writer.get_extra_info("socket").fileno())
-
-    def usable(self, now: float) -> bool:
-        """Whether nothing came since it was used: only its end, or what nobody asked for, can."""
-        return (
-            now - self.idle_since < _IDLE
-            and not self.left
-            and not self.reader.at_eof()
-            and not self.writer.is_closing()
-            and not self._readable()
-        )
-
-    def abort(self) -> None:
-        self.writer.transport.abort()
+_EYEBALLS_DELAY: Final = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
+_BUFFER_BYTES: Final = 256 * 1024  # received and not read: beyond it, reading pauses
 
 
 class HttpPool(HttpRequester):
-    """A pool of connections to the origin of *url*.
+    """Sends requests to the origin of a URL over reused connections. Owned by its transport.
 
-    where: the server, as errors name it. most: how many of the requests that wait there may be at
-    once. connect_timeout: seconds.
+    Args:
+        url: A URL of the origin.
+        server_name: The server as errors name it.
+        options: Timeouts, bounds and TLS.
     """
 
-    def __init__(
-        self,
-        url: SplitResult,
-        where: str,
-        *,
-        connect_timeout: float,
-        most: int,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.where = where
+    def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:
+        self.server_name = server_name
+        self._options = options
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
-        self._tls = tls
-        if url.scheme == "https" and tls is None:
-            self._tls = ssl.create_default_context()
-        self._connect_timeout = connect_timeout
-        # RFC 9110, section 12.5.3: without Accept-Encoding a body may come in any coding.
-        self._fixed = b"Host: %b\r\nAccept-Encoding: identity\r\n" % _host(url)
-        self._slots = asyncio.Semaphore(most)
-        self._idle: list[_PooledConnection] = []  # the one that is idle longest first
-        self._sweeping: asyncio.TimerHandle | None = None
+        self._tls = None
+        if url.scheme == "https":
+            self._tls = options.tls or trusted_context()
+        # RFC 9110, section 12.5.3: without Accept-Encoding, a body may come in any coding.
+        self._headers = [(b"Host", _host_header(url)), (b"Accept-Encoding", b"identity")]
+        # RFC 9110, section 10.1.5. Some firewalls reject a request without.
+        if not any(name.lower() == "user-agent" for name in options.headers):
+            self._headers.append((b"User-Agent", USER_AGENT.encode()))
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._idle: list[_PooledConnection] = []  # the least recently used first
         self._busy: set[_PooledConnection] = set()
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def request(
@@ -109,258 +73,360 @@ class HttpPool(HttpRequester):
         *,
         counts_against_limit: bool = True,
     ) -> HttpResponse:
-        """Send a request and return the head of its response."""
-        lines = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._fixed]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
+        """Send a request and return the response once its head was received."""
+        all_headers = [*self._headers, *headers]
         if body is not None:
-            lines.append(b"Content-Length: %d\r\n\r\n" % len(body))
-            lines.append(body)
-        else:
-            lines.append(b"\r\n")
+            all_headers.append((b"Content-Length", b"%d" % len(body)))
+        try:
+            head = h11.Request(method=method, target=path, headers=all_headers)
+        except h11.LocalProtocolError as error:  # such as an event id with control characters
+            raise ConnectError(self.server_name, f"the request is not valid: {error}") from None
         if counts_against_limit:
             await self._slots.acquire()
         try:
-            connection = self._kept() or await self._connect()
+            connection = self._reusable_connection() or await self._connect()
         except BaseException:
             if counts_against_limit:
                 self._slots.release()
             raise
-        connection.waited = counts_against_limit
         self._busy.add(connection)
-        reply = _PooledResponse(self, connection)
+        response = _PooledResponse(self, connection, self._options.max_header_bytes)
+        response.holds_slot = counts_against_limit
         try:
-            # Not drained: a server may answer before it has read everything, and reading that
-            # answer must not wait for it. The body is in memory anyway.
-            connection.writer.write(b"".join(lines))
-            await reply.read_head()
+            connection.send(head, body)
+            await response.read_head()
         except BaseException:
-            await reply.close()
+            await response.close()
             raise
-        return reply
+        return response
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, including those in use."""
         self._closed = True
         connections = [*self._idle, *self._busy]
         self._idle.clear()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         for connection in connections:
             connection.abort()
-        closing = (connection.writer.wait_closed() for connection in connections)
-        await asyncio.gather(*closing, return_exceptions=True)
+        for connection in connections:
+            await connection.closed.wait()
 
-    def give_back(self, connection: _PooledConnection, *, reusable: bool) -> None:
-        """Take a connection back from the reply that used it."""
+    def release(self, connection: "_PooledConnection", *, holds_slot: bool) -> None:
+        """Take back a connection from its response, for reuse if the response is complete."""
         self._busy.discard(connection)
-        if connection.waited:
+        if holds_slot:
             self._slots.release()
-        if reusable and not connection.left and not self._closed:
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-            if self._sweeping is None:
-                self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
-        else:
+        if self._closed or not connection.start_next_cycle():
             connection.abort()
+            return
+        connection.idle_since = time.monotonic()
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_after(self._options.keepalive_timeout)
+
+    def _sweep_after(self, seconds: float) -> None:
+        self._sweep_timer = asyncio.get_running_loop().call_later(seconds, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long, and come back for the rest."""
-        now = time.monotonic()
-        while self._idle and now - self._idle[0].idle_since >= _IDLE:
+        """Close the connections that are idle for too long, and schedule the next sweep."""
+        limit = time.monotonic() - self._options.keepalive_timeout
+        while self._idle and self._idle[0].idle_since <= limit:
             self._idle.pop(0).abort()
-        self._sweeping = None
+        self._sweep_timer = None
         if self._idle:
-            wait = self._idle[0].idle_since + _IDLE - now
-            self._sweeping = asyncio.get_running_loop().call_later(wait, self._sweep)
+            self._sweep_after(self._idle[0].idle_since - limit)
 
-    def _kept(self) -> _PooledConnection | None:
-        now = time.monotonic()
+    def _reusable_connection(self) -> "_PooledConnection | None":
+        limit = time.monotonic() - self._options.keepalive_timeout
+        # The most recently used one first, so that the others expire after a burst of requests.
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable(now):
+            if connection.idle_since > limit and connection.is_silent():
                 return connection
             connection.abort()
         return None
 
-    async def _connect(self) -> _PooledConnection:
+    async def _connect(self) -> "_PooledConnection":
         if self._closed:
-            raise ClientClosed(self.where)
-        delay = {"happy_eyeballs_delay": _NEXT} if self._may_race() else {}
+            raise ClientClosed(self.server_name)
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}
+        if self._races_addresses(loop):
+            options["happy_eyeballs_delay"] = _EYEBALLS_DELAY
+        timeout = self._options.connect_timeout
         try:
-            async with asyncio.timeout(self._connect_timeout):
-                streams = await asyncio.open_connection(
-                    self._host, self._port, ssl=self._tls, limit=_HEAD, **delay
+            async with asyncio.timeout(timeout):
+                connection: _PooledConnection
+                _, connection = await loop.create_connection(
+                    lambda: _PooledConnection(self._options.max_header_bytes),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    **options,
                 )
         except TimeoutError:
-            reason = f"no connection within {self._connect_timeout:g} s"
-            raise ConnectError(self.where, reason) from None
+            reason = f"no connection within {timeout:g} s (HttpOptions.connect_timeout)"
+            raise ConnectError(self.server_name, reason) from None
         except ConnectionRefusedError:
-            raise ConnectionRefused(self.where) from None
-        except (OSError, UnicodeError) as error:  # the name is unknown, the certificate is bad, ...
-            raise ConnectError(self.where, str(error) or type(error).__name__) from error
-        connection = _PooledConnection(*streams)
-        _keep_alive(connection.writer.get_extra_info("socket"))
-        if self._closed:  # meanwhile
+            raise ConnectionRefused(self.server_name) from None
+        except (OSError, UnicodeError) as error:  # an unknown host, an invalid certificate, ...
+            raise ConnectError(self.server_name, str(error) or type(error).__name__) from error
+        if self._closed:  # while the connection was established
             connection.abort()
-            raise ClientClosed(self.where)
+            raise ClientClosed(self.server_name)
         return connection
 
-    def _may_race(self) -> bool:
-        """Whether several addresses may be tried side by side, which uvloop cannot.
+    def _races_addresses(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether to try several addresses concurrently, which uvloop cannot.
 
-        Not where there is but one: asyncio leaves a socket to the garbage collector if the race is
-        cancelled in the instant in which it ends.
+        Not for a single address: asyncio leaves a socket to the garbage collector if the race is
+        cancelled at the moment in which it ends.
         """
-        able = isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop)
-        return able and not _is_address(self._host)
+        return isinstance(loop, asyncio.BaseEventLoop) and not _is_address(self._host)
+
+
+class _PooledConnection(asyncio.Protocol):
+    """A connection: its socket, its parser, and the bytes that were received and not parsed.
+
+    An `asyncio.Protocol`, since an `asyncio.StreamReader` does not tell whether it has unread
+    bytes, and these decide whether the connection can be reused.
+    """
+
+    def __init__(self, max_header_bytes: int) -> None:
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=max_header_bytes)
+        self.closed = asyncio.Event()
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport
+        self._has_input: Callable[[], bool]
+        self._received = bytearray()
+        self._paused = False
+        self._eof = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: the transports of uvloop are not instances of asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+        connected = transport.get_extra_info("socket")
+        self._has_input = _input_check(connected.fileno())
+        _enable_keep_alive(connected)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) > _BUFFER_BYTES and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._eof = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._eof = True
+        self._error = exc
+        self.closed.set()
+        self._wake()
+
+    def send(self, head: h11.Request, body: bytes | None) -> None:
+        """Write a request.
+
+        The write is not drained: a server may respond before it has read the request, and the
+        response must be read without waiting. The body is in memory in any case.
+        """
+        data = self.http.send(head) or b""
+        if body is not None:
+            data += self.http.send(h11.Data(data=body)) or b""
+        self.http.send(h11.EndOfMessage())
+        self._transport.write(data)
+
+    async def read(self) -> bytes:
+        """Return the bytes that were received since the last call, empty at the end.
+
+        Raises:
+            OSError: The connection failed.
+        """
+        if not self._received and not self._eof:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if not self._received and self._error is not None:
+            raise self._error
+        data = bytes(self._received)
+        self._received.clear()
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    def start_next_cycle(self) -> bool:
+        """Prepare for another request; return False if the connection cannot be reused.
+
+        Bytes behind a complete response answer no request. They would be taken for the response to
+        the next one.
+        """
+        if self.http.their_state is not h11.DONE or self.http.trailing_data[0] or self._received:
+            return False
+        self.http.start_next_cycle()
+        return not self._eof
+
+    def is_silent(self) -> bool:
+        """Return whether nothing was received since the last response, not even the end.
+
+        The socket is asked as well: the event loop may not have read it yet.
+        """
+        return (
+            not self._received
+            and not self._eof
+            and not self._transport.is_closing()
+            and not self._has_input()
+        )
+
+    def abort(self) -> None:
+        """Close the connection without sending what is buffered."""
+        self._transport.abort()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class _PooledResponse(HttpResponse):
-    """A response on a connection."""
+    """A response on a connection of a pool."""
 
-    def __init__(self, pool: HttpPool, connection: _PooledConnection) -> None:
-        super().__init__(pool.where)
+    def __init__(
+        self, pool: HttpPool, connection: _PooledConnection, max_header_bytes: int
+    ) -> None:
+        super().__init__(pool.server_name)
+        self.holds_slot = False
         self._pool = pool
-        self._connection: _PooledConnection | None = connection
-        self._reader = connection.reader
-        self._left = 0  # bytes of the body, or of the chunk, that are still to come
-        self._framing = "length"
-        self._over = False
-        self._reusable = False
+        self._connection = connection
+        self._http = connection.http
+        self._max_header_bytes = max_header_bytes
+        self._ended = False
+        self._ambiguous = False
+        self._released = False
 
     async def read_head(self) -> None:
-        """Read status and headers, those of interim responses left out."""
-        while True:
-            version, self.status, self.headers = self._parsed(await self._until(b"\r\n\r\n"))
-            if self.status >= 200:
-                break
-            if self.status == 101:
-                raise ProtocolError("it changed to a protocol nobody asked for", self.where)
-        headers = self.headers
-        self._reusable = version == b"1" and "close" not in headers.get("connection", "").lower()
-        if self.status in (204, 304):
-            self._over = True
-        elif "chunked" in headers.get("transfer-encoding", "").lower():
-            self._framing = "chunked"
-            if "content-length" in headers:
-                # RFC 9112, section 6.3: where it ends is not what everybody in between thinks.
-                self._reusable = False
-        elif (length := headers.get("content-length")) is not None:
-            if not _LENGTH.fullmatch(length):
-                raise ProtocolError(f"its Content-Length is {length[:40]!r}", self.where)
-            self._left = int(length)
-            self._over = not self._left
-        else:
-            self._framing = "close"
-            self._reusable = False
+        """Read the status and the headers, and skip interim responses (1xx)."""
+        size = 0
+        while not isinstance(event := self._next_event(), h11.Response):
+            if event is h11.NEED_DATA:
+                # h11 bounds a single head. This also bounds interim responses, of which a server
+                # could send any number.
+                if size > self._max_header_bytes:
+                    raise self._too_large()
+                size += await self._receive("before it responded" if not size else "in a response")
+        self.status = event.status_code
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in event.headers:
+            name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        self.headers = headers
+        # RFC 9112, section 6.3: an intermediary may have taken the other one of both for the end
+        # of the body, so what follows on this connection is not reliable.
+        self._ambiguous = "transfer-encoding" in headers and "content-length" in headers
 
     async def chunk(self) -> bytes:
-        """Return the next piece of the body."""
-        if self._over:
-            return b""
-        if self._framing == "close":
-            data = await self._some(_PIECE)
-            self._over = not data
-            return data
-        if self._framing == "chunked" and not self._left:
-            await self._next_chunk()
-            if self._over:
-                return b""
-        data = await self._some(min(self._left, _PIECE))
-        if not data:
-            raise ConnectionLost(self.where, "it ended within a response")
-        self._left -= len(data)
-        if not self._left:
-            if self._framing == "length":
-                self._over = True
-            elif await self._until(b"\r\n") != b"\r\n":
-                raise ProtocolError("a chunk does not end where it said", self.where)
-        return data
+        """Return the next part of the body."""
+        while not self._ended:
+            event = self._next_event()
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            if event is h11.NEED_DATA:
+                await self._receive("in a response")
+            else:  # EndOfMessage
+                self._ended = True
+        return b""
 
     async def close(self) -> None:
-        """Give the connection back."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            self._pool.give_back(connection, reusable=self._over and self._reusable)
+        """Release the connection."""
+        if not self._released:
+            self._released = True
+            if self._ambiguous:
+                self._connection.abort()
+            self._pool.release(self._connection, holds_slot=self.holds_slot)
 
-    async def _next_chunk(self) -> None:
-        if not (found := _SIZE.fullmatch(await self._until(b"\r\n"))):
-            raise ProtocolError("it sent a chunk without a size", self.where)
-        self._left = int(found[1], 16)
-        if not self._left:
-            while await self._until(b"\r\n") != b"\r\n":
-                pass  # a trailer
-            self._over = True
-
-    async def _until(self, end: bytes) -> bytes:
+    def _next_event(self) -> object:
         try:
-            return await self._reader.readuntil(end)
-        except asyncio.IncompleteReadError as error:
-            when = "within a response" if error.partial else "before it answered"
-            raise ConnectionLost(self.where, f"it ended {when}") from None
-        except asyncio.LimitOverrunError:
-            raise ProtocolError(f"a head of more than {_HEAD} bytes", self.where) from None
-        except OSError as error:
-            raise self._lost(error) from error
+            return self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            if self._http.trailing_data[1]:  # the connection was closed within the body
+                raise ConnectionLost(self.server_name, "it was closed in a response") from None
+            if error.error_status_hint == 431:
+                raise self._too_large() from None
+            reason = f"its response is not valid HTTP/1.1: {str(error)[:200]}"
+            raise ProtocolError(reason, self.server_name) from None
 
-    async def _some(self, most: int) -> bytes:
+    async def _receive(self, when: str) -> int:
+        """Pass what is received to the parser; return the number of bytes."""
         try:
-            return await self._reader.read(most)
+            data = await self._connection.read()
         except OSError as error:
-            raise self._lost(error) from error
+            reason = str(error) or type(error).__name__
+            raise ConnectionLost(self.server_name, reason) from error
+        self._http.receive_data(data)
+        if not data and self._http.their_state is h11.SEND_RESPONSE:
+            raise ConnectionLost(self.server_name, f"it was closed {when}")
+        return len(data)
 
-    def _lost(self, error: OSError) -> ClientError:
-        return ConnectionLost(self.where, str(error) or type(error).__name__)
-
-    def _parsed(self, head: bytes) -> tuple[bytes, int, dict[str, str]]:
-        first, *lines = head[:-4].split(b"\r\n")
-        if not (found := _STATUS.fullmatch(first)):
-            said = first[:40].decode("latin-1")
-            raise ProtocolError(f"it does not speak HTTP/1.1 but says {said!r}", self.where)
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.decode("latin-1").partition(":")
-            if not colon or not name or name != name.strip():
-                raise ProtocolError(f"a header that is none: {name[:40]!r}", self.where)
-            name, value = name.lower(), value.strip()
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        return found[1], int(found[2]), headers
+    def _too_large(self) -> ProtocolError:
+        reason = (
+            f"the head or the trailers of its response exceed {self._max_header_bytes} bytes "
+            "(HttpOptions.max_header_bytes)"
+        )
+        return ProtocolError(reason, self.server_name)
 
 
-def _keep_alive(line: socket.socket) -> None:
-    """Let the system find out when *line* is dead: a stream may be silent for as long as it likes.
+def trusted_context() -> ssl.SSLContext:
+    """Return a TLS context that trusts the certificates of the system and of certifi.
 
-    What is between both ends may forget a line that is not used, and tells neither of them.
+    Some Python installations, such as python.org's on macOS, find no certificates of the system.
+    The environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace both.
     """
-    with suppress(OSError):  # some systems refuse it on a line that has ended already
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return _context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@lru_cache(maxsize=4)  # reading the certificates takes tens of milliseconds
+def _context_for(file: str | None, directory: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()  # OpenSSL reads both variables itself
+    if not file and not directory:
+        with suppress(ImportError):
+            import certifi
+
+            context.load_verify_locations(certifi.where())
+    return context
+
+
+def _enable_keep_alive(connected: socket.socket) -> None:
+    """Make the system detect a dead connection, since an event stream may be silent for hours.
+
+    A firewall or a NAT in between may drop an idle connection without notice to either end.
+    """
+    with suppress(OSError):  # some systems refuse it on a connection that was closed already
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
             if hasattr(socket, option):
-                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _host(url: SplitResult) -> bytes:
-    """Return what the Host header says of *url*."""
+def _host_header(url: SplitResult) -> bytes:
     name = (url.hostname or "").encode("idna")
     if b":" in name:
         name = b"[%b]" % name
     return name if url.port is None else b"%b:%d" % (name, url.port)
 
 
-if hasattr(select, "poll"):
-
-    def _readable(fd: int) -> Callable[[], bool]:
-        """Return what says whether anything has come at *fd*."""
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return lambda: bool(poll.poll(0))
-
-else:
-
-    def _readable(fd: int) -> Callable[[], bool]:
-        """Return what says whether anything has come at *fd*."""
+def _input_check(fd: int) -> Callable[[], bool]:
+    """Return a function that checks whether file descriptor *fd* has unread input."""
+    if not hasattr(select, "poll"):  # Windows
         return lambda: bool(select.select([fd], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return lambda: bool(poll.poll(0))
 
 
 def _is_address(host: str) -> bool:

@@ -1,41 +1,48 @@
-"""HTTP by httpx: for what a proxy, HTTP/2 or an authentication of its own is needed for."""
+"""HTTP by httpx: for proxies, HTTP/2, and the user's own `httpx.AsyncClient`."""
 
 import asyncio
-import ssl
 from urllib.parse import SplitResult
 
 import httpx
 
 from genmcp.client.errors import ClientError, ConnectError, ConnectionLost, ConnectionRefused
+from genmcp.client.options import USER_AGENT, HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
+from genmcp.client.transports.http_pool import trusted_context
 
 __all__ = ["HttpxAdapter"]
 
 
 class HttpxAdapter(HttpRequester):
-    """Makes its requests through *client*, or through one of its own, which it closes.
+    """Sends requests through `HttpOptions.client`, or through an httpx client of its own.
 
-    most: how many of the requests that wait there may be at once. tls: for a client of its own.
+    Args:
+        url: A URL of the origin.
+        server_name: The server as errors name it.
+        options: The client, which is not closed; timeouts, bounds and TLS.
     """
 
-    def __init__(
-        self,
-        url: SplitResult,
-        where: str,
-        *,
-        connect_timeout: float,
-        most: int,
-        tls: ssl.SSLContext | None = None,
-        client: httpx.AsyncClient | None = None,
-    ) -> None:
-        self.where = where
+    def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:
+        self.server_name = server_name
         self._origin = f"{url.scheme}://{url.netloc}"
-        self._timeout = httpx.Timeout(None, connect=connect_timeout, pool=connect_timeout)
-        self._owned = client is None
-        self._slots = asyncio.Semaphore(most)
-        # The bound is that of the slots: some requests must not wait for any other.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=most)
-        self._client = client or httpx.AsyncClient(verify=tls or True, limits=limits)
+        self._timeout = httpx.Timeout(
+            None, connect=options.connect_timeout, pool=options.connect_timeout
+        )
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._owned: httpx.AsyncClient | None = None
+        if options.client is None:
+            # The slots bound the connections: httpx would count requests that must not wait.
+            limits = httpx.Limits(
+                max_connections=None,
+                max_keepalive_connections=options.max_connections,
+                keepalive_expiry=options.keepalive_timeout,
+            )
+            self._owned = httpx.AsyncClient(
+                verify=options.tls or trusted_context(),
+                limits=limits,
+                headers={"User-Agent": USER_AGENT},
+            )
+        self._client: httpx.AsyncClient = self._owned or options.client
 
     async def request(
         self,
@@ -46,72 +53,65 @@ class HttpxAdapter(HttpRequester):
         *,
         counts_against_limit: bool = True,
     ) -> HttpResponse:
-        """Send a request and return the head of its response."""
+        """Send a request and return the response once its head was received."""
         request = self._client.build_request(
             method, self._origin + path, headers=list(headers), content=body, timeout=self._timeout
         )
-        if counts_against_limit:
-            await self._slots.acquire()
+        slots = self._slots if counts_against_limit else None
+        if slots is not None:
+            await slots.acquire()
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
         except BaseException as error:
-            if counts_against_limit:
-                self._slots.release()
+            if slots is not None:
+                slots.release()
             if isinstance(error, httpx.HTTPError | OSError):
-                raise self._cause(error) from error
+                raise self._client_error(error) from error
             raise
-        return _HttpxResponse(self, response, self._slots if counts_against_limit else None)
+        return _HttpxResponse(self.server_name, response, slots)
 
     async def close(self) -> None:
-        """Close the connections, unless they belong to somebody else."""
-        if self._owned:
-            await self._client.aclose()
+        """Close the client if it is not the user's."""
+        if self._owned is not None:
+            await self._owned.aclose()
 
-    def _cause(self, error: Exception) -> ClientError:
-        reason = str(error) or type(error).__name__
-        if _refused(error):
-            return ConnectionRefused(self.where)
-        if isinstance(
-            error,
-            httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError,
-        ):
-            return ConnectError(self.where, reason)
-        return ConnectionLost(self.where, reason)
+    def _client_error(self, error: Exception) -> ClientError:
+        # httpx mentions a refused connection only in the chain of causes.
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ConnectionRefusedError):
+                return ConnectionRefused(self.server_name)
+            cause = cause.__cause__ or cause.__context__
+        before_sending = (
+            httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError
+        )
+        kind = ConnectError if isinstance(error, before_sending) else ConnectionLost
+        return kind(self.server_name, str(error) or type(error).__name__)
 
 
 class _HttpxResponse(HttpResponse):
     def __init__(
-        self,
-        requester: HttpxAdapter,
-        response: httpx.Response,
-        slots: asyncio.Semaphore | None,
+        self, server_name: str, response: httpx.Response, slots: asyncio.Semaphore | None
     ) -> None:
-        super().__init__(requester.where)
-        self._slots = slots  # where it has one, until it is left
+        super().__init__(server_name)
         self.status = response.status_code
         self.headers = response.headers
         self._response = response
         self._chunks = response.aiter_bytes()
+        self._slots = slots  # None once the slot is released
 
     async def chunk(self) -> bytes:
-        """Return the next piece of the body."""
+        """Return the next part of the body."""
         try:
             return await anext(self._chunks, b"")
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise ConnectionLost(self.where, str(error) or type(error).__name__) from error
+            raise ConnectionLost(self.server_name, str(error) or type(error).__name__) from error
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Release the connection."""
         slots, self._slots = self._slots, None
         try:
             await self._response.aclose()
         finally:
             if slots is not None:
                 slots.release()
-
-
-def _refused(error: BaseException | None) -> bool:
-    """Whether a refused connection is at the bottom of it: httpx only says so in its causes."""
-    while error is not None and not isinstance(error, ConnectionRefusedError):
-        error = error.__cause__ or error.__context__
-    return error is not None

@@ -1,10 +1,10 @@
-"""A server in this process: the whole path of a request through its endpoint, without a socket."""
+"""The transport for a server in this process: HTTP without a socket, through the ASGI endpoint."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from genmcp.client.errors import ClientClosed, ConnectionLost
@@ -17,19 +17,27 @@ from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.request import IN_PROCESS, Message, Receive, Scope, Send
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["AsgiAdapter", "MemoryTransport", "name_of"]
+__all__ = ["AsgiAdapter", "MemoryTransport", "in_process_name"]
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("genmcp.client")
 
-_URL = urlsplit("http://localhost/")
-_AHEAD = 64  # pieces of a body that may wait to be read
-_LEAVING = 0.5  # seconds an application has to notice that its client is gone
+_URL: Final = urlsplit("http://localhost/")
+_MAX_CHUNKS: Final = 64  # of a body, written and not read; the application waits beyond them
+_DISCONNECT_TIMEOUT: Final = 0.5  # seconds for the application to notice a disconnect
 
 
 class MemoryTransport(HttpTransport):
-    """Talks to *target*; an endpoint that is made here is closed with it, and so is its mux."""
+    """The transport for a server, a mux or an endpoint in this process. Owned by a client.
+
+    Args:
+        target: The server. A `Server` gets an endpoint and a mux, which are closed with the
+            transport; other targets are not closed.
+        options: Headers and timeouts.
+        max_message: Maximum size of a message in bytes.
+        scope: Entries that replace those of the ASGI scope, such as `state` and `user`.
+    """
 
     def __init__(
         self,
@@ -41,7 +49,7 @@ class MemoryTransport(HttpTransport):
     ) -> None:
         self._served = target if isinstance(target, Endpoint) else Endpoint(target)
         self._owned = isinstance(target, Server)
-        self._asgi = AsgiAdapter(self._served, name_of(target), scope)
+        self._asgi = AsgiAdapter(self._served, in_process_name(target), scope)
         super().__init__(_URL, self._asgi, options or HttpOptions(), max_message=max_message)
 
     async def disconnect(self) -> None:
@@ -55,27 +63,27 @@ class MemoryTransport(HttpTransport):
             await self._served.aclose()
 
 
-def name_of(target: Server | Mux | Endpoint) -> str:
-    """Return what *target* is called where people read it."""
+def in_process_name(target: Server | Mux | Endpoint) -> str:
+    """Return the name of *target* for messages."""
     mux = target.mux if isinstance(target, Endpoint) else target
     server = mux.server if isinstance(mux, Mux) else mux
     return f"{server.info.name} (in this process)"
 
 
 class AsgiAdapter(HttpRequester):
-    """Gives requests to an ASGI application, each in an asyncio.Task of its own.
+    """Passes requests to an ASGI application, each in a task of its own. Owned by its transport.
 
     Args:
-        app: the application.
-        where: the server's name in messages.
-        scope: members that replace those of the ASGI scope, such as `state` and `user`.
+        app: The application.
+        server_name: The server as errors name it.
+        scope: Entries that replace those of the ASGI scope.
     """
 
-    def __init__(self, app: App, where: str, scope: Mapping[str, Any] | None = None) -> None:
-        self.where = where
+    def __init__(self, app: App, server_name: str, scope: Mapping[str, Any] | None = None) -> None:
+        self.server_name = server_name
         self._app = app
         self._scope = dict(scope or {})
-        self._replies: set[_AsgiResponse] = set()
+        self._responses: set[_AsgiResponse] = set()
         self._closed = False
 
     async def request(
@@ -87,113 +95,113 @@ class AsgiAdapter(HttpRequester):
         *,
         counts_against_limit: bool = True,
     ) -> HttpResponse:
-        """Send a request and return the head of its response."""
+        """Send a request and return the response once its head was received."""
         if self._closed:
-            raise ClientClosed(self.where)
-        reply = _AsgiResponse(self.where, body or b"")
-        scope = {**_scope(method, path, headers), **self._scope}
-        self._replies.add(reply)
-        reply.task = asyncio.create_task(reply.run(self._app, scope))
-        reply.task.add_done_callback(lambda _: self._replies.discard(reply))
+            raise ClientClosed(self.server_name)
+        response = _AsgiResponse(self.server_name, body or b"")
+        scope = {**_request_scope(method, path, headers), **self._scope}
+        self._responses.add(response)
+        response.task = asyncio.create_task(response.run(self._app, scope))
+        response.task.add_done_callback(lambda _: self._responses.discard(response))
         try:
-            await reply.begun()
+            await response.wait_head()
         except BaseException:
-            await reply.close()
+            await response.close()
             raise
-        return reply
+        return response
 
     async def disconnect(self) -> None:
-        """Break every open response: the application gets `http.disconnect`."""
-        for reply in tuple(self._replies):
-            await reply.close()
+        """Break every open response: the application receives `http.disconnect`."""
+        for response in tuple(self._responses):
+            await response.close()
 
     async def close(self) -> None:
         """Break every open response, and wait briefly until the application has noticed."""
         self._closed = True
-        replies = tuple(self._replies)
+        tasks = [response.task for response in self._responses]
         await self.disconnect()
-        if replies:
-            await asyncio.wait([reply.task for reply in replies], timeout=_LEAVING)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_DISCONNECT_TIMEOUT)
 
 
 class _AsgiResponse(HttpResponse):
-    """A response, and the channel by which the application gives it."""
+    """A response, with the `receive` and `send` of the application that writes it."""
 
     task: asyncio.Task[None]
 
-    def __init__(self, where: str, body: bytes) -> None:
-        super().__init__(where)
+    def __init__(self, server_name: str, request_body: bytes) -> None:
+        super().__init__(server_name)
         self.status = 0
-        self._body: bytes | None = body
-        self._pieces: deque[bytes] = deque()
-        self._whole = False
-        self._ended = False
-        self._left = asyncio.Event()
+        self._request_body: bytes | None = request_body
+        self._chunks: deque[bytes] = deque()
+        self._complete = False  # the application has sent the whole body
+        self._returned = False  # the application has returned or raised an exception
+        self._disconnected = asyncio.Event()
         self._changed = asyncio.Event()
 
     async def run(self, app: App, scope: Scope) -> None:
-        """Let the application serve the request."""
+        """Run the application for this request."""
         try:
             await app(scope, self._receive, self._send)
         except Exception:
-            logger.exception("%s failed", self.where)
+            logger.exception("%s failed", self.server_name)
         finally:
-            self._ended = True
+            self._returned = True
             self._changed.set()
 
-    async def begun(self) -> None:
-        """Wait for the head."""
+    async def wait_head(self) -> None:
+        """Wait until the application has sent the head."""
         while not self.status:
-            if self._ended:
-                raise ConnectionLost(self.where, "it ended before it answered")
-            await self._change()
+            if self._returned:
+                raise ConnectionLost(self.server_name, "it ended before it responded")
+            await self._wait_change()
 
     async def chunk(self) -> bytes:
-        """Return the next piece of the body."""
-        while not self._pieces:
-            if self._whole:
+        """Return the next part of the body."""
+        while not self._chunks:
+            if self._complete:
                 return b""
-            if self._ended or self._left.is_set():
-                raise ConnectionLost(self.where, "it ended within a response")
-            await self._change()
+            if self._returned or self._disconnected.is_set():
+                raise ConnectionLost(self.server_name, "it ended in a response")
+            await self._wait_change()
         self._changed.set()
-        return self._pieces.popleft()
+        return self._chunks.popleft()
 
     async def close(self) -> None:
-        """Leave it: the application learns that its client is gone."""
-        self._left.set()
+        """Disconnect from the application."""
+        self._disconnected.set()
         self._changed.set()
 
-    async def _change(self) -> None:
+    async def _wait_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
     async def _receive(self) -> Message:
-        if self._body is not None:
-            body, self._body = self._body, None
+        if self._request_body is not None:
+            body, self._request_body = self._request_body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._left.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        while len(self._pieces) >= _AHEAD and not self._left.is_set():
-            await self._change()
-        if self._left.is_set():
-            raise OSError("the client has left")  # ASGI 2.4, "Disconnected Client"
+        while len(self._chunks) >= _MAX_CHUNKS and not self._disconnected.is_set():
+            await self._wait_change()
+        if self._disconnected.is_set():
+            raise OSError("the client has disconnected")  # ASGI 2.4, "Disconnected Client"
         if message["type"] == "http.response.start":
-            pairs = message.get("headers", ())
             self.headers = {
-                name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in message.get("headers", ())
             }
             self.status = message["status"]
         else:
             if body := message.get("body", b""):
-                self._pieces.append(body)
-            self._whole = not message.get("more_body", False)
+                self._chunks.append(body)
+            self._complete = not message.get("more_body", False)
         self._changed.set()
 
 
-def _scope(method: str, path: str, headers: Headers) -> Scope:
+def _request_scope(method: str, path: str, headers: Headers) -> Scope:
     target, _, query = path.partition("?")
     return {
         "type": "http",

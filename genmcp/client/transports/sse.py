@@ -1,12 +1,19 @@
-"""Where a client is in an event stream: what it passes on, and where it would go on."""
+"""Event streams: resumption, the stream for notifications, and the HTTP+SSE transport of 2024.
+
+Revisions before 2026-07-28 resume a broken stream by its last event id (2025-11-25, transports,
+"Resumability and Redelivery"), and have a stream for notifications outside of requests ("Listening
+for Messages from the Server"). HTTP+SSE is the transport of 2024-11-05: one event stream carries
+all messages of the server, and its first event names the URL for those of the client.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from typing import Final
 from urllib.parse import SplitResult
 
+from genmcp.client.backoff import backoff
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -18,30 +25,49 @@ from genmcp.client.errors import (
     unanswered,
 )
 from genmcp.client.options import HttpOptions, mask_url
-from genmcp.client.transports.base import HttpRequester, HttpResponse, Transport, TransportSink
+from genmcp.client.transports.base import (
+    HttpRequester,
+    HttpResponse,
+    Transport,
+    TransportSink,
+)
 from genmcp.client.transports.http_endpoint import (
-    encoded,
-    headers_of,
-    media_type,
-    path_of,
-    resolved,
+    CONTENT_TYPE,
+    EVENT_STREAM,
+    encode_headers,
+    message_headers,
+    request_path,
+    resolve_on_origin,
 )
 from genmcp.core.client.events import Send
 from genmcp.wire.jsonrpc import RequestId
 from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
 from genmcp.wire.sse import Event, EventReader
 
-__all__ = ["PASSING", "Follow", "ServerStream", "SseCursor", "SseTransport"]
+__all__ = ["TRANSIENT", "NotificationStream", "SseCursor", "SseTransport"]
 
-_FIRST_DELAY = 0.5  # seconds before the first attempt, if the server does not say how many
-_LONGEST_DELAY = 30.0
-_LEAST_WAIT, _LONGEST_WAIT = 0.1, 300.0  # seconds, whatever the server says
+logger = logging.getLogger("genmcp.client")
+
+TRANSIENT: Final = (429, 502, 503, 504)  # HTTP statuses after which an attempt may succeed
+
+# Seconds before a stream is resumed.
+_FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
+_MIN_RETRY, _MAX_RETRY = 0.1, 300.0  # bounds of the delay that a server sends as `retry`
+
+_LASTED = 5.0  # seconds after which a stream that ends is not a failure
+
+FollowStream = Callable[[str | None, "SseCursor", Callable[[], None]], Awaitable[object]]
+"""Opens an event stream: given the revision, a cursor, and a function to call once it is open."""
 
 
 class SseCursor:
-    """A place in a stream of events, over all connections that brought some of it.
+    """The position in an event stream, across the connections that carry it.
 
-    last_id: what it is taken up with, empty if it cannot be. events: how many have come.
+    Owned by the request or the notification stream that it belongs to.
+
+    Attributes:
+        last_id: The id of the last event, to resume behind it; empty if there is none.
+        events: The number of events received.
     """
 
     def __init__(self, max_message: int) -> None:
@@ -50,162 +76,165 @@ class SseCursor:
         self._retry: int | None = None
         self._max_message = max_message
 
-    def delay(self, attempts: int) -> float:
-        """Return how many seconds to wait after so many *attempts* in vain, in a row.
+    def delay(self, failures: int) -> float:
+        """Return the seconds to wait before the stream is resumed.
 
-        2025-11-25, transports, "Sending Messages to the Server": `retry` is respected, as far as
-        this side neither runs in circles nor waits for ever.
+        2025-11-25, transports, "Sending Messages to the Server": the server's `retry` is respected,
+        within bounds that prevent both a busy loop and an endless wait.
+
+        Args:
+            failures: Failed attempts in a row.
         """
         wanted = _FIRST_DELAY
         if self._retry is not None:
-            wanted = min(max(self._retry / 1000, _LEAST_WAIT), _LONGEST_WAIT)
-        backoff = _FIRST_DELAY * 2 ** (attempts - 1) if attempts else 0.0
-        return max(wanted, min(backoff, _LONGEST_DELAY))
+            wanted = min(max(self._retry / 1000, _MIN_RETRY), _MAX_RETRY)
+        return max(wanted, backoff(failures, _FIRST_DELAY, _MAX_DELAY))
 
     async def follow(
-        self, reply: HttpResponse, sink: TransportSink, about: RequestId | None
+        self, response: HttpResponse, sink: TransportSink, request_id: RequestId | None
     ) -> bool:
-        """Pass on the messages of *reply*, about a request if it has one, to their end.
+        """Pass the messages of a stream to *sink*, until it ends or the request is answered.
 
-        Return whether that request needs nothing more; what is left of the stream is then unread.
+        Returns:
+            Whether the request was answered; the rest of the stream is unread then.
 
         Raises:
-            ConnectionLost: the connection broke.
-            ProtocolError: it is not HTTP what comes.
+            ConnectionLost: The connection was closed.
+            ProtocolError: The response is not valid HTTP.
         """
         reader = EventReader(self._max_message)
-        while chunk := await reply.chunk():
+        while chunk := await response.chunk():
             answered = False
             for event in reader.feed(chunk):
                 self.events += 1
-                if isinstance(event, OversizedMessage):
-                    answered |= sink.on_oversized(event.size, event.head, about)
-                elif event.data and event.event == "message":
-                    answered |= sink.on_message(event.data, about)
+                answered |= _deliver(event, sink, request_id)
+            # Only now: an event counts as received when the sink has it.
             self.last_id = reader.last_id or self.last_id
             self._retry = self._retry if reader.retry is None else reader.retry
-            if answered and about is not None:
+            if answered and request_id is not None:
                 return True
         return False
 
 
-logger = logging.getLogger("genmcp.client")
+class NotificationStream:
+    """The event stream on which a legacy server sends what belongs to no request.
 
-PASSING: Final = (429, 502, 503, 504)  # HTTP statuses of what may be over soon
-_LIVED = 5.0  # seconds after which a stream that ends has not failed
+    Owned by an `HttpTransport`, which starts it for each session. A broken stream is opened again,
+    at its last event if events have ids. If they have none, or while no stream can be opened,
+    notifications are lost, and the sink is notified of that.
 
-Follow = Callable[[str | None, SseCursor, Callable[[], None]], Awaitable[object]]
-"""Opens a stream of a revision at a place, says that it has begun, and passes on what it brings."""
-
-
-class ServerStream:
-    """Holds the stream of the server *where* open with *follow*, for as long as there may be one.
-
-    A stream that breaks is opened again, where it broke if its events have ids. If they have none,
-    or there is no stream for a while, what the server has said meanwhile is lost: *sink* is told.
+    Args:
+        server_name: The server as the log names it.
+        follow: Opens the stream and passes its messages on until it ends.
+        options: Attempts and delays.
+        max_message: Maximum size of a message in bytes.
     """
 
-    def __init__(self, where: str, follow: Follow, options: HttpOptions, max_message: int) -> None:
-        self._where = where
+    def __init__(
+        self, server_name: str, follow: FollowStream, options: HttpOptions, max_message: int
+    ) -> None:
+        self._server_name = server_name
         self._follow = follow
         self._options = options
         self._max_message = max_message
         self._task: asyncio.Task[None] | None = None
-        self._heard = asyncio.Event()
+        self._settled = asyncio.Event()  # the stream is open, or not expected to be soon
         self._sink: TransportSink
-        self._failures = 0  # in a row, of all sessions
-        self._lossy = False  # whether something was said, perhaps, that was not heard
-        self._began: float | None = None
+        self._failures = 0  # in a row, across sessions
+        self._may_have_lost = False  # notifications, since the sink was last notified of that
+        self._opened_at: float | None = None
 
-    def begin(self, sink: TransportSink, revision: str | None) -> None:
-        """Open the stream beside the caller, for a new session."""
+    def start(self, sink: TransportSink, revision: str | None) -> None:
+        """Open the stream in a task of its own, for a new session."""
         self._sink = sink
-        heard = self._heard = asyncio.Event()
-        # Not in the context of whoever sent the message that comes before it.
+        settled = self._settled = asyncio.Event()
+        # An empty context: that of the caller belongs to the request it has just sent.
         self._task = asyncio.create_task(self._run(revision), context=Context())
-        self._task.add_done_callback(lambda _: heard.set())
+        self._task.add_done_callback(lambda _: settled.set())
 
     async def stop(self) -> None:
-        """Close the stream: the session is over."""
+        """Close the stream, because the session has ended."""
         if self._task is not None:
             task, self._task = self._task, None
-            self._lossy = True
+            self._may_have_lost = True
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def hearing(self) -> None:
+    async def ready(self) -> None:
         """Wait until the stream is open, or is not expected to be soon."""
         if self._task is not None:
-            await self._heard.wait()
+            await self._settled.wait()
 
     async def _run(self, revision: str | None) -> None:
-        place = SseCursor(self._max_message)
-        had = False
-        if self._failures:  # in the session before: a server may forget one after the other
-            if self._given_up:
-                self._heard.set()
-            await asyncio.sleep(self._delay(place))
+        cursor = SseCursor(self._max_message)
+        was_open = False
+        # The last session failed: a server may forget one session after the other, so the delays
+        # continue where they were.
+        if self._failures:
+            if self._exhausted:
+                self._settled.set()
+            await asyncio.sleep(self._delay(cursor))
         while True:
-            events = place.events
-            self._began = None
+            events = cursor.events
+            self._opened_at = None
             try:
-                await self._follow(revision, place, self._begun)
+                await self._follow(revision, cursor, self._on_open)
             except HttpStatusError as error:
-                if error.status not in PASSING:
-                    if not had:  # mostly 405: it has none
+                if error.status not in TRANSIENT:
+                    if not was_open:  # usually 405: the server has no such stream
                         return
                     if isinstance(error, SessionEnded):
                         self._sink.on_session_ended(error)
                         return
-                    place.last_id = ""  # perhaps it does not know that any more
+                    cursor.last_id = ""  # the server may no longer know the event
             except ClientError as error:
-                logger.debug("the stream of %s broke: %s", self._where, error)
-            had = had or self._began is not None
-            self._ended(place.events > events, place)
-            await asyncio.sleep(self._delay(place))
+                logger.debug("The notification stream of %s broke: %s", self._server_name, error)
+            was_open = was_open or self._opened_at is not None
+            self._on_end(cursor, received=cursor.events > events)
+            await asyncio.sleep(self._delay(cursor))
 
-    def _begun(self) -> None:
-        self._began = asyncio.get_running_loop().time()
-        self._heard.set()
-        if self._lossy:
-            self._lossy = False
+    def _on_open(self) -> None:
+        self._opened_at = asyncio.get_running_loop().time()
+        self._settled.set()
+        if self._may_have_lost:
+            self._may_have_lost = False
             self._sink.on_lost_notifications()
 
-    def _ended(self, moved: bool, place: SseCursor) -> None:
+    def _on_end(self, cursor: SseCursor, *, received: bool) -> None:
         now = asyncio.get_running_loop().time()
-        lived = moved or (self._began is not None and now - self._began > _LIVED)
-        self._failures = 0 if lived else self._failures + 1
-        self._lossy = self._lossy or not place.last_id
-        if not self._given_up:
+        lasted = self._opened_at is not None and now - self._opened_at > _LASTED
+        self._failures = 0 if received or lasted else self._failures + 1
+        self._may_have_lost = self._may_have_lost or not cursor.last_id
+        if not self._exhausted:
             return
         if self._failures == self._options.max_resume_attempts + 1:
             logger.warning(
-                "%s says nothing unasked for now: its stream cannot be had, and is asked for every "
-                "%g s (option: listen_retry_interval)",
-                self._where,
+                "Notifications of %s are not received: its event stream cannot be opened; the next "
+                "attempts are every %g s (HttpOptions.listen_retry_interval)",
+                self._server_name,
                 self._options.listen_retry_interval,
             )
-        self._heard.set()
+        self._settled.set()
         self._sink.on_lost_notifications()
 
-    def _delay(self, place: SseCursor) -> float:
-        if self._given_up:
+    def _delay(self, cursor: SseCursor) -> float:
+        if self._exhausted:
             return self._options.listen_retry_interval
-        return place.delay(self._failures)
+        return cursor.delay(self._failures)
 
     @property
-    def _given_up(self) -> bool:
+    def _exhausted(self) -> bool:
         return self._failures > self._options.max_resume_attempts
 
 
-_JSON: Final = (b"Content-Type", b"application/json")
-_STREAM: Final = (b"Accept", b"text/event-stream")
-
-
 class SseTransport(Transport):
-    """Hears the event stream at *url*, and speaks to the endpoint that its first event names.
+    """The HTTP+SSE transport of 2024-11-05. Owned by the `HttpTransport` that detected it.
 
-    *requester* belongs to somebody else.
+    Args:
+        url: The URL of the event stream.
+        requester: The HTTP client; it is not closed.
+        options: Headers and timeouts.
+        max_message: Maximum size of a message in bytes.
     """
 
     def __init__(
@@ -216,127 +245,122 @@ class SseTransport(Transport):
         *,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        self.where = requester.where
+        self.server_name = requester.server_name
         self._url = url
         self._requester = requester
         self._timeout = options.connect_timeout
-        self._headers = encoded(options.headers)
+        self._headers = encode_headers(options.headers)
         self._max_message = max_message
-        self._reader = EventReader(max_message)
         self._sink: TransportSink
-        self._stream: HttpResponse
-        self._endpoint = ""
-        self._over: ClientError | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._path = ""
+        self._error: ClientError | None = None  # why the transport is not open any more
+        self._reading: asyncio.Task[None] | None = None
 
     async def open(self, sink: TransportSink) -> None:
-        """Open the stream and wait for the endpoint.
+        """Open the stream and wait for the event that names the endpoint.
 
         Raises:
-            ClientError: there is no such stream here.
+            ClientError: The URL does not respond with such a stream.
         """
         self._sink = sink
         try:
             async with asyncio.timeout(self._timeout):
-                self._stream = await self._get()
+                response = await self._requester.request(
+                    "GET",
+                    request_path(self._url),
+                    [EVENT_STREAM, *self._headers],
+                    counts_against_limit=False,
+                )
                 try:
-                    events = await self._find_endpoint()
+                    if response.status != 200 or response.media_type != "text/event-stream":
+                        raise HttpStatusError(self.server_name, response.status)
+                    events = self._events(response)
+                    self._path = self._endpoint_path(await anext(events, None))
                 except BaseException:
-                    await self._stream.close()
+                    await response.close()
                     raise
         except TimeoutError:
-            raise RequestTimeout("the endpoint event", self.where, self._timeout) from None
-        self._hearing = asyncio.create_task(self._hear(events), context=Context())
+            raise RequestTimeout("the endpoint event", self.server_name, self._timeout) from None
+        self._reading = asyncio.create_task(self._read(response, events), context=Context())
 
     async def send(self, message: Send) -> None:
-        """Post a message to the endpoint; what it brings comes on the stream."""
-        if self._over is not None:
-            raise self._over
+        """Post a message to the endpoint. Its answer is received on the stream."""
+        if self._error is not None:
+            raise self._error
         try:
             await self._post(message)
         except ClientError as error:
             if message.id is None:
                 raise
-            if self._over is None:
+            if self._error is None:
                 self._sink.on_failure(message.id, unanswered(message, error))
 
     async def close(self) -> None:
         """Close the stream."""
-        self._over = self._over or ClientClosed(self.where)
-        if self._hearing is not None:
-            self._hearing.cancel()
-            await asyncio.gather(self._hearing, return_exceptions=True)
+        self._error = self._error or ClientClosed(self.server_name)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
 
-    async def _get(self) -> HttpResponse:
-        headers = [_STREAM, *self._headers]
-        reply = await self._requester.request(
-            "GET", path_of(self._url), headers, counts_against_limit=False
-        )
-        if reply.status != 200 or media_type(reply) != "text/event-stream":
-            await reply.close()
-            raise HttpStatusError(self.where, reply.status)
-        return reply
-
-    async def _find_endpoint(self) -> Sequence[Event | OversizedMessage]:
-        """Take the first event, which names the endpoint; return those that came with it."""
-        while chunk := await self._stream.chunk():
-            for place, event in enumerate(events := self._reader.feed(chunk)):
-                if isinstance(event, OversizedMessage) or event.event != "endpoint":
-                    raise ProtocolError("its first event is not `endpoint`", self.where)
-                self._endpoint = self._path_of(event.data)
-                return events[place + 1 :]
-        raise ConnectionLost(self.where, "its event stream ended at once")
-
-    def _path_of(self, data: bytes) -> str:
-        """Return the path of the endpoint, which has to be where the stream is.
-
-        Elsewhere it would be given what is meant for this server: credentials, for one.
-        """
-        target = resolved(self._url, data.decode("utf-8", "replace").strip(), self.where)
-        if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
+    def _endpoint_path(self, event: Event | OversizedMessage | None) -> str:
+        """Return the path of the endpoint that the first event names."""
+        if event is None:
+            raise ConnectionLost(self.server_name, "its event stream ended at once")
+        if isinstance(event, OversizedMessage) or event.event != "endpoint":
+            raise ProtocolError("its first event is not `endpoint`", self.server_name)
+        reference = event.data.decode("utf-8", "replace").strip()
+        target, same_origin = resolve_on_origin(self._url, reference, self.server_name)
+        # Another origin must not receive the messages and the credentials for this server.
+        if not same_origin:
             place = mask_url(target.geturl())
-            raise ProtocolError(f"its endpoint is elsewhere: {place}", self.where)
-        return path_of(target)
+            raise ProtocolError(f"its endpoint is on another origin: {place}", self.server_name)
+        return request_path(target)
 
-    async def _hear(self, events: Sequence[Event | OversizedMessage]) -> None:
+    async def _events(self, response: HttpResponse) -> AsyncIterator[Event | OversizedMessage]:
+        reader = EventReader(self._max_message)
+        while chunk := await response.chunk():
+            for event in reader.feed(chunk):
+                yield event
+
+    async def _read(
+        self, response: HttpResponse, events: AsyncIterator[Event | OversizedMessage]
+    ) -> None:
         reason = "the event stream ended"
         try:
-            while True:
-                for event in events:
-                    self._pass_on(event)
-                if not (chunk := await self._stream.chunk()):
-                    break
-                events = self._reader.feed(chunk)
+            async for event in events:
+                _deliver(event, self._sink, None)
         except ClientError as error:
             reason = str(error)
         finally:
-            await self._stream.close()
-        self._over = ConnectionLost(self.where, reason)
-        self._sink.on_failure(None, self._over)
-
-    def _pass_on(self, event: Event | OversizedMessage) -> None:
-        if isinstance(event, OversizedMessage):
-            self._sink.on_oversized(event.size, event.head)
-        elif event.data and event.event == "message":
-            self._sink.on_message(event.data)
+            await response.close()
+        self._error = ConnectionLost(self.server_name, reason)
+        self._sink.on_failure(None, self._error)
 
     async def _post(self, message: Send) -> None:
-        headers = [_JSON, *self._headers, *headers_of(message)]
-        counts_against_limit = message.id is not None
-        reply = await self._requester.request(
+        response = await self._requester.request(
             "POST",
-            self._endpoint,
-            headers,
+            self._path,
+            [CONTENT_TYPE, *self._headers, *message_headers(message)],
             message.message,
-            counts_against_limit=counts_against_limit,
+            counts_against_limit=message.id is not None,
         )
         try:
-            if (
-                media_type(reply) == "text/event-stream"
-            ):  # nothing is wanted of it, and its end may never come
+            # A stream here has no meaning, and may never end.
+            if response.media_type == "text/event-stream":
                 return
-            content = await reply.read(self._max_message)
+            content = await response.read(self._max_message)
         finally:
-            await reply.close()
-        if reply.status >= 300:
-            raise HttpStatusError(self.where, reply.status, content, reply.headers)
+            await response.close()
+        if response.status >= 300:
+            raise HttpStatusError(self.server_name, response.status, content, response.headers)
+
+
+def _deliver(
+    event: Event | OversizedMessage, sink: TransportSink, request_id: RequestId | None
+) -> bool:
+    """Pass an event to the sink; return whether the request needs nothing more."""
+    if isinstance(event, OversizedMessage):
+        return sink.on_oversized(event.size, event.head, request_id)
+    if event.data and event.event == "message":
+        return sink.on_message(event.data, request_id)
+    return False

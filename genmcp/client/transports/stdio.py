@@ -1,6 +1,6 @@
-"""stdio: the server is a process of ours, one message a line.
+"""stdio: the server is a child process; each line of its stdin and stdout is one message.
 
-2026-07-28, stdio; the same in every revision before.
+2026-07-28, stdio; the legacy revisions are the same.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar, Final, cast
+from typing import Final, cast
 
 from genmcp.client.errors import (
     ClientClosed,
@@ -26,21 +26,29 @@ from genmcp.client.transports.base import Transport, TransportSink
 from genmcp.core.client.events import Send
 from genmcp.wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 
-__all__ = ["OrphanGuard", "StdioTransport", "_ServerProcess"]
+__all__ = ["OrphanGuard", "StdioTransport"]
 
 logger = logging.getLogger("genmcp.client")
+server_logger = logging.getLogger("genmcp.server")
+
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_DRAIN_TIMEOUT = 0.5  # seconds to read the output of a process that has exited
+_MAX_LOG_LINE = 64 * 1024  # bytes of a line of stderr; a longer one is cut
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class StdioTransport(Transport):
-    """Starts *command*, talks to it over its standard streams, and ends it.
+    """The transport for a `Command`: starts the server process and ends it. Owned by a client.
 
-    max_message: the most bytes a line may have; one that is longer is lost, the next one is not.
+    Neither the process nor its descendants outlive this process, even if this one is killed. On
+    Linux the process does not outlive the thread that started it either.
 
-    Neither the process nor what it has started outlives this one, also if this one is killed; on
-    Linux the process does not outlive the thread it was started from either.
+    Args:
+        command: The command of the server.
+        options: Timeouts, bounds and the receiver of stderr.
+        max_message: Maximum size of a line in bytes; a longer one is discarded.
     """
-
-    per_message: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -49,186 +57,186 @@ class StdioTransport(Transport):
         *,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        self.where = str(command)
+        self.server_name = str(command)
         self._command = command
         self._options = options or StdioOptions()
         self._max_message = max_message
         self._lines: LineReader
         self._sink: TransportSink
         self._process: _ServerProcess | None = None
-        self._starting = asyncio.Lock()
-        self._over: ClientError | None = None
+        self._start_lock = asyncio.Lock()
+        self._error: ClientError | None = None  # why the transport is not open any more
         self._closed = False
         self._unsent: set[int] = set()  # requests that wait for the server to read
-        self._waiting = 0
+        self._pending_writes = 0  # notifications and answers that wait for it
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, None before it is started."""
+        """The process id, None before the process was started."""
         return self._process.pid if self._process else None
 
     async def open(self, sink: TransportSink) -> None:
-        """Start the process, or another one when it has ended.
+        """Start the process, or another one after it has exited.
 
         Raises:
-            ConnectError: the command cannot be started.
+            ConnectError: The command cannot be started.
             ClientClosed: `close` was called meanwhile.
         """
         if self._closed:
-            raise ClientClosed(self.where)
-        self._over = None
+            raise ClientClosed(self.server_name)
+        self._error = None
         self._lines = LineReader(self._max_message)
         self._sink = sink
-        async with self._starting:
+        async with self._start_lock:
             self._process = await _ServerProcess.start(
-                self._command, self._options, self._read, self._process_ended
+                self._command, self._options, self._on_output, self._on_exit
             )
             if self._closed:
                 await self._process.end()
-                raise ClientClosed(self.where)
+                raise ClientClosed(self.server_name)
 
     async def send(self, message: Send) -> None:
-        """Write a message, once the process has read most of what came before.
+        """Write a message, once the server has read most of the previous ones.
 
-        A request that is cancelled before that is never written, and nor is that it is cancelled.
+        A request that is cancelled before it was written is never written, and neither is the
+        notification that cancels it.
 
         Raises:
-            RequestTimeout: it did not read for too long; what has a time of its own, a request,
-                waits on.
-            ConnectError: too much waits for it to read already.
-            ClientError: the process is over.
+            RequestTimeout: The server did not read for `StdioOptions.write_timeout`. Only for
+                notifications and answers; a request has its own timeout.
+            ConnectError: `StdioOptions.max_pending_writes` are waiting already.
+            ClientError: The process has exited, or the transport is closed.
         """
-        if self._over is not None:
-            raise self._over
+        if self._error is not None:
+            raise self._error
         process = self._process
         if process is None:
-            raise ClientClosed(self.where)
+            raise ClientClosed(self.server_name)
         if message.withdraws in self._unsent:
             self._unsent.remove(message.withdraws)
-        elif process.writable or await self._turn(process, message):
+        elif process.writable or await self._wait_until_writable(process, message):
             process.write(frame(message.message))
 
     async def close(self) -> None:
-        """End the process, and return when it is gone."""
+        """End the process and wait for its exit."""
         self._closed = True
-        self._over = self._over or ClientClosed(self.where)
-        async with self._starting:  # what is being started now has to be ended as well
+        self._error = self._error or ClientClosed(self.server_name)
+        async with self._start_lock:  # a process that is being started has to be ended as well
             if self._process is not None:
                 await self._process.end()
 
-    async def _turn(self, process: "_ServerProcess", message: Send) -> bool:
-        """Wait until the process reads; return whether *message* is wanted still."""
-        if message.id is None:
-            await self._patiently(process, message.method or "an answer")
-            return True
-        self._unsent.add(message.id)
-        await self._until_it_reads(process)
-        wanted = message.id in self._unsent
-        self._unsent.discard(message.id)
-        return wanted
-
-    async def _patiently(self, process: "_ServerProcess", what: str) -> None:
-        if self._waiting >= self._options.max_pending_writes:
-            raise ConnectError(
-                self.where,
-                f"it does not read, and {self._options.max_pending_writes} messages wait for that",
-            )
-        self._waiting += 1
+    async def _wait_until_writable(self, process: "_ServerProcess", message: Send) -> bool:
+        """Wait until the server reads; return whether *message* is still to be sent."""
+        if message.id is not None:
+            self._unsent.add(message.id)
+            try:
+                await self._writable(process)
+                return message.id in self._unsent
+            finally:
+                self._unsent.discard(message.id)
+        limit, timeout = self._options.max_pending_writes, self._options.write_timeout
+        if self._pending_writes >= limit:
+            reason = f"it does not read: {limit} messages wait (StdioOptions.max_pending_writes)"
+            raise ConnectError(self.server_name, reason)
+        self._pending_writes += 1
         try:
-            async with asyncio.timeout(self._options.write_timeout):
-                await self._until_it_reads(process)
+            async with asyncio.timeout(timeout):
+                await self._writable(process)
         except TimeoutError:
-            raise RequestTimeout(
-                f"sending {what}", self.where, self._options.write_timeout
-            ) from None
+            what = f"sending {message.method or 'an answer'}"
+            raise RequestTimeout(what, self.server_name, timeout) from None
         finally:
-            self._waiting -= 1
+            self._pending_writes -= 1
+        return True
 
-    async def _until_it_reads(self, process: "_ServerProcess") -> None:
-        if not await process.reads():
-            raise self._over or ClientClosed(self.where)
+    async def _writable(self, process: "_ServerProcess") -> None:
+        if not await process.wait_writable():
+            raise self._error or ClientClosed(self.server_name)
 
-    def _read(self, data: bytes) -> None:
-        self._pass_on(self._lines.feed(data))
+    def _on_output(self, data: bytes) -> None:
+        self._deliver(self._lines.feed(data))
 
-    def _pass_on(self, lines: list[bytes | OversizedMessage]) -> None:
+    def _on_exit(self, process: "_ServerProcess") -> None:
+        self._deliver(self._lines.finish())
+        if self._error is None:
+            self._error = ProcessExited(self.server_name, process.status, process.last_line)
+            # A process may exit before `open` returns; the first `send` then raises the error.
+            if self._process is process:
+                self._sink.on_failure(None, self._error)
+
+    def _deliver(self, lines: list[bytes | OversizedMessage]) -> None:
         for line in lines:
-            if self._over is not None:
+            if self._error is not None:
                 return
             if isinstance(line, OversizedMessage):
-                logger.warning("%s wrote a line of %d bytes, which is lost", self.where, line.size)
+                logger.warning(
+                    "%s wrote a line of %d bytes, which was discarded", self.server_name, line.size
+                )
                 self._sink.on_oversized(line.size, line.head)
             else:
                 self._sink.on_message(line)
 
-    def _process_ended(self) -> None:
-        self._pass_on(self._lines.finish())
-        if self._over is None and self._process is not None:
-            status, last_line = self._process.status, self._process.last_line
-            self._over = ProcessExited(self.where, status, last_line)
-            self._sink.on_failure(None, self._over)
-
-
-server_logger = logging.getLogger("genmcp.server")
-
-_IN, _OUT, _ERR = 0, 1, 2
-_LINGER = 0.5  # seconds in which what a process has written is read when it has ended
-_LOG_LINE = 64 * 1024  # bytes of a line of stderr; of a longer one the beginning is told
-_PR_SET_PDEATHSIG = 1
-
 
 class _ServerProcess(asyncio.SubprocessProtocol):
-    """A running server. Told of are, in the event loop:
+    """The process of a server with its three streams. Owned by a `StdioTransport`.
 
-    out: what it wrote to stdout, in pieces. ended: that it is over, its output read.
+    It ends in two steps: it *exits*, and it is *finished* once its output was read, which a
+    descendant that holds stdout open can delay. Both callbacks are called in the event loop.
+
+    Args:
+        command: The command.
+        options: Timeouts, and the receiver of stderr.
+        on_output: Called with each chunk of stdout.
+        on_exit: Called once, when the process is finished.
     """
 
     def __init__(
         self,
         command: Command,
         options: StdioOptions,
-        out: Callable[[bytes], None],
-        ended: Callable[[], None],
+        on_output: Callable[[bytes], None],
+        on_exit: Callable[["_ServerProcess"], None],
     ) -> None:
         self.last_line = ""
         self._command = command
         self._options = options
-        self._out = out
-        self._ended = ended
-        self._log = LineReader(_LOG_LINE)
+        self._on_output = on_output
+        self._on_exit = on_exit
+        self._log = LineReader(_MAX_LOG_LINE)
         self._transport: asyncio.SubprocessTransport
-        self._input: asyncio.WriteTransport
-        self._lifeline: OrphanGuard
-        self._fading: asyncio.Task[None] | None = None
+        self._stdin: asyncio.WriteTransport
+        self._guard: OrphanGuard
+        self._shutdown: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._exited = asyncio.Event()
-        self._over = asyncio.Event()
+        self._finished = asyncio.Event()
 
     @classmethod
     async def start(
         cls,
         command: Command,
         options: StdioOptions,
-        out: Callable[[bytes], None],
-        ended: Callable[[], None],
+        on_output: Callable[[bytes], None],
+        on_exit: Callable[["_ServerProcess"], None],
     ) -> "_ServerProcess":
-        """Start *command*.
+        """Start the command.
 
         Raises:
-            ConnectError: it cannot be started.
+            ConnectError: It cannot be started.
         """
         try:
-            # A session of its own: an interrupt typed at a terminal is for this process, which
-            # then ends the server properly; and what the command has started can be ended with it.
+            # A session of its own, for two reasons. Ctrl-C at a terminal interrupts only this
+            # process, which then ends the server in order. And the descendants of the command are
+            # in its process group, so they can be signalled with it.
             _, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: cls(command, options, out, ended),
+                lambda: cls(command, options, on_output, on_exit),
                 command.command,
                 *command.args,
                 env=command.environment(),
                 cwd=command.cwd,
                 start_new_session=True,
-                preexec_fn=_dying_with(os.getpid()),
+                preexec_fn=_parent_death_signal(os.getpid()),
             )
         except (OSError, ValueError) as error:
             raise ConnectError(str(command), f"it cannot be started: {error}") from error
@@ -236,216 +244,181 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     @property
     def pid(self) -> int:
-        """The number the system knows it by."""
         return self._transport.get_pid()
 
     @property
     def status(self) -> int | None:
-        """The exit status, negative for the signal that ended it; None while it runs."""
+        """The exit status, negative for a signal, None while the process runs."""
         return self._transport.get_returncode()
 
     @property
     def writable(self) -> bool:
-        """Whether it has read most of what was written, and may read more."""
-        return self._writable.is_set() and not self._gone
+        """Whether the process runs and has read most of its input."""
+        return self._writable.is_set() and not self._ending
 
     def write(self, data: bytes) -> None:
-        """Write to its stdin; nobody waits until it reads that."""
-        self._input.write(data)
+        self._stdin.write(data)
 
-    async def reads(self) -> bool:
-        """Wait until it is writable, or over; return whether it is writable."""
-        while not self._writable.is_set() and not self._gone:
+    async def wait_writable(self) -> bool:
+        """Wait until the process is writable, or finished; return whether it is writable."""
+        while not self._writable.is_set() and not self._ending:
             await self._writable.wait()
-        if self._gone:
-            await self._over.wait()
+        if self._ending:
+            await self._finished.wait()
             return False
         return True
 
     async def end(self) -> None:
-        """End it, and return when it is over: by closing its stdin, SIGTERM, and SIGKILL.
-
-        2026-07-28, stdio, "Shutdown".
-        """
+        """Close stdin, then send SIGTERM and SIGKILL: 2026-07-28, stdio, "Shutdown"."""
         try:
-            await asyncio.wait((self._begin_to_fade(),))
-            await self._wait_until_over()
+            # `wait` does not cancel the shutdown if its caller is cancelled.
+            await asyncio.wait((self._begin_shutdown(),))
+            await self._wait_finished()
         finally:
-            # Also when this is cancelled, and when something else holds its streams open.
-            if not self._over.is_set():
+            # The caller was cancelled, or a descendant holds the streams open.
+            if not self._finished.is_set():
                 self._signal(_KILL)
                 self._transport.close()
-        await self._wait_until_over()
+        await self._wait_finished()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Learn that the process runs."""
-        # Casts: the transports of uvloop are of no class of asyncio's.
+        # Casts: the transports of uvloop are not instances of asyncio's classes.
         self._transport = cast(asyncio.SubprocessTransport, transport)
-        self._lifeline = OrphanGuard(self.pid)
-        self._input = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_IN))
-        output = self._transport.get_pipe_transport(_OUT)
-        if isinstance(output, asyncio.ReadTransport):  # uvloop passes its output on at once anyway
-            output.set_protocol(_StdoutProtocol(self._out, output.get_protocol()))
+        self._guard = OrphanGuard(self.pid)
+        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
+        stdout = self._transport.get_pipe_transport(_STDOUT)
+        # uvloop's transport is not an instance, and passes output on at once anyway.
+        if isinstance(stdout, asyncio.ReadTransport):
+            stdout.set_protocol(_StdoutProtocol(self._on_output, stdout.get_protocol()))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what it has written."""
-        if fd == _OUT:
-            self._out(data)
+        if fd == _STDOUT:
+            self._on_output(data)
         else:
-            self._take_log(self._log.feed(data))
+            self._log_lines(self._log.feed(data))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Learn that it has closed one of its streams; a server ends with them."""
-        if fd == _ERR:
-            self._take_log(self._log.finish())
+        if fd == _STDERR:
+            self._log_lines(self._log.finish())
             return
+        # Without stdin or stdout the process cannot serve any more, even if it still runs.
         self._writable.set()
         if not self._exited.is_set():
-            self._begin_to_fade()
+            self._begin_shutdown()
 
     def process_exited(self) -> None:
-        """Learn that it has ended; what it has written may still have to be read."""
         self._exited.set()
         self._writable.set()
-        # What it has started may hold its streams open for as long as it likes.
-        asyncio.get_running_loop().call_later(_LINGER, self._finish)
+        asyncio.get_running_loop().call_later(_DRAIN_TIMEOUT, self._finish)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Learn that it has ended, and that everything is read."""
         self._finish()
 
     def pause_writing(self) -> None:
-        """Learn that it does not read as fast as it is written to."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Learn that it has caught up."""
         self._writable.set()
 
     @property
-    def _gone(self) -> bool:
-        return self._exited.is_set() or self._fading is not None or self._input.is_closing()
+    def _ending(self) -> bool:
+        return self._exited.is_set() or self._shutdown is not None or self._stdin.is_closing()
 
-    def _begin_to_fade(self) -> "asyncio.Task[None]":
-        """End it from now on; once, whoever wants it: a second SIGTERM may mean something else."""
-        if self._fading is None:
-            self._fading = asyncio.get_running_loop().create_task(self._fade())
-        return self._fading
+    def _begin_shutdown(self) -> "asyncio.Task[None]":
+        # Only once: to many servers a second SIGTERM means to stop without cleaning up.
+        if self._shutdown is None:
+            self._shutdown = asyncio.get_running_loop().create_task(self._shut_down())
+        return self._shutdown
 
-    async def _fade(self) -> None:
-        self._input.close()
-        patience = self._options.exit_timeout
-        for number in (signal.SIGTERM, _KILL, None):
+    async def _shut_down(self) -> None:
+        self._stdin.close()
+        for timeout, next_signal in (
+            (self._options.exit_timeout, signal.SIGTERM),
+            (self._options.term_timeout, _KILL),
+            (self._options.kill_timeout, None),
+        ):
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(timeout):
                     await self._exited.wait()
                     return
-            if number is not None:
-                self._signal(number)
-            patience = (
-                self._options.term_timeout
-                if number == signal.SIGTERM
-                else self._options.kill_timeout
-            )
+            if next_signal is not None:
+                self._signal(next_signal)
+        self._finish()  # it may not be signalled, as with sudo
 
-        self._finish()  # it cannot be ended
-
-    async def _wait_until_over(self) -> None:
-        """Wait for its end, also for one that was given up: closing its transport kills it."""
+    async def _wait_finished(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER):
-                await self._over.wait()
+            async with asyncio.timeout(_DRAIN_TIMEOUT):
+                await self._finished.wait()
                 await self._exited.wait()
 
     def _finish(self) -> None:
-        if not self._over.is_set():
-            self._over.set()
-            self._signal(_KILL)
-            self._lifeline.drop()
+        if not self._finished.is_set():
+            self._finished.set()
+            self._signal(_KILL)  # its descendants
+            self._guard.disarm()
             self._transport.close()
-            self._ended()
+            self._on_exit(self)
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the process and to all it has started."""
+        """Send a signal to the process and its descendants."""
         with suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._transport.send_signal(number)
             else:
                 os.killpg(self.pid, number)
 
-    def _take_log(self, lines: list[bytes | OversizedMessage]) -> None:
-        for line in lines:
-            raw = line.head if isinstance(line, OversizedMessage) else line
-            self.last_line = raw.decode("utf-8", "replace").strip()
-            self._tell(self.last_line)
-
-    def _tell(self, line: str) -> None:
-        if self._options.stderr is None:
-            server_logger.info("%s: %s", self._command, line)
-        elif self._options.stderr == "pass":
-            sys.stderr.write(f"{line}\n")
-        else:
-            try:
-                self._options.stderr(line)
-            except Exception:
-                logger.exception("the function that is given what a server writes to stderr failed")
+    def _log_lines(self, lines: list[bytes | OversizedMessage]) -> None:
+        for raw in lines:
+            data = raw.head if isinstance(raw, OversizedMessage) else raw
+            line = self.last_line = data.decode("utf-8", "replace").strip()
+            if self._options.stderr is None:
+                server_logger.info("%s: %s", self._command, line)
+            elif self._options.stderr == "pass":
+                sys.stderr.write(f"{line}\n")
+            else:
+                try:
+                    self._options.stderr(line)
+                except Exception:
+                    logger.exception("StdioOptions.stderr raised an exception")
 
 
 class _StdoutProtocol(asyncio.Protocol):
-    """The stdout of a process: *told* is given what comes of it, *owner* learns of its end.
+    """Receives stdout without asyncio's own protocol, to which only the end is passed on.
 
-    asyncio's own protocol, the owner, passes data on in the next turn of the loop, and a turn costs
-    a tenth of a call.
+    asyncio's would pass the data on in the next iteration of the event loop, which costs a tenth of
+    a call.
     """
 
-    def __init__(self, told: Callable[[bytes], None], owner: asyncio.BaseProtocol) -> None:
-        self._told = told
-        self._owner = owner
+    def __init__(self, on_output: Callable[[bytes], None], original: asyncio.BaseProtocol) -> None:
+        self._on_output = on_output
+        self._original = original
 
     def data_received(self, data: bytes) -> None:
-        self._told(data)
+        self._on_output(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.connection_lost(exc)
-
-
-_KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
-
-
-def _dying_with(parent: int) -> Callable[[], None] | None:
-    """Return what makes a new process die with process *parent*, where the system can do that.
-
-    It runs between fork and exec, so everything it needs is found before.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def bind() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it was too late
-            os._exit(1)
-
-    return bind
-
-
-#: Nothing is ever written to its input, which the system closes when the last process that has the
-#: other end of it is gone, however that ended.
-_SCRIPT: Final = 'read -r _; kill -9 "-$0"'
+        self._original.connection_lost(exc)
 
 
 class OrphanGuard:
-    """Kills the process group *group* when this process is gone, by a shell that waits for that.
+    """Kills a process group when this process is gone. Owned by the process it guards.
 
-    The signal that Linux can send to a child whose parent dies does not reach what the child has
-    started: `npx` and `uv run` are not the server. Where there is no shell, nothing is done.
+    A shell waits for the end of its stdin. Nothing is written to that; the system closes it when
+    the last process with its other end is gone, however that ended. The signal that Linux sends
+    when a parent dies does not reach descendants, and with `npx` or `uv run` the server is one.
+    Without a shell, as on Windows, nothing is guarded.
+
+    Args:
+        group: The id of the process group.
     """
+
+    _SCRIPT: Final = 'read -r _; kill -9 "-$0"'
 
     def __init__(self, group: int) -> None:
         self._shell: subprocess.Popen[bytes] | None = None
         with suppress(OSError):
             self._shell = subprocess.Popen(
-                ("/bin/sh", "-c", _SCRIPT, str(group)),
+                ("/bin/sh", "-c", self._SCRIPT, str(group)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -453,11 +426,29 @@ class OrphanGuard:
                 start_new_session=True,
             )
 
-    def drop(self) -> None:
-        """Do nothing of that: the group is no more, and its number may soon be another's."""
+    def disarm(self) -> None:
+        """Stop guarding: the group has ended, and the system may assign its id again."""
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.kill()
-            shell.wait()  # it has no time to do anything else
+            shell.wait()  # SIGKILL ends it at once
             if shell.stdin is not None:
                 shell.stdin.close()
+
+
+def _parent_death_signal(parent: int) -> Callable[[], None] | None:
+    """Return a function for a new process that ties its life to process *parent*.
+
+    Only Linux can do that. The function runs between fork and exec, where importing or loading
+    something may deadlock, so everything is loaded before.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the call
+            os._exit(1)
+
+    return tie

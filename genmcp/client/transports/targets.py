@@ -1,6 +1,5 @@
-"""What a client may be a client of, and the way there."""
+"""The targets of a client, and the transport for each kind."""
 
-from typing import Final
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -8,7 +7,7 @@ from genmcp.client.options import Command, HttpOptions, StdioOptions, mask_url
 from genmcp.client.transports.base import HttpRequester, Transport
 from genmcp.client.transports.http import HttpTransport
 from genmcp.client.transports.http_pool import HttpPool
-from genmcp.client.transports.memory import MemoryTransport, name_of
+from genmcp.client.transports.memory import MemoryTransport, in_process_name
 from genmcp.client.transports.stdio import StdioTransport
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
@@ -16,12 +15,10 @@ from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["Target", "transport_to", "where"]
+__all__ = ["Target", "target_name", "transport_to"]
 
 Target = str | Command | Server | Mux | Endpoint | Transport
-"""A URL, the command of a server over stdio, a server in this process, or any other way to one."""
-
-_SCHEMES: Final = ("http", "https")
+"""A URL, the command of a server over stdio, a server in this process, or a custom transport."""
 
 
 def transport_to(
@@ -31,35 +28,41 @@ def transport_to(
     http: HttpOptions | None = None,
     stdio: StdioOptions | None = None,
 ) -> Transport:
-    """Return the way to *target*; a transport is its own.
+    """Return a transport to *target*; a transport is returned as it is.
 
-    max_message: the most bytes a message of the server may have.
+    Args:
+        target: The server.
+        max_message: Maximum size of a message of the server in bytes. Default: 64 MiB.
+        http: Options for a URL, and for a server in this process.
+        stdio: Options for a command.
 
     Raises:
-        ConfigurationError: *target* is nothing that a client can talk to.
+        ConfigurationError: *target* is not a valid target.
     """
-    if isinstance(target, str):
-        url, options = _parsed(target), http or HttpOptions()
-        requester = _http_requester(url, options)
-        return HttpTransport(url, requester, options, max_message=max_message)
-    if isinstance(target, Command):
-        return StdioTransport(target, stdio, max_message=max_message)
-    if isinstance(target, Server | Mux | Endpoint):
-        return MemoryTransport(target, http, max_message=max_message)
-    if isinstance(target, Transport):
-        return target
+    match target:
+        case str():
+            url, options = _parsed(target), http or HttpOptions()
+            requester = _http_requester(url, options)
+            return HttpTransport(url, requester, options, max_message=max_message)
+        case Command():
+            return StdioTransport(target, stdio, max_message=max_message)
+        case Server() | Mux() | Endpoint():
+            return MemoryTransport(target, http, max_message=max_message)
+        case Transport():
+            return target
     raise ConfigurationError(
-        f"a client takes a URL, a Command, or a server in this process, not {target!r}"
+        "the target of a client must be a URL, a Command, a Server, Mux or Endpoint, "
+        f"or a Transport, not {target!r}"
     )
 
 
-def where(target: Target) -> str:
-    """Return a description of *target* for messages, with secrets masked."""
+def target_name(target: Target) -> str:
+    """Return the name of *target* for messages, with secrets masked."""
     match target:
         case Transport():
-            return target.where
+            return target.server_name
         case Server() | Mux() | Endpoint():
-            return name_of(target)
+            return in_process_name(target)
         case str():
             return mask_url(target)
         case _:
@@ -69,40 +72,29 @@ def where(target: Target) -> str:
 def _parsed(text: str) -> SplitResult:
     try:
         url = urlsplit(text)
-        name = (url.hostname or "").encode("idna")  # or UnicodeError, which is a ValueError
-        valid = url.scheme in _SCHEMES and name and (url.port is None or url.port > 0)
+        # Each of these raises ValueError, of which UnicodeError is a kind, or is falsy.
+        host = (url.hostname or "").encode("idna")
+        valid = url.scheme in ("http", "https") and host and (url.port is None or url.port > 0)
     except ValueError:
         valid = False
     if not valid:
         raise ConfigurationError(
-            f"{mask_url(text)!r} is not a URL (http://host/mcp, https://host/mcp); "
-            "for a server over stdio give Command(command, args)"
+            f"{mask_url(text)!r} is not a URL such as http://host/mcp or https://host/mcp; "
+            "for a server over stdio use Command(command, args)"
         )
     if url.username is not None:
-        raise ConfigurationError("a URL must not hold a user name: give an authorization header")
+        raise ConfigurationError(
+            "the URL must not contain credentials; set an authorization header in HttpOptions.headers"
+        )
     return url._replace(fragment="")
 
 
 def _http_requester(url: SplitResult, options: HttpOptions) -> HttpRequester:
-    """Return what makes the requests: httpx, which is slower, for what it alone can do."""
-    timeout, where = options.connect_timeout, mask_url(url.geturl())
-    if options.client is not None or _is_proxied(url):
-        from genmcp.client.transports.httpx_adapter import HttpxAdapter
-
-        return HttpxAdapter(
-            url,
-            where,
-            connect_timeout=timeout,
-            most=options.max_connections,
-            tls=options.tls,
-            client=options.client,
-        )
-    return HttpPool(
-        url, where, connect_timeout=timeout, most=options.max_connections, tls=options.tls
-    )
-
-
-def _is_proxied(url: SplitResult) -> bool:
+    """Return the HTTP client: httpx, which is slower, only if a proxy or the user requires it."""
     proxies = getproxies()
-    wanted = proxies.get(url.scheme) or proxies.get("all")
-    return bool(wanted) and not proxy_bypass(url.netloc)
+    is_proxied = (url.scheme in proxies or "all" in proxies) and not proxy_bypass(url.netloc)
+    if options.client is None and not is_proxied:
+        return HttpPool(url, mask_url(url.geturl()), options)
+    from genmcp.client.transports.httpx_adapter import HttpxAdapter  # the import takes 0.1 s
+
+    return HttpxAdapter(url, mask_url(url.geturl()), options)
