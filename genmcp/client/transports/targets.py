@@ -84,7 +84,8 @@ def _parsed(text: str) -> SplitResult:
         )
     if url.username is not None:
         raise ConfigurationError(
-            "the URL must not contain credentials; set an authorization header in HttpOptions.headers"
+            "the URL must not contain credentials; "
+            "set an authorization header in HttpOptions.headers"
         )
     return url._replace(fragment="")
 
