@@ -1,4 +1,4 @@
-"""Clients that can be asked, by hand: those that ask again (2026-07-28), and those before."""
+"""Minimal clients that answer questions: of 2026-07-28 by a new request, and of earlier ones."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ _META = "io.modelcontextprotocol/"
 
 
 class Asked(Client):
-    """A client that has the capabilities *able*. What it is asked is checked like all the rest."""
+    """A client with the capabilities *able*. Questions it gets are checked like responses."""
 
     def __init__(
         self, app: Any, version: str = MODERN, *, able: Mapping[str, Any] = ABLE, **scope: Any
@@ -71,7 +71,7 @@ class Asked(Client):
         return super().call(name, arguments, id=id, **meta)
 
     def again(self, asked: Connection, /, **responses: Any) -> dict[str, Any]:
-        """Return the call that *asked* answers once more, with *responses* to what it asks."""
+        """Return the call that answers *asked*, with *responses* to its questions."""
         (call,) = [m for m in self.sent if m["id"] == asked.json["id"]]
         more = {"requestState": asked.json["result"]["requestState"], "inputResponses": responses}
         self.requests += 1
@@ -108,7 +108,7 @@ class Asked(Client):
 
 
 class Waits(Tool):
-    """Waits for what *makes* makes of its arguments, and tells and remembers how that ended.
+    """Waits for the result of *makes*, called with its arguments; returns and records the outcome.
 
     said: attributes of the tool. begun: released whenever a call begins to wait.
     """
@@ -137,14 +137,14 @@ class Waits(Tool):
 def muxed(*tools: Any, **options: Any) -> Endpoint:
     """Return an endpoint that serves *tools* in a mux with *options*.
 
-    Who asks is what the ASGI scope has under "who".
+    The principal is "who" in the ASGI scope.
     """
     mux = Mux(Suite(name="test", version="1", tools=tools), **options)
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
 
 def text_of(answered: Connection) -> str:
-    """Return the text of the result that came last, and that is no error."""
+    """Return the text of the last result, which is not an error."""
     result = answered.messages[-1]["result"]
     assert not result.get("isError"), result
     (block,) = result["content"]

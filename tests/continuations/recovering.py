@@ -1,6 +1,6 @@
 """A process whose calls another one finishes: `python -m tests.continuations.recovering FD FOLDER`.
 
-FD is a socket that listens, which it has from its parent. In FOLDER are the store, what jobs note,
+FD is a listening socket inherited from the parent. FOLDER has the store, notes of the jobs,
 and the file `go`, for which they wait.
 """
 
@@ -83,7 +83,7 @@ class Waits(Tool):
 
 
 def main(fd: str) -> None:
-    """Serve until somebody ends it."""
+    """Serve until the process is killed."""
     mux = Mux(
         Suite(
             name="recovering",

@@ -15,7 +15,7 @@ from genmcp import Channel, Continue, Done, Endpoint, Mux, Outcome, Suite, Tool,
 
 
 class Ask(Tool):
-    """Asks for the roots, and tells in which process each of its hooks ran."""
+    """Asks for the roots, and returns the processes in which its hooks ran."""
 
     name = "ask"
 
@@ -30,7 +30,7 @@ class Ask(Tool):
 
 
 def main(fd: str, store: str) -> None:
-    """Serve until somebody ends it."""
+    """Serve until the process is killed."""
     mux = Mux(
         Suite(name="asking", version="1", tools=[Ask]),
         secret="a secret that both processes have",

@@ -1,4 +1,4 @@
-"""Answers that come before they are asked for: 2026-07-28, basic/patterns, MRTR."""
+"""Answers sent before the question: 2026-07-28, basic/patterns, MRTR."""
 
 from typing import Any
 
@@ -36,20 +36,20 @@ def named(name: str) -> dict[str, Any]:
 
 
 def bringing(client: Asked, **responses: Any) -> dict[str, Any]:
-    """Return a call that answers what nobody has asked yet."""
+    """Return a call that answers a question in advance."""
     call = client.call("pair")
     return {**call, "params": {**call["params"], "inputResponses": responses}}
 
 
 def asked_in(answered: Connection) -> list[str]:
-    """Return the names of what is asked."""
+    """Return the names of the questions."""
     result = answered.json["result"]
     assert result["resultType"] == "input_required"
     return [*result["inputRequests"]]
 
 
 async def test_answers_without_a_state_are_taken_for_what_is_asked() -> None:
-    """A client that knows what it will be asked needs one request; what answers nothing is left."""
+    """A client that knows the question needs one request; unrelated answers are ignored."""
     client = Asked(serving(Pair()))
 
     answered = await client.send(
@@ -60,7 +60,7 @@ async def test_answers_without_a_state_are_taken_for_what_is_asked() -> None:
 
 
 async def test_answers_without_a_state_that_are_none_are_asked_for() -> None:
-    """A number is no answer, and a name nobody asked for is none either."""
+    """A number is not an answer, and an unknown name is not one either."""
     client = Asked(serving(Pair()))
 
     for responses in ({"name": 12345}, {"wrong": named("Ada")}, {}):
@@ -68,7 +68,7 @@ async def test_answers_without_a_state_that_are_none_are_asked_for() -> None:
 
 
 async def test_answer_brought_along_is_taken_once() -> None:
-    """What is asked next under the same key has another name, so that it is asked."""
+    """A second question under the same key has another name, so that it is asked."""
     client = Asked(serving(Pair(second="name")))
 
     asked = await client.send(bringing(client, name=named("Ada")))
@@ -82,7 +82,7 @@ async def test_answer_brought_along_is_taken_once() -> None:
 
 
 async def test_answers_with_a_state_are_to_what_that_has_asked() -> None:
-    """An answer to a question that was not asked yet is ignored."""
+    """An answer to a later question is ignored."""
     client = Asked(serving(Pair()))
 
     asked = await client.send(client.call("pair"))

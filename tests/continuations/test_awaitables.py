@@ -40,7 +40,7 @@ async def soon(value: Any) -> Any:
 
 
 class Awaitable:
-    """An awaitable of somebody else's making."""
+    """An awaitable class of a third party."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -54,7 +54,7 @@ def task(value: Any) -> asyncio.Future[Any]:
 
 
 def future(value: Any) -> asyncio.Future[Any]:
-    """Return a future that somebody ends in the next turn of the loop."""
+    """Return a future that is completed in the next iteration of the loop."""
     found = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(end, found, value)
     return found
@@ -99,7 +99,7 @@ KINDS: list[Callable[[Any], Any]] = [
 
 
 async def called(waits: Waits, version: str = ALL[0]) -> str:
-    """Return what a call of *waits* says in the end, in one JSON body."""
+    """Return the text of a call of *waits*, which is one JSON body."""
     client = await Client.begin(serving(waits), version)
     answer = await client.send(client.call("wait"))
     assert not answer.is_stream
@@ -194,7 +194,7 @@ async def cancels_itself() -> None:
     ],
 )
 async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
-    """The call goes on: it is not the call that was cancelled."""
+    """The call continues: it was not cancelled itself."""
     waits = Waits(lambda arguments: makes())
 
     assert "WaitCancelled: it was cancelled" == await called(waits)
@@ -203,7 +203,7 @@ async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
 async def test_future_that_nobody_keeps_is_lost(makes: Any) -> None:
-    """Whoever was to end it has let go of it; nobody can, and the call does not hang."""
+    """Its owner dropped the future, so that it cannot be completed; the call does not hang."""
     kept = [makes()]
     waits = Waits(lambda arguments: kept[0])
     client = Client(serving(waits))
@@ -218,7 +218,7 @@ async def test_future_that_nobody_keeps_is_lost(makes: Any) -> None:
 
 
 async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
-    """A new future is not taken for the one before it, whose call has not gone on yet."""
+    """A new future is not confused with the one before it, whose call has not continued yet."""
     kept = [asyncio.Future[str]()]
     address = id(kept[0])
     waits = Waits(lambda arguments: kept[0])
@@ -303,7 +303,7 @@ async def test_future_of_another_event_loop_is_refused(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("version", ALL)
 async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
-    """Each gets what it waits for itself, in whichever order."""
+    """Each call gets the value of its own future, in any order."""
     ends = {name: asyncio.Future[str]() for name in ("first", "second")}
     waits = Waits(lambda arguments: ends[arguments["name"]])
     client = await Client.begin(serving(waits), version)
@@ -372,7 +372,7 @@ class Works:
 
 
 async def test_coroutine_is_cancelled_with_its_call() -> None:
-    """It was given to the call, and nobody else has it."""
+    """The coroutine belongs to the call, and has no other owner."""
     works = Works()
     waits = Waits(lambda arguments: works.work())
     client = Client(serving(waits))
@@ -386,7 +386,7 @@ async def test_coroutine_is_cancelled_with_its_call() -> None:
 
 
 async def test_task_is_its_makers_and_only_not_waited_for_any_more() -> None:
-    """It goes on when its call is cancelled, and may be given to another call."""
+    """It keeps running when its call is cancelled, and may be given to another call."""
     works = Works()
     task = asyncio.create_task(works.work())
     waits = Waits(lambda arguments: task)
@@ -405,7 +405,7 @@ async def test_task_is_its_makers_and_only_not_waited_for_any_more() -> None:
 
 
 class Steps(Tool):
-    """Goes on in steps, as `def` and as `async def` hooks alike."""
+    """Continues in steps, with `def` and `async def` hooks alike."""
 
     name = "steps"
 
@@ -432,7 +432,7 @@ class Threaded(Steps):
 @pytest.mark.parametrize("version", ALL)
 @pytest.mark.parametrize("steps", [Steps, Threaded])
 async def test_steps_follow_each_other_on_one_response(steps: type[Tool], version: str) -> None:
-    """Each has the assigns and the arguments of the call; progress between them is told."""
+    """Each step has the assigns and the arguments of the call; progress in between is sent."""
     client = await Client.begin(serving(steps), version)
 
     answer = await client.send(client.call("steps", {"x": 1}, progressToken="t"))
@@ -443,7 +443,7 @@ async def test_steps_follow_each_other_on_one_response(steps: type[Tool], versio
 
 
 async def test_steps_may_wait_for_one_future_twice() -> None:
-    """It is let go of before the next step."""
+    """It is released before the next step."""
     one = asyncio.get_running_loop().create_future()
 
     class Twice(Tool):
@@ -502,7 +502,7 @@ async def test_continue_that_is_refused_leaves_no_coroutine_behind(
 
 
 async def test_task_that_only_the_call_waits_for_is_kept() -> None:
-    """The event loop does not keep an asyncio.Task: one that nobody keeps would vanish."""
+    """The event loop holds an asyncio.Task weakly: an unreferenced one would be collected."""
     inner: list[weakref.ref[asyncio.Future[str]]] = []
 
     async def work() -> str:

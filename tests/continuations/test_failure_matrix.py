@@ -63,7 +63,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 class Fails(Tool):
-    """Fails once it has waited, as it is asked to, perhaps behind a progress report."""
+    """Fails after it has waited, as requested, optionally after a progress report."""
 
     name = "fail"
 
@@ -164,7 +164,7 @@ async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy:
 
 
 class Cancellable(Waits):
-    """Waits for a coroutine, and remembers how that ended and whether it was told."""
+    """Waits for a coroutine, and records its end and its cancellation."""
 
     def __init__(self, **said: Any) -> None:
         super().__init__(lambda arguments: self.work(), **said)
@@ -192,7 +192,7 @@ class Cancellable(Waits):
 async def test_rows_17_18_22_32_call_that_is_cancelled_goes_on_no_more(
     ends: str, legacy: str
 ) -> None:
-    """Its work is cancelled and its tool told, once; `continue_` does not run; no answer."""
+    """Its work and `on_cancel` are cancelled once; `continue_` does not run; no response."""
     waits = Cancellable()
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait", id=7)) as call:
@@ -210,7 +210,7 @@ async def test_rows_17_18_22_32_call_that_is_cancelled_goes_on_no_more(
 
 
 async def test_rows_19_21_22_client_of_2026_that_leaves_cancels() -> None:
-    """It MUST; what is said then is said to nobody, and raises nothing."""
+    """2026-07-28: it MUST be; later messages are dropped without an error."""
     waits = Cancellable()
     client = Client(serving(waits))
     async with client.open(client.call("wait", progressToken=1)) as call:
@@ -225,7 +225,7 @@ async def test_rows_19_21_22_client_of_2026_that_leaves_cancels() -> None:
 
 
 async def test_row_19_client_before_that_leaves_does_not_cancel(legacy: str) -> None:
-    """It should not be read as a cancellation: what was waited for comes to `continue_`."""
+    """It should not count as a cancellation: `continue_` gets the value."""
     waits = Cancellable()
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait")) as call:
@@ -302,7 +302,7 @@ async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
 
 
 async def test_row_33_call_whose_client_has_its_state_finds_no_tool_any_more() -> None:
-    """An answer is a request like any other: there is no such tool."""
+    """An answer is a request like any other: the tool does not exist."""
     waits = Waits(lambda arguments: elicit("Sure?"))
     suite = Suite(name="test", version="1", tools=[waits])
     client = Asked(Endpoint(suite))

@@ -121,7 +121,7 @@ async def test_function_continues_in_another_process() -> None:
 
 
 class Stage:
-    """What a tool here has seen."""
+    """The outcomes that a tool here has received."""
 
     saw: list[Any]
     go: asyncio.Event
@@ -234,7 +234,7 @@ async def test_prompt_function_continues_in_its_steps(version: str) -> None:
     assert "To Ada: True" in answered.body.decode()
 
 
-# What is wrong
+# Errors
 
 
 async def never() -> None:
@@ -261,7 +261,7 @@ async def loses(how: str) -> Any:
     ],
 )
 async def test_function_without_the_step_says_what_to_do(how: str, says: str, caplog: Any) -> None:
-    """Where no annotation shows it before; what it would wait for never begins."""
+    """Where no annotation shows it before; the awaitable never starts."""
     answered = await call(serving(loses), tool="loses", how=how)
 
     assert -32603 == answered.messages[-1]["error"]["code"]

@@ -29,7 +29,7 @@ class Confirm(msgspec.Struct):
 
 
 class Tidy(Tool):
-    """Tidies up, after a look at what there is, and if that is wanted."""
+    """Deletes files, after it has listed them and asked for confirmation."""
 
     name = "tidy"
 
@@ -76,12 +76,12 @@ async def with_retries(client: Asked, call: dict[str, Any]) -> str:
 
 
 def answered(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the answers to what *result* asks."""
+    """Return the answers to the questions of *result*."""
     return {name: ANSWERS[each["method"]] for name, each in result["inputRequests"].items()}
 
 
 async def with_requests(client: Asked, call: dict[str, Any]) -> str:
-    """Call as clients did before: what the server requests is answered while the call is held."""
+    """Call as an earlier client: requests of the server are answered while the call is held."""
     async with client.open(call) as connection:
         while "method" in (message := await connection.message()):
             await client.respond(message, ANSWERS[message["method"]])
@@ -90,7 +90,7 @@ async def with_requests(client: Asked, call: dict[str, Any]) -> str:
 
 
 async def with_a_task(client: Asked, call: dict[str, Any]) -> str:
-    """Call as a client that knows tasks does: it polls, and updates what the task asks."""
+    """Call as a client with tasks: it polls, and answers the task's questions."""
     result = (await client.send(call)).json["result"]
     task = {"taskId": result["taskId"]}
 
@@ -115,7 +115,7 @@ async def with_a_task(client: Asked, call: dict[str, Any]) -> str:
         (MODERN, {**ABLE, **TASKS}, with_a_task, True),
         ("2025-11-25", ABLE, with_requests, True),
         ("2025-06-18", ABLE, with_requests, True),
-        ("2025-03-26", ABLE, with_requests, False),  # there is no elicitation
+        ("2025-03-26", ABLE, with_requests, False),  # the client has no elicitation
     ],
 )
 async def test_one_tool_asks_clients_of_all_revisions(

@@ -1,4 +1,4 @@
-"""What is said of long calls and of stores, where it is wrong: refused when it is said."""
+"""Invalid policies of long calls and settings of stores are rejected at construction."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def tool_with(**attributes: Any) -> Tool:
 def test_policy_that_is_wrong_is_refused_with_its_tool(
     attributes: dict[str, Any], told: str
 ) -> None:
-    """It names the class, the attribute, and what it takes."""
+    """The error names the class, the attribute, and the accepted values."""
     with pytest.raises(ConfigurationError, match=told.replace("(", r"\(")):
         Suite(name="test", version="1", tools=[tool_with(**attributes)])
 
@@ -63,13 +63,13 @@ class Bare(MemoryStore):
     ],
 )
 def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:
-    """At construction; the message says what is taken."""
+    """At construction; the message names the accepted values."""
     with pytest.raises(ConfigurationError, match=told):
         Mux(Suite(name="test", version="1"), store=store)
 
 
 def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
-    """The path says where."""
+    """The error has the path."""
     value: Any = "x"
     for _ in range(100):
         value = [value]
@@ -87,14 +87,14 @@ def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
     ],
 )
 def test_json_is_told_from_what_only_looks_like_it(value: Any, told: str) -> None:
-    """The first place that is none is named; what is JSON passes."""
+    """The first value that is not JSON is named; JSON passes."""
     check_json("own", {"a": [None, True, 1, 1.5, "x", ()]})
     with pytest.raises(ContractError, match=told):
         check_json("own", value)
 
 
 def test_names_of_questions_never_come_twice() -> None:
-    """However often a key comes, and whatever names other keys have taken."""
+    """However often a key occurs, and whatever names other keys have taken."""
     continuation = Continuation("id", 1, "tool", "asked", {})
     names = []
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_names_of_questions_never_come_twice() -> None:
 
 
 def test_failures_are_equal_by_what_they_say() -> None:
-    """The same on every carrier, so that they can be told apart and kept in sets."""
+    """The same on every carrier, so that they can be compared and kept in sets."""
     failures = {
         WorkRaised("r", "KeyError"),
         WorkRaised("r", "KeyError"),

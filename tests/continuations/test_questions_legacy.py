@@ -44,7 +44,7 @@ class Person(msgspec.Struct):
 
 
 def where(arguments: Any) -> Any:
-    """Ask what a client of every revision can be asked."""
+    """Ask a question that clients of every revision can answer."""
     return roots()
 
 
@@ -76,7 +76,7 @@ async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
 
 @pytest.mark.parametrize("version", ELICITING)
 async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str) -> None:
-    """2025-06-18 has no modes; the answer comes as the type asked for."""
+    """2025-06-18 has no modes; the answer has the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -108,7 +108,7 @@ async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -
 
 
 async def test_error_of_the_client_is_a_failure(version: str) -> None:
-    """What it says may be shown: it came from the client."""
+    """Its text may be shown: it came from the client."""
     waits = Waits(several)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -123,7 +123,7 @@ async def test_error_of_the_client_is_a_failure(version: str) -> None:
 
 
 async def test_silence_of_the_client_is_a_failure(version: str) -> None:
-    """After `Limits.input_timeout` seconds, and the client is told that nobody waits any more.
+    """After `Limits.input_timeout` seconds; the client is notified that the request was cancelled.
 
     2025-11-25, lifecycle, "Timeouts": SHOULD.
     """
@@ -142,7 +142,7 @@ async def test_silence_of_the_client_is_a_failure(version: str) -> None:
 
 
 async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str) -> None:
-    """The place in the answer, and what was expected there."""
+    """The error has the place in the answer, and the expected type."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -159,7 +159,7 @@ async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str)
 
 @pytest.mark.parametrize("result", [None, 3, "text", [], {}])
 async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
-    """Whatever JSON it is, the call ends well."""
+    """Whatever JSON it is, the call ends in order."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
@@ -206,7 +206,7 @@ async def test_answer_of_somebody_else_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
 async def test_answer_to_nothing_is_refused(id: Any) -> None:
-    """Only what was asked can be answered."""
+    """An answer without a question has no effect."""
     client = await Asked.begin(serving(Waits(where)), LEGACY[0])
 
     answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
@@ -215,7 +215,7 @@ async def test_answer_to_nothing_is_refused(id: Any) -> None:
 
 
 async def test_answer_that_comes_again_is_dropped(version: str) -> None:
-    """The call goes on once."""
+    """The call continues once."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -239,7 +239,7 @@ class Cancellable(Waits):
 async def test_question_of_a_call_that_was_cancelled_is_open_no_more(
     ends: str, version: str
 ) -> None:
-    """Its stream ends without an answer, its tool is told, and a late answer finds nothing."""
+    """Its stream ends without a response, `on_cancel` runs, and a late answer has no effect."""
     waits = Cancellable(several)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait", id=9)) as call:
@@ -258,9 +258,9 @@ async def test_question_of_a_call_that_was_cancelled_is_open_no_more(
 
 
 async def test_question_waits_for_a_client_that_comes_back() -> None:
-    """A disconnect is no cancellation: 2025-11-25, transports, "Resumability and Redelivery".
+    """A disconnect is not a cancellation: 2025-11-25, transports, "Resumability and Redelivery".
 
-    The question is redelivered, and answered; and the result follows.
+    The question is redelivered and answered; the result follows.
     """
     waits = Waits(where)
     client = await Asked.begin(serving(waits), "2025-11-25")
@@ -277,7 +277,7 @@ async def test_question_waits_for_a_client_that_comes_back() -> None:
 
 
 async def test_client_without_event_streams_cannot_be_asked(version: str) -> None:
-    """There is nowhere to put the question; its tool is told, and answers as JSON."""
+    """There is no stream for the question; the tool gets the failure, and responds as JSON."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
 
@@ -336,7 +336,7 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
 async def test_capability_that_is_missing_is_a_result_that_names_it(
     version: str, question: Any, able: Any, lacking: Any
 ) -> None:
-    """There is no error for it before 2026-07-28."""
+    """Before 2026-07-28 there is no error code for it."""
     client = await Asked.begin(serving(Escapes(lambda arguments: question)), version, able=able)
 
     answer = await client.send(client.call("wait"))
@@ -346,7 +346,7 @@ async def test_capability_that_is_missing_is_a_result_that_names_it(
 
 
 async def test_calls_of_one_session_are_asked_each_for_itself(version: str) -> None:
-    """The answer to one is none to the other."""
+    """The answer to one question is not used for the other."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as one, client.open(client.call("wait")) as two:

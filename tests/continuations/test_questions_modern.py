@@ -39,7 +39,7 @@ ADA = {"action": "accept", "content": {"name": "Ada"}}
 
 
 def asked_in(answer: Connection) -> Mapping[str, Any]:
-    """Return what an answer asks, by its names on the wire."""
+    """Return the questions of a result, by their names on the wire."""
     result = answer.json["result"]
     assert (200, "input_required") == (answer.status, result["resultType"])
     requests: Mapping[str, Any] = result["inputRequests"]
@@ -47,7 +47,7 @@ def asked_in(answer: Connection) -> Mapping[str, Any]:
 
 
 async def test_question_is_answered_by_the_call_sent_again() -> None:
-    """It is asked in the words of the protocol, and its answer comes as the type asked for."""
+    """It is asked in the protocol's form, and its answer has the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
     client = Asked(serving(waits))
 
@@ -158,7 +158,7 @@ async def test_questions_that_are_not_answered_are_asked_again() -> None:
 
 
 async def test_answer_that_was_not_asked_for_is_ignored() -> None:
-    """MRTR, "Error Handling": what the server does not recognize or need."""
+    """MRTR, "Error Handling": answers that the server does not recognize or need."""
     waits = Waits(lambda arguments: elicit("Sure?"))
     client = Asked(serving(waits))
 
@@ -203,7 +203,7 @@ LACKING = [
 async def test_question_that_the_client_cannot_be_asked_is_not_asked(
     question: Any, able: Any, lacking: Any
 ) -> None:
-    """MRTR, "Server Requirements", point 7: MUST NOT. Its tool is told, and goes on."""
+    """MRTR, "Server Requirements", point 7: MUST NOT. The tool gets the failure, and continues."""
     waits = Waits(lambda arguments: question)
     client = Asked(serving(waits), able=able)
 
@@ -217,7 +217,7 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
 async def test_capability_that_is_missing_is_an_error_where_it_escapes(
     question: Any, able: Any, lacking: Any
 ) -> None:
-    """-32021, which says what is missing: 2026-07-28, basic, "_meta"."""
+    """-32021 with the missing capabilities: 2026-07-28, basic, "_meta"."""
     client = Asked(serving(Escapes(lambda arguments: question)), able=able)
 
     answer = await client.send(client.call("wait"))
@@ -228,7 +228,7 @@ async def test_capability_that_is_missing_is_an_error_where_it_escapes(
 
 
 async def test_capability_that_was_there_before_is_asked_for_again() -> None:
-    """It is the request at hand that says what its client can (2026-07-28, basic, "_meta")."""
+    """The present request declares the client's capabilities (2026-07-28, basic, "_meta")."""
     waits = Waits(several)
     client = Asked(serving(waits))
     asked = await client.send(client.call("wait"))
@@ -266,15 +266,15 @@ class Chain(Tool):
 
 
 def request_of(channel: Channel) -> int:
-    """Return how many names are to be asked for."""
+    """Return the number of names to ask for."""
     found: int = channel.request.arguments["count"]
     return found
 
 
 async def test_questions_one_after_the_other_have_names_of_their_own() -> None:
-    """A name on the wire is never used twice in a call; what the tool has set travels along.
+    """A name on the wire is never used twice in a call; values set by the tool are passed on.
 
-    Each request may come to another process: nothing but its secret is the same.
+    Each request may reach another process, which shares only the secret.
     """
     endpoints = [muxed(Chain, secret="s" * 32) for _ in range(4)]
     client = Asked(endpoints[0])
@@ -293,7 +293,7 @@ async def test_questions_one_after_the_other_have_names_of_their_own() -> None:
 
 
 async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
-    """Only what hooks have set travels; what is copied comes with the request that resumes."""
+    """Only values set by hooks are passed on; copied ones come with the request that resumes."""
 
     class Tells(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
@@ -341,7 +341,7 @@ async def test_validate_runs_again_and_may_refuse() -> None:
 
 
 async def test_continuation_that_says_nothing_is_a_fault_of_the_tool(caplog: Any) -> None:
-    """A `match` that matches nothing is no empty success; the log names tag and outcome."""
+    """A `match` without a matching case is not an empty success; the log names tag and outcome."""
 
     class Forgets(Waits):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -393,7 +393,7 @@ async def test_parked_questions_cost_the_server_nothing() -> None:
         answer = await client.send(client.call("wait", {"x": id}))
         return len(answer.json["result"]["requestState"])
 
-    for id in range(100):  # what is made once, and the caches of the test's own client
+    for id in range(100):  # objects created once, and the caches of the test's own client
         await ask(id)
     gc.collect()
     tracemalloc.start()

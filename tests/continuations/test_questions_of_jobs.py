@@ -1,6 +1,7 @@
-"""Questions of calls that have had a job done, to clients that know nothing of tasks.
+"""Questions of calls that wait for a job, to clients without tasks.
 
-Such a call is in the store. Whoever holds its response follows it, and passes on what it asks.
+Such a call is in the store. The process that holds its response follows it, and forwards its
+questions.
 """
 
 from typing import Any
@@ -76,7 +77,7 @@ async def test_question_of_a_job_is_asked_on_the_response_that_is_held() -> None
     assert ["Lift 5?", "Now?"] == messages
     assert ["now"] == list(part.json["result"]["inputRequests"])
     assert "lifted 5" == text_of(lifted)
-    # Another answer to the same question comes too late: it is attached to what came of the first.
+    # Another answer to the same question is late: it gets the outcome of the first.
     assert "lifted 5" == text_of(again)
     assert 3 == len(tool.outcomes)
 
@@ -96,7 +97,7 @@ async def test_question_of_a_job_is_asked_on_the_stream_that_is_held(version: st
 
 
 async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
-    """The call goes on, in the store, with what the client has said."""
+    """The call continues in the store with the client's answer."""
     endpoint = serving(Lift)
     client = await Asked.begin(endpoint, "2025-11-25")
     async with client.open(client.call("lift", {"what": "stone"})) as call:
@@ -109,7 +110,7 @@ async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(version: str) -> None:
-    """Whoever called may be known to have no capability long before there is a question."""
+    """A client may be known to lack a capability long before there is a question."""
     endpoint = serving(Lift)
     client = await Asked.begin(endpoint, version, able={})
 
@@ -120,7 +121,7 @@ async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(vers
 
 
 async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() -> None:
-    """The call sent again without the capability is not asked again, and ends in the store too."""
+    """A retry without the capability is not asked again, and ends in the store too."""
     tool = Lift()
     endpoint = serving(tool)
     client = Asked(endpoint)

@@ -25,7 +25,7 @@ def refused(answer: Connection, message: str) -> bool:
 
 
 async def test_state_opens_in_any_process_with_the_secret() -> None:
-    """Nothing of a question is kept where it was asked; not even its mux has to be there."""
+    """A question leaves nothing in its process; even its mux need not exist any more."""
     waits = Waits(asks)
     client = Asked(muxed(Waits(asks), secret=SECRET))
     asked = await client.send(client.call("wait", {"x": 1}))
@@ -48,7 +48,7 @@ def changed(state: str) -> str:
     [changed, lambda state: "", lambda state: "x", lambda state: state[:-4], lambda state: "é" * 9],
 )
 async def test_state_that_is_forged_is_refused(forge: Any, caplog: Any) -> None:
-    """And logged; its tool does not hear of it."""
+    """And logged; its tool is not called."""
     waits = Waits(asks)
     client = Asked(muxed(waits))
     asked = await client.send(client.call("wait"))
@@ -89,7 +89,7 @@ async def test_state_of_another_audience_is_refused() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("ada", "bob"), ("ada", None), (None, "ada")])
 async def test_state_of_another_principal_is_refused(first: Any, second: Any) -> None:
-    """Point 5: the authenticated principal; nobody is one of them."""
+    """Point 5: the authenticated principal; an anonymous client counts as one."""
     waits = Waits(asks)
     client = Asked(muxed(waits), who=first)
     asked = await client.send(client.call("wait"))
@@ -116,7 +116,7 @@ async def test_state_of_another_principal_is_refused(first: Any, second: Any) ->
     ],
 )
 async def test_state_of_other_arguments_is_refused(before: Any, after: Any, fits: bool) -> None:
-    """Point 5: a digest of the parameters; in which order they come says nothing."""
+    """Point 5: a digest of the parameters, independent of their order."""
     client = Asked(muxed(Waits(asks)))
     asked = await client.send(client.call("wait", before))
 
@@ -141,7 +141,7 @@ async def test_state_of_another_tool_is_refused() -> None:
 
 
 async def test_state_of_something_else_is_refused() -> None:
-    """What is sealed for another purpose is no state."""
+    """A value sealed for another purpose is not a state."""
     client = Asked(muxed(Waits(asks), secret=SECRET))
     legacy = await Asked.begin(client.app, "2025-11-25")
     asked = await client.send(client.call("wait"))
@@ -153,7 +153,7 @@ async def test_state_of_something_else_is_refused() -> None:
 
 
 async def test_state_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `Limits.input_timeout` seconds; the client is told that it may begin again."""
+    """After `Limits.input_timeout` seconds; the error states that the client may start over."""
     client = Asked(muxed(Waits(asks), limits=Limits(input_timeout=60)))
     asked = await client.send(client.call("wait"))
     now = time.time()
@@ -165,7 +165,7 @@ async def test_state_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_state_that_comes_again_is_answered_again() -> None:
-    """Point 5, the warning: only a tool that says so takes one once."""
+    """Point 5, the warning: only a tool with `single_use` accepts a state once."""
     waits = Waits(asks)
     client = Asked(muxed(waits))
     asked = await client.send(client.call("wait"))
@@ -196,7 +196,7 @@ async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
 async def test_state_that_is_spent_does_not_come_to_life_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not by asking for a fresh one that outlives the memory of what was spent."""
+    """A new state of the same call does not outlive the record of used ones."""
     waits = Waits(asks, single_use=True)
     client = Asked(muxed(waits, limits=Limits(input_timeout=60)))
     now = time.time()
@@ -213,7 +213,7 @@ async def test_state_that_is_spent_does_not_come_to_life_again(
 
 @pytest.mark.parametrize("size", [40_000])
 async def test_state_that_is_too_large_is_an_error_with_the_size(size: int, caplog: Any) -> None:
-    """The log says how large it is and may be; the client sees the reference."""
+    """The log has its size and the limit; the client gets the reference."""
 
     class Large(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:

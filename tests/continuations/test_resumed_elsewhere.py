@@ -1,7 +1,7 @@
 """Streams of 2025-11-25 whose server was killed, resumed at another that shares its store.
 
-2025-11-25, transports, "Resumability and Redelivery". Without this the client waits for ever, while
-the result of its call lies in the store.
+2025-11-25, transports, "Resumability and Redelivery". Without this the client would wait without
+end, while the result of its call is in the store.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Caller:
         return await self.http.post(url, json=body, headers=self.headers)
 
     async def answer(self, url: str, question: Any) -> int:
-        """Answer what the server has asked; return the status."""
+        """Answer the server's question; return the status."""
         result = {"action": "accept", "content": {"name": "Ann"}}
         body = {"jsonrpc": "2.0", "id": question["id"], "result": result}
         return (await self.http.post(url, json=body, headers=self.headers)).status_code
@@ -143,7 +143,7 @@ async def test_resumed_call_gets_the_result_of_its_job(
 async def test_resumed_call_asks_its_client(
     served: list[tuple[str, Process]], tmp_path: Path
 ) -> None:
-    """The question comes on the stream that was resumed, and so does what the answer leads to."""
+    """The question is sent on the resumed stream, and so is the result."""
     (one, victim), (two, _) = served
     async with httpx.AsyncClient(timeout=30) as http:
         caller = Caller(http)
@@ -161,7 +161,7 @@ async def test_resumed_call_asks_its_client(
 async def test_resumed_call_that_ended_with_its_process_is_told_lost(
     served: list[tuple[str, Process]], tmp_path: Path
 ) -> None:
-    """Nothing else can go on with a call that is no task: the client gets an error, and no hang."""
+    """No other process can continue a call that is not a task: the client gets an error."""
     (one, victim), (two, _) = served
     async with httpx.AsyncClient(timeout=30) as http:
         caller = Caller(http)

@@ -1,4 +1,4 @@
-"""Two releases of a server over one store: what one of them does not know, the other takes."""
+"""Two releases of a server over one store: a step unknown to one is taken by the other."""
 
 import asyncio
 import inspect
@@ -39,7 +39,7 @@ ASKS = {"elicitation": {"form": {}}, **TASKS}
 
 
 class Stage:
-    """What the job of a test waits for."""
+    """The event for which the job of a test waits."""
 
     go: asyncio.Event
 
@@ -56,7 +56,7 @@ async def work(run: Run) -> str:
 
 
 class Works(Tool):
-    """Has a job done, and goes on under the tag of its release."""
+    """Waits for a job, and continues under the tag of its release."""
 
     name = "works"
 
@@ -158,13 +158,13 @@ async def test_continuation_goes_to_the_release_that_knows_it(
     Stage.go.set()
     async with release("1", tmp_path, *old) as app:
         await passed_on(app, id)
-    # The old process has gone, as it would take some of the deliveries, and pass them on later.
+    # The old process has stopped: it would take some deliveries, and pass them on later.
     async with release("2", tmp_path, *new) as app:
         assert "worked under" in await text_of(Client(app, capabilities=TASKS), id)
 
 
 async def test_continuation_that_no_release_knows_fails_in_time(tmp_path: Path) -> None:
-    """The tool was removed for good: the error says so, once the bound is reached."""
+    """The tool was removed permanently: the error states so, once the limit is reached."""
     async with release("1", tmp_path, Works()) as app:
         id = await begun(Client(app, capabilities=TASKS), "works")
     Stage.go.set()
@@ -209,7 +209,7 @@ def later(register: Callable[..., Any], *parameters: str) -> Any:
 
 
 async def test_job_goes_to_a_worker_that_knows_it(bench: Bench) -> None:
-    """Unknown here, or with other parameters: that was no attempt at it."""
+    """A job that is unknown here, or has other parameters, does not count as an attempt."""
     jobs = bench.jobs()
     arguments = {"url": "x"}
     await jobs.create(made(Working(Job(name="deploy.later", arguments=arguments))), b"")
@@ -227,7 +227,7 @@ async def test_job_goes_to_a_worker_that_knows_it(bench: Bench) -> None:
 async def test_job_that_no_worker_knows_fails_in_time(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tool is told, with a text that its client may see; the log names the job."""
+    """The tool gets an error with a safe text; the log names the job."""
     jobs = bench.jobs(unknown_timeout=0.1)
     await jobs.create(made(Working(Job(name="deploy.never", arguments={}, retries=3))), b"")
 
@@ -249,7 +249,7 @@ async def answered(client: Client, id: str, content: Any) -> Any:
 async def test_answer_to_what_was_shown_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    """The type was changed while the client was asked: the tool is told, or another process."""
+    """The type changed during the question: the tool gets the failure, or another process does."""
     async with release("1", tmp_path, Asks()) as app:
         client = Client(app, capabilities=ASKS)
         id = await begun(client, "asks")
@@ -276,7 +276,7 @@ async def test_answer_to_what_was_shown_is_taken(
 
 
 async def test_answer_that_fits_nothing_is_refused_aloud(tmp_path: Path) -> None:
-    """An empty success would say that it was taken; the question stays open."""
+    """An empty success would acknowledge the answer; the question stays open."""
     async with release("1", tmp_path, Asks()) as app:
         client = Client(app, capabilities=ASKS)
         id = await begun(client, "asks")

@@ -132,7 +132,7 @@ async def call(app: Any, *answers: Any, version: str = MODERN, **arguments: Any)
     return await request(app, version, "tools/call", *answers, name=name, arguments=arguments)
 
 
-# What a method gets
+# The value a method gets
 
 
 @pytest.mark.parametrize("version", ASKABLE)
@@ -144,7 +144,7 @@ async def test_call_continues_in_methods_in_every_revision(version: str) -> None
 
 
 async def test_task_continues_in_methods() -> None:
-    """Its client polls it and updates what it asks."""
+    """A client that polls the task and answers its questions."""
 
     class Always(Book):
         name = "always"
@@ -171,7 +171,7 @@ async def over(client: Client, id: str) -> Any:
 
 
 async def test_call_continues_in_another_process() -> None:
-    """The name of the method is sealed into the state: any process with the secret goes on."""
+    """The name of the method is sealed into the state: any process with the secret continues."""
     here, there = (muxed(Asks, secret="a secret that both processes have") for _ in range(2))
     client = Asked(here)
     asked = await client.send(client.call("asks", {"name": "Fjord"}))
@@ -185,7 +185,7 @@ async def test_call_continues_in_another_process() -> None:
 
 
 class Waits(Tool):
-    """Waits for what it is given, and shows what the method got."""
+    """Waits for the given wait, and returns the value that the method got."""
 
     name = "waits"
 
@@ -231,7 +231,7 @@ AGREED = {"action": "accept", "content": {}}
 async def test_every_kind_of_wait_continues_in_a_method(
     wait: Any, answers: list[Any], shown: str
 ) -> None:
-    """The method gets what the wait brought, and of a form what was filled in."""
+    """The method gets the value of the wait, or the content of the form."""
     app = serving(Waits(wait))
 
     answered = await asked_all(app, answers)
@@ -280,7 +280,7 @@ async def test_external_job_continues_in_a_method() -> None:
     assert "7 done" == text_of(await call(app, tool="follows"))
 
 
-# What a job returned is JSON, and is read as the method annotates it
+# The value of a job is JSON, and is decoded to the annotated type
 
 
 @dataclass
@@ -409,7 +409,7 @@ async def test_value_of_a_job_is_read_as_its_type(how: str, value: Any, shown: s
     ],
 )
 async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, caplog: Any) -> None:
-    """The log states what was wrong and where; the client gets a reference."""
+    """The log names the fault and its place; the client gets a reference."""
     answered = await call(serving(Reads), tool="reads", how=how, value=value)
 
     assert -32603 == answered.messages[-1]["error"]["code"]
@@ -441,7 +441,7 @@ async def test_question_that_is_declined_ends_elsewhere(
 
 
 async def test_one_of_several_questions_that_is_declined_counts_for_all() -> None:
-    """The second method gets what each of them came to."""
+    """The second method gets each answer."""
     wait = {"a": elicit("A?", Wish), "b": elicit("B?")}
 
     class Both(Waits):
@@ -492,7 +492,7 @@ async def test_declined_question_needs_only_the_method_that_runs() -> None:
 
 
 async def test_declined_question_of_a_tool_with_data_is_an_error() -> None:
-    """A text is no result where a schema wants data."""
+    """A text is not a result where a schema requires data."""
 
     class Typed(Book):
         name = "typed"
@@ -564,7 +564,7 @@ async def test_client_that_cannot_be_asked_is_told_so() -> None:
 
 
 async def test_method_may_give_an_empty_result() -> None:
-    """As `call` may: None is no missing case, since the method was named."""
+    """As from `call`: None is an empty result, since the method was named explicitly."""
 
     class Quiet(Waits):
         async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> None:  # type: ignore[override]
@@ -579,7 +579,7 @@ async def test_method_may_give_an_empty_result() -> None:
 
 
 class Wrong(Tool):
-    """Names a method in which it cannot go on."""
+    """Names a method that cannot be a step."""
 
     name = "wrong"
 
@@ -621,7 +621,7 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
 async def test_method_that_cannot_continue_a_call_is_reported(
     how: str, says: str, caplog: Any
 ) -> None:
-    """At once, with its name; what the call would wait for never begins."""
+    """At once, with its name; the awaitable never starts."""
     answered = await call(serving(Wrong), tool="wrong", how=how)
 
     assert -32603 == answered.messages[-1]["error"]["code"]
@@ -726,7 +726,7 @@ def test_tool_that_continues_in_methods_may_be_held_over() -> None:
 
 
 class Plain(Tool):
-    """Has a method that is no step."""
+    """Has a method that is not a step."""
 
     name = "plain"
 

@@ -49,7 +49,7 @@ async def process(store: Path) -> AsyncIterator[tuple[str, Process]]:
 
 
 class Session:
-    """A session of a client that can be asked for its roots."""
+    """A session of a client that declares roots."""
 
     def __init__(self, http: httpx.AsyncClient, id: str) -> None:
         self._http = http
@@ -73,7 +73,7 @@ class Session:
 
     @asynccontextmanager
     async def call(self, url: str, id: int) -> AsyncIterator[AsyncIterator[Any]]:
-        """Call the tool at *url*, and give what comes on the stream."""
+        """Call the tool at *url*, and yield the messages of the stream."""
         body = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "ask"}}
         async with self._http.stream("POST", url, json=body, headers=self._headers) as response:
             yield self._messages(response)
@@ -96,7 +96,7 @@ async def served(tmp_path: Path) -> AsyncIterator[list[tuple[str, Process]]]:
 async def test_answer_to_another_process_finds_the_call_that_waits(
     served: list[tuple[str, Process]],
 ) -> None:
-    """The call goes on where its response is held; the other says no more than 202."""
+    """The call continues where its response is held; the other process responds with 202 only."""
     (one, holder), (two, _) = served
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         session = await Session.begin(http, one)
@@ -115,7 +115,7 @@ async def test_answer_to_another_process_finds_the_call_that_waits(
 async def test_answer_of_another_session_is_refused_by_whichever_process(
     served: list[tuple[str, Process]],
 ) -> None:
-    """Who was asked is sealed into the id of the question."""
+    """The principal is sealed into the id of the question."""
     (one, _), (two, _) = served
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         session, other = await Session.begin(http, one), await Session.begin(http, two)

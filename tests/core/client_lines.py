@@ -1,4 +1,4 @@
-"""A client's machine and what a server may say to it, for the tests beside this file."""
+"""A client's machine and messages of a server, for the tests beside this file."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ WELCOME = {
 }
 
 UNSUPPORTED = -32022
-#: What a tool answers.
+#: The result of a tool.
 ANSWER = {"content": [{"type": "text", "text": "3"}]}
 CALL = CallToolRequestParams(name="add", arguments=msgspec.Raw(b'{"a":1}'))
 EVERYTHING = ClientCapabilities(
@@ -102,7 +102,7 @@ def called(client: ClientDispatch, **more: Any) -> int:
 
 
 def in_state(state: State) -> ClientDispatch:
-    """A machine that stands where it is told to."""
+    """A machine in a given state."""
     client = legacy() if state in (State.READY, State.CLOSED) else machine()
     if state in (State.PROBING, State.INITIALIZING):
         client.begin(0)
@@ -124,7 +124,7 @@ def asks(client: ClientDispatch, method: str, id: Any = "q", **params: Any) -> l
 
 
 def versions(*supported: Any) -> dict[str, Any]:
-    """What an UnsupportedProtocolVersionError says besides its code."""
+    """The data of an UnsupportedProtocolVersionError."""
     return {"data": {"supported": list(supported), "requested": "2026-07-28"}}
 
 

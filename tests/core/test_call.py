@@ -1,4 +1,4 @@
-"""The life of a call: every pair of phase and event, and what holds on each path through them."""
+"""The life of a call: every pair of phase and event, and the invariants of each path."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -179,7 +179,7 @@ State = tuple[CallPhase, tuple[str, ...]]
 
 
 def reachable(start: CallPhase) -> Iterator[tuple[State, CallEvent, State]]:
-    """Yield every step of every path, with what the client and the store have got so far.
+    """Yield every step of every path, with the messages the client and the store have got so far.
 
     A hook ends once. A write or a read ends once after it was begun, before or after the hook.
     """

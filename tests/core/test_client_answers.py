@@ -1,4 +1,4 @@
-"""What a server answers a client: results, questions, tasks, errors, and what is none of these."""
+"""Responses of a server: results, questions, tasks, errors, and malformed ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +67,7 @@ def test_client_answer_without_a_type_is_complete(kind: dict[str, Any]) -> None:
 
 
 def test_client_answer_of_an_older_revision_has_no_type() -> None:
-    """Whatever it says of itself, it is complete."""
+    """A result without `resultType` is complete, whatever its other members."""
     client = legacy(capabilities=EVERYTHING)
     (answered,) = client.received(result(called(client), ANSWER | {"resultType": "task"}), 0)
 

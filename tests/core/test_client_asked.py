@@ -1,4 +1,4 @@
-"""What a server asks a client: pings in every state, questions when it is ready."""
+"""Requests of the server: pings in every state, questions when the client is ready."""
 
 from typing import Any
 

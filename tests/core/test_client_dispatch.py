@@ -1,4 +1,4 @@
-"""How a client's connection ends, and what is always true of the whole."""
+"""The end of a client's connection, and invariants of the machine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,9 +73,9 @@ def test_client_answer_with_401_is_left_to_the_transport() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_client_lost_connection_is_closed_or_failed(state: State) -> None:
-    """Failed if it never came about; the owner is told once, and so is why.
+    """Failed if there was no connection; the owner gets one event, with the reason.
 
-    Where an older server may have ended for what it did not expect, it is not over yet.
+    Where an older server may have exited because of an unknown request, it is started again.
     """
     client, why = in_state(state), ValueError("gone")
 
@@ -187,9 +187,9 @@ bodies = st.sampled_from(
 def test_client_request_ends_once_in_any_order_of_events(
     per_message: bool, revision: str | None, steps: list[bytes | str]
 ) -> None:
-    """Nothing the peer says raises; what this side does raises IllegalTransition or is carried out.
+    """No message of the peer raises; a method raises IllegalTransition or has its effect.
 
-    No id is used twice, and each request ends exactly once when the connection has.
+    No id is used twice, and each request ends exactly once when the connection has ended.
     """
     client = machine(per_message=per_message, revision=revision, capabilities=EVERYTHING)
     now, sent, ended = 0.0, list[int](), list[int]()

@@ -1,4 +1,4 @@
-"""What a request counts for."""
+"""The client that a request counts towards."""
 
 import pytest
 
@@ -46,5 +46,5 @@ def test_local_client_has_no_share() -> None:
     ],
 )
 def test_ipv6_addresses_count_by_their_network(peer: str, counted: str) -> None:
-    """One machine has a whole /64; other text is what `client_key=` returned."""
+    """One machine has a whole /64; other text comes from `client_key=`."""
     assert counted == address_of(peer)

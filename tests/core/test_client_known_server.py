@@ -1,4 +1,4 @@
-"""How a client connects to a server it knows, or was told of, or whose session is gone."""
+"""Connecting to a server of a known era, or after the loss of a session."""
 
 import pytest
 
@@ -23,9 +23,9 @@ from tests.core.client_lines import (
 
 
 def test_client_known_server_remembered_older_version_is_tried_first() -> None:
-    """The era is cached by whoever owns the server's address; the probe is saved.
+    """The caller caches the era by the server's address, which saves the probe.
 
-    What is proposed is the newest of that era: the server may speak it by now.
+    The newest revision of that era is proposed: the server may support it by now.
     """
     client = machine(remembered="2025-06-18")
 
@@ -38,7 +38,7 @@ def test_client_known_server_remembered_older_version_is_tried_first() -> None:
 def test_client_known_server_remembered_version_that_does_not_hold_is_found_anew(
     refusal: bytes,
 ) -> None:
-    """The client re-probes if what it remembered fails, and falls back once more at most."""
+    """The client probes again if the cached era fails, and falls back at most once more."""
     client = machine(remembered="2025-11-25")
     client.begin(0)
 
@@ -53,7 +53,7 @@ def test_client_known_server_remembered_version_that_does_not_hold_is_found_anew
 
 @pytest.mark.parametrize("remembered", ["2026-07-28", "1999-01-01"])
 def test_client_known_server_remembered_newer_version_is_probed(remembered: str) -> None:
-    """So is one that nobody here knows."""
+    """A session id that is unknown here counts as lost, too."""
     (sent,) = said(machine(remembered=remembered).begin(0))
 
     assert "server/discover" == sent["method"]
@@ -101,7 +101,7 @@ def test_forced_revision_fails_on_older_server(code: int) -> None:
 
 
 def test_forced_revision_fails_on_silent_server() -> None:
-    """On one channel an older server need not answer what it does not know."""
+    """On one channel an older server need not respond to unknown requests."""
     client = machine(revision="2026-07-28", probe_timeout=5)
     client.begin(0)
 
@@ -112,7 +112,7 @@ def test_forced_revision_fails_on_silent_server() -> None:
 
 
 def test_forced_revision_keeps_an_http_error() -> None:
-    """A path that does not exist says nothing of revisions."""
+    """A path that does not exist does not reveal a revision."""
     client = machine(revision="2026-07-28", per_message=True)
     client.begin(0)
     wrong = ValueError("404")
@@ -130,7 +130,7 @@ def test_client_known_server_unknown_version_is_a_wrong_option() -> None:
 
 
 def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
-    """2025-11-25, transports, "Session Management": what was refused did not run."""
+    """2025-11-25, transports, "Session Management": a rejected request did not run."""
     client, why = legacy(per_message=True), ValueError("gone")
     id, _ = client.request("tools/list", now=0)
     other, _ = client.request("tools/list", now=0)
@@ -142,7 +142,7 @@ def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
     assert Reset(why) == reset
     assert is_initialize([send])
     assert State.INITIALIZING is client.state
-    # Another request of the session that is gone: it did not run either.
+    # Another request of the lost session: it did not run either.
     (failed,) = client.failed(other, gone, 0)
     assert not failed.may_have_run  # type: ignore[union-attr]
 
@@ -177,7 +177,7 @@ def test_client_known_server_session_that_is_gone_leaves_what_is_under_way() -> 
 
 
 def test_client_known_server_session_in_which_it_spoke_may_end_any_number_of_times() -> None:
-    """It was known there: this is no server that forgets every session at once."""
+    """The session was known before: this is not a server that loses every session at once."""
     client, why = legacy(per_message=True), ValueError("gone")
     for id in (2, 3, 4):
         reset, send = client.session_ended(why, 0)
@@ -189,7 +189,7 @@ def test_client_known_server_session_in_which_it_spoke_may_end_any_number_of_tim
 
 
 def test_client_known_server_ids_go_on_after_a_reset() -> None:
-    """What was spoken is remembered, and nothing else."""
+    """Only the negotiated revision is remembered."""
     client = legacy()
     client.closed(ValueError("gone"))
     client.reset()
@@ -202,7 +202,7 @@ def test_client_known_server_ids_go_on_after_a_reset() -> None:
 
 
 def test_client_known_server_reset_of_what_never_connected_remembers_the_option() -> None:
-    """There is nothing to be remembered but what was told."""
+    """Only a revision that was negotiated can be remembered."""
     client = machine(remembered="2025-06-18")
     client.begin(0)
     client.fail(ValueError("no"))
@@ -212,7 +212,7 @@ def test_client_known_server_reset_of_what_never_connected_remembers_the_option(
 
 
 def test_client_known_server_says_who_it_is_to_both_eras() -> None:
-    """The client's own name is what it was made with."""
+    """The client's own name is the one it was created with."""
     for client in (machine(), machine(revision="2025-11-25")):
         assert INFO.name in str(said(client.begin(0)))
     assert [] == told(modern().notify("notifications/roots/list_changed"))

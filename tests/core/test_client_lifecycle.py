@@ -1,4 +1,4 @@
-"""Every step in every state of a client's connection: a legal move, or whose fault it is."""
+"""Every event in every state of a client's connection: a transition, or an error and its side."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What a server tells a client, and what a client cancels or has no time for."""
+"""Notifications of a server, and requests that the client cancels or that time out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -81,7 +81,7 @@ def test_client_notification_has_its_subscription(id: Any, found: Any) -> None:
     ],
 )
 def test_client_invalid_notification_is_dropped(method: str, params: Any) -> None:
-    """The fault names the method and what is wrong."""
+    """The error names the method and the fault."""
     (dropped,) = legacy().received(message(method=method, params=params), 0)
 
     assert isinstance(dropped, Dropped)

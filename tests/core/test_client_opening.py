@@ -1,4 +1,4 @@
-"""How a client finds out what a server speaks: each case of 2026-07-28, basic/versioning."""
+"""Negotiation of the revision: each case of 2026-07-28, basic/versioning."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_client_opening_discover_result_connects() -> None:
 
 @pytest.mark.parametrize("meta", [{}, {"io.modelcontextprotocol/serverInfo": "me"}])
 def test_client_opening_server_need_not_say_who_it_is(meta: dict[str, Any]) -> None:
-    """What is for display may lack or be wrong; so may everything but the versions."""
+    """Members for display may be missing or malformed; so may all others but the versions."""
     client = machine()
     client.begin(0)
 
@@ -104,7 +104,7 @@ def test_client_opening_any_other_error_means_an_older_server(code: int, per_mes
 
 
 def test_client_opening_error_without_an_id_is_about_the_probe() -> None:
-    """An older server may not find the id of what it does not know: nothing else was sent."""
+    """An older server may respond without the id: no other request was sent."""
     client = machine()
     client.begin(0)
 
@@ -133,7 +133,7 @@ def test_client_opening_silence_on_one_channel_means_an_older_server() -> None:
 
 
 def test_client_opening_silence_over_http_is_no_answer() -> None:
-    """With statuses there is no need to guess from silence."""
+    """With HTTP statuses, silence does not mean an older server."""
     client = machine(per_message=True, connect_timeout=60)
     client.begin(0)
 
@@ -164,7 +164,7 @@ def test_client_opening_what_is_of_no_era_ends_it(status: int | None) -> None:
 
 
 def test_client_opening_message_with_such_a_status_ends_it_too() -> None:
-    """A JSON-RPC error under 503 says nothing of the era; under 401 it is the transport's."""
+    """A JSON-RPC error under 503 does not show the era; under 401 it belongs to the transport."""
     client = machine(per_message=True)
     client.begin(0)
 
@@ -202,7 +202,7 @@ def test_client_opening_unsupported_version_is_asked_again_with_a_supported_one(
 
 
 def test_client_opening_server_that_never_makes_up_its_mind_is_given_up() -> None:
-    """It is asked three times."""
+    """The probe is sent three times."""
     client = machine()
     client.begin(0)
     for id in (1, 2):
@@ -235,7 +235,7 @@ def test_client_opening_older_version_that_is_offered_is_initialized() -> None:
     "more", [{}, {"data": 5}, {"data": {"supported": "x"}}, versions("1999-01-01")]
 )
 def test_client_opening_without_a_common_version_fails(more: dict[str, Any]) -> None:
-    """The server's error is surfaced: it names what it speaks."""
+    """The server's error is raised: it names the supported revisions."""
     client = machine()
     client.begin(0)
 
@@ -259,7 +259,7 @@ def test_client_opening_discover_result_without_a_common_version_fails(supported
 
 
 def test_client_opening_handshake_is_initialize_then_initialized() -> None:
-    """2025-11-25, lifecycle: both say who they are, and the client confirms."""
+    """2025-11-25, lifecycle: both sides identify themselves, and the client confirms."""
     client = machine(
         capabilities=ClientCapabilities(
             sampling=SamplingCapability(), extensions={TASKS: {}, "com.example/x": {}}
@@ -304,7 +304,7 @@ def test_client_opening_older_answer_counts(version: str) -> None:
 
 
 def test_client_opening_answer_without_a_version_is_taken() -> None:
-    """What was proposed is spoken then; nor need the server say who it is."""
+    """The proposed revision is used then; the server need not identify itself."""
     client = machine(revision="2025-06-18")
     client.begin(0)
 
@@ -327,7 +327,7 @@ def test_client_opening_answer_with_a_version_nobody_speaks_fails(version: str) 
 
 
 def test_client_opening_welcome_that_is_none_fails() -> None:
-    """It is the peer's fault, and says so."""
+    """The error blames the peer."""
     client = machine(revision="2025-11-25")
     client.begin(0)
 
@@ -338,7 +338,7 @@ def test_client_opening_welcome_that_is_none_fails() -> None:
 
 
 def test_client_opening_initialize_that_is_refused_or_silent_fails() -> None:
-    """The error is the server's, or says how long it took; nothing is cancelled."""
+    """The error is the server's, or has the elapsed time; no cancellation is sent."""
     client = machine()
     client.begin(0)
     client.received(error(1, -32601), 0)
@@ -356,7 +356,7 @@ def test_client_opening_initialize_that_is_refused_or_silent_fails() -> None:
 
 
 def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
-    """Whatever the status: what was to be tried has been."""
+    """Whatever the status: every fallback has been tried."""
     client, why = machine(per_message=True), ValueError("no")
     client.begin(0)
     client.failed(1, TransportFailure(ValueError("no"), 404), 0)
@@ -395,7 +395,7 @@ def test_client_opening_late_anything_else_counts_for_nothing(late: bytes) -> No
 
 
 def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> None:
-    """Once the server is welcome, what the probe brings is late."""
+    """Once the connection is ready, the response to the probe is late."""
     client = machine()
     client.begin(0)
     client.check_timeouts(5)
@@ -408,7 +408,7 @@ def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> 
 
 
 def test_client_opening_initialize_refused_by_a_modern_server_asks_again() -> None:
-    """It SHOULD name what it speaks; the probe then was lost, or what was remembered is wrong."""
+    """It SHOULD name supported revisions; else the probe was lost, or the cached era is wrong."""
     client = machine()
     client.begin(0)
     client.check_timeouts(5)
@@ -448,7 +448,7 @@ def test_client_opening_server_that_ends_on_the_probe_is_started_again() -> None
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: bool) -> None:
-    """It is started again once, also where it was slow to read what it was asked first."""
+    """It is started once more, also where it was slow to read the first request."""
     client, why = machine(probe_timeout=5), ValueError("it has ended")
     client.begin(0)
     if slow:
@@ -473,7 +473,7 @@ def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: boo
 def test_client_opening_server_that_ends_is_not_started_again_for_nothing(
     options: dict[str, Any], state: State
 ) -> None:
-    """That is, where there is no other way to begin, or no process."""
+    """That is, where there is no other handshake, or no process."""
     client, why = machine(**options), ValueError("it has ended")
     client.begin(0)
     assert state is client.state

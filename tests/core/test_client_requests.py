@@ -1,4 +1,4 @@
-"""What a client sends: requests, notifications, in the words of either era."""
+"""Requests and notifications of a client, in the form of either era."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a listener may hear of."""
+"""The changes that a subscriber may be notified of."""
 
 import msgspec
 import pytest
@@ -76,7 +76,7 @@ def test_change_has_its_subscription_and_resource(change: Change) -> None:
 
 
 def test_first_and_last_message_name_the_subscription() -> None:
-    """A client on a shared channel can tell streams apart."""
+    """A client on a shared channel can distinguish the streams."""
     heard = SubscriptionFilter(tools_list_changed=True)
 
     first, last = (msgspec.to_builtins(each) for each in (acknowledgement(heard, 0), completion(0)))

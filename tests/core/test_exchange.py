@@ -29,7 +29,7 @@ PRIME = Chunk(b"id: s/0\ndata: \n\n")
 BEAT = Chunk(b":\n\n")
 RETRY = End(b"retry: 100\n\n")
 
-Taken = list[Action] | bool  # what a step returns: actions, or whether the calls are cancelled
+Taken = list[Action] | bool  # the result of an event: actions, or whether the calls are cancelled
 
 STEPS: dict[Step, Callable[[Exchange], Taken]] = {
     Step.OPEN: lambda exchange: exchange.open(),
@@ -153,7 +153,7 @@ PLAIN, KEPT, DETACHES, JSON_ONLY, JSON_SESSION = (
 RECORDED: list[Action] = [Record("s", 1, b"{}", last=False)]
 RECORDED_LAST: list[Action] = [Record("s", 1, b"{}", last=True)]
 
-# A kind, the steps before, the step, what it returns.
+# A kind, the events before, the event, its result.
 MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, Taken]] = [
     (PLAIN, [], Step.OPEN, [Begin()]),
     (PLAIN, [], Step.NOTE, [Begin(), *note(1, record=False)]),
@@ -298,7 +298,7 @@ def test_exchange_batch_of_one_is_still_an_array() -> None:
 
 
 def test_exchange_batch_without_any_answer_ends_empty() -> None:
-    """A batch whose requests were all cancelled has no array."""
+    """A batch of cancelled requests has no array."""
     exchange = Exchange(expected=2, batch=True)
 
     assert [] == exchange.answer(None)

@@ -1,4 +1,4 @@
-"""What an exception from a hook means to the client: 2026-07-28, server/tools, "Error Handling"."""
+"""The response to an exception of a hook: 2026-07-28, server/tools, "Error Handling"."""
 
 import msgspec
 import pytest
@@ -97,7 +97,7 @@ def test_failure_a_tool_raises_to_be_read_is_a_result(revision: Revision) -> Non
     ],
 )
 def test_failure_that_is_a_protocol_error_stays_one(error: McpError, method: str) -> None:
-    """An McpError is answered as it was raised, from whatever method."""
+    """An McpError is sent unchanged, for every method."""
     assert error is outcome_of(error, request(method), "ref")
 
 
@@ -108,7 +108,7 @@ def test_failure_of_arguments_elsewhere_is_a_protocol_error() -> None:
 
 @pytest.mark.parametrize("error", [ToolError("it took too long"), WaitTimedOut()])
 def test_failure_raised_to_be_shown_is_shown_elsewhere_too(error: Exception) -> None:
-    """A ToolError or wait error where there is no call has its text in an error."""
+    """Outside of a call, the text of a ToolError or WaitError is that of an error."""
     outcome = outcome_of(error, request("prompts/get"), "ref")
 
     assert isinstance(outcome, McpError)
@@ -157,7 +157,7 @@ def test_result_of_an_outcome_is_its_value() -> None:
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> None:
-    """2026-07-28, basic, "_meta": -32021 with what is missing, in the shape of capabilities."""
+    """2026-07-28, basic, "_meta": -32021 with the missing capabilities."""
     outcome = outcome_of(CapabilityMissing({"sampling": {}}), request(method), "ref")
 
     assert isinstance(outcome, MissingCapability)
@@ -178,7 +178,7 @@ def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
 
 @pytest.mark.parametrize("method", ["tools/call", "tasks/get"])
 def test_failure_of_the_store_may_be_asked_again(method: str) -> None:
-    """It is no fault of the tool: a full disk has room again some time. Its text stays here."""
+    """The tool is not at fault: a full disk may have room later. The error's text stays here."""
     outcome = outcome_of(StoreUnavailable("/var/db: disk full"), request(method), "ref17")
 
     assert isinstance(outcome, Overloaded)
@@ -249,7 +249,7 @@ def test_failure_of_the_server_is_an_internal_error(error: Exception, method: st
 def test_failure_is_logged_unless_it_was_raised_to_be_shown(
     error: BaseException, expected: bool
 ) -> None:
-    """What shows only a reference has its cause in the log."""
+    """A reference in a response has its cause in the log."""
     assert expected == is_expected(error)
 
 

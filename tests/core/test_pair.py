@@ -1,8 +1,8 @@
 """The client's machine against the server's, through bytes, in an order that Hypothesis chooses.
 
-Both halves of the core are told only what a transport would tell them. The test plays the two
+Both halves of the core get only the events of a transport. The test plays the two
 transports and the server's hooks: it delivers messages early or late, ends calls, asks questions,
-cancels, lets time pass and closes.
+cancels, advances the time and closes.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ UNKNOWN: dict[str, Any] = {"name": "no", "arguments": {}}
 
 
 class Server:
-    """What introduces the server."""
+    """The server's name and version."""
 
     info = Implementation("server", "1")
     capabilities = ServerCapabilities(tools={})  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def result_of(request: Request) -> Value:
 
 
 class Pair(RuleBasedStateMachine):
-    """A client and a server, with what is on its way between them."""
+    """A client and a server, with the messages in transit between them."""
 
     @initialize(revision=sampled_from([None, *REVISIONS]), http=booleans(), opened=booleans())
     def connect(self, revision: str | None, http: bool, opened: bool) -> None:
@@ -261,14 +261,14 @@ class Pair(RuleBasedStateMachine):
                 result = session.welcome(Server())
                 self.respond(id, self.encoder.response(session.revision, id, result))
             case Cancel(id=id):
-                # Over HTTP it may overtake the request, which then runs for nobody.
+                # Over HTTP it may overtake the request, which then runs without a caller.
                 if self.running.pop(id, None) is not None:
                     self.cancelled.add(id)
             case Deliver(message=message):
                 assert message.id in self.asked | self.withdrawn
                 self.asked.discard(message.id)
             case Reject(error=error):
-                # Nothing that the client sends is rejected but what the server does not offer,
+                # The server rejects only requests for features that it does not offer,
                 # and a ping by POST, which has no session yet.
                 early = self.http and send.method == "ping"
                 assert early or (send.method == "tools/call" and "Unknown tool" in str(error))
@@ -296,7 +296,7 @@ class Pair(RuleBasedStateMachine):
     @precondition(lambda self: self.calls())
     @rule(choice=data(), method=sampled_from(["roots/list", "ping", "elicitation/create"]))
     def ask(self, choice: DataObject, method: str) -> None:
-        """Ask the client within a call, also for what it has not declared."""
+        """Send a request to the client within a call, also for undeclared capabilities."""
         request = choice.draw(sampled_from(self.calls()))
         self.count += 1
         id = f"asked {self.count}"
@@ -311,7 +311,7 @@ class Pair(RuleBasedStateMachine):
     @precondition(lambda self: self.calls() and self.asked)
     @rule(choice=data())
     def withdraw(self, choice: DataObject) -> None:
-        """Cancel a question, whose response may be on its way."""
+        """Cancel a question whose response may be in transit."""
         id = choice.draw(sampled_from(sorted(map(str, self.asked))))
         request = choice.draw(sampled_from(self.calls()))
         self.asked.discard(id)
@@ -323,7 +323,7 @@ class Pair(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(choice=data())
     def report(self, choice: DataObject) -> None:
-        """Report progress of a request that asked for it."""
+        """Report progress of a request that has a progress token."""
         request = choice.draw(sampled_from(list(self.running.values())))
         token = request.progress_token
         if token is not None:
@@ -335,7 +335,7 @@ class Pair(RuleBasedStateMachine):
 
     @rule(sure=sampled_from([False] * 15 + [True]))
     def close(self, sure: bool) -> None:
-        """End the connection; what was on its way still arrives, or does not."""
+        """End the connection; messages in transit arrive or are lost."""
         if not sure:
             return
         self.take(self.client.close())

@@ -1,4 +1,4 @@
-"""Sealed values open for whom and for what they were sealed, and for nothing else."""
+"""Sealed values open only for the principal and the purpose they were sealed for."""
 
 from base64 import urlsafe_b64encode
 from typing import Any
@@ -50,7 +50,7 @@ def opened(text: str, *, seal: Seal = SEAL, bound: tuple[Part, ...] = ("add", No
 def test_seal_gives_back_what_was_sealed(
     purpose: Purpose, payload: bytes, nonce: bytes, bound: list[Part]
 ) -> None:
-    """What is sealed opens with the same purpose and parts."""
+    """A sealed value opens with the same purpose and parts."""
     text = made(nonce=nonce).seal(purpose, payload, *bound, ttl=60)
 
     assert payload == SEAL.open(purpose, text, *bound)
@@ -66,7 +66,7 @@ def test_seal_text_is_fit_for_a_header_and_a_url(payload: bytes, nonce: bytes) -
 
 
 def test_seal_hides_the_payload() -> None:
-    """The client cannot read what it carries."""
+    """The client cannot read the sealed value."""
     assert urlsafe_b64encode(b"payload").decode()[:8] not in sealed(b"payload")
     assert sealed(b"payload")[:24] == sealed(b"another")[:24]
     assert sealed(b"payload")[24:48] != sealed(b"another")[24:48]
@@ -99,7 +99,7 @@ def test_seal_value_has_one_spelling(length: int) -> None:
 
 @given(purposes, anything | st.binary().map(lambda raw: "g1" + urlsafe_b64encode(raw).decode()))
 def test_seal_raises_nothing_but_forged_for_any_text(purpose: Purpose, text: str) -> None:
-    """Whatever a client sends is judged, never a crash."""
+    """Arbitrary input is rejected without an unexpected exception."""
     with pytest.raises(InvalidSeal):
         SEAL.open(purpose, text)
 
@@ -116,7 +116,7 @@ def test_seal_does_not_decode_a_text_longer_than_any_it_makes() -> None:
 
 @pytest.mark.parametrize("purpose", [each for each in Purpose if each is not Purpose.CURSOR])
 def test_seal_refuses_another_purpose(purpose: Purpose) -> None:
-    """A cursor is no session, and no request state."""
+    """A cursor is not a session, and not a request state."""
     with pytest.raises(InvalidSeal):
         SEAL.open(purpose, sealed(), "add", None)
 
@@ -191,7 +191,7 @@ def test_seal_that_expires_never_is_possible() -> None:
 
 
 def test_seal_does_not_reveal_expiry_to_another_purpose() -> None:
-    """What is not authentic is forged, however old."""
+    """A value that is not authentic is invalid, however old."""
     with pytest.raises(InvalidSeal):
         made(now=NOW + 3600).open(Purpose.SESSION, sealed())
 
@@ -217,7 +217,7 @@ def test_seal_needs_an_audience() -> None:
 
 
 def test_keyring_opens_what_an_older_secret_sealed() -> None:
-    """During a rotation each process opens what the others sealed."""
+    """During a rotation each process opens values of the others."""
     before = made(OLD, "studio")
     during = made([NEW, OLD], "studio")
     after = made([NEW], "studio")
@@ -227,12 +227,12 @@ def test_keyring_opens_what_an_older_secret_sealed() -> None:
 
 
 def test_keyring_seals_with_the_first_secret() -> None:
-    """The order of the list says who seals; a secret given twice keeps its first place."""
+    """The first secret seals; a duplicate keeps its first place."""
     assert sealed(seal=made([OLD, NEW, OLD], "studio")) == sealed(seal=made(OLD, "studio"))
 
 
 def test_keyring_tells_a_foreign_seal() -> None:
-    """A value of a process with another secret is told from a forged one."""
+    """A value sealed with an unknown secret is distinguished from a forged one."""
     with pytest.raises(ForeignSeal):
         opened(sealed(seal=made(OLD, "studio")))
 
@@ -241,7 +241,7 @@ def test_keyring_tells_a_foreign_seal() -> None:
     "text", ["", "g1", "g1AAAAAAAA", "550e8400-e29b-41d4-a716-446655440000", "A" * 200]
 )
 def test_keyring_does_not_take_just_any_text_for_foreign(text: str) -> None:
-    """Somebody else's session id says nothing about our secrets."""
+    """A session id of another server does not concern our secrets."""
     with pytest.raises(InvalidSeal) as caught:
         opened(text)
 
@@ -249,7 +249,7 @@ def test_keyring_does_not_take_just_any_text_for_foreign(text: str) -> None:
 
 
 def test_keyring_has_a_key_for_each_purpose() -> None:
-    """What one purpose's key encrypted, another's does not decrypt, whatever is bound to it."""
+    """A value encrypted for one purpose cannot be decrypted for another."""
     texts = [SEAL.seal(each, b"payload", ttl=60) for each in Purpose]
 
     # The part that depends on the key and the nonce only: expiry and payload, encrypted.
@@ -257,7 +257,7 @@ def test_keyring_has_a_key_for_each_purpose() -> None:
 
 
 def test_keyring_takes_str_and_bytes() -> None:
-    """A secret from the environment is the same as its bytes, also where it is no UTF-8."""
+    """A secret from the environment equals its bytes, also where these are not UTF-8."""
     assert sealed(seal=made(OLD, "a")) == sealed(seal=made(OLD.encode(), "a"))
     assert made("\udcff" * 16, "a")
 

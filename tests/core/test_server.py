@@ -97,7 +97,7 @@ def unexpected(error: Exception) -> McpError:
 
 
 def outline(action: Action) -> str:
-    """Return the kind of *action*, and the member that tells it from others of the kind."""
+    """Return the kind of *action*, and the member that identifies it."""
     match action:
         case Start(request=request):
             return f"start {request.method} {request.revision.version}"
@@ -112,7 +112,7 @@ def outline(action: Action) -> str:
 @pytest.mark.parametrize(
     ("given", "before", "within", "sessions_only"),
     [
-        # What opens: `initialize` at any time, and again; a request that names its revision.
+        # Openings: `initialize` at any time, also repeated; a request that names its revision.
         (INITIALIZE, "OpenSession", "OpenSession", "OpenSession"),
         (request("initialize"), "respond -32602", "respond -32602", "respond -32602"),
         (
@@ -127,7 +127,7 @@ def outline(action: Action) -> str:
         (request("unknown"), "respond -32600", "respond -32601", "respond -32600"),
         (request("resources/list"), "respond -32600", "respond -32601", "respond -32600"),
         (request("tools/call"), "respond -32600", "respond -32602", "respond -32600"),
-        # Notifications get no response, whatever is wrong with them.
+        # Notifications get no response, even if they are malformed.
         (READY, "Accept", "SessionReady", "Accept"),
         (notification("initialize"), "Accept", "Accept", "Accept"),
         (cancelled(requestId=7), "cancel 7", "cancel 7", "cancel 7"),
@@ -167,7 +167,7 @@ def test_server_decides_by_session_and_message(
         (notification("notifications/unknown"), "Accept", "drop -32600", "Accept"),
         (message(method="notifications/unknown", params=[]), *_DROPPED),
         (message(error={"code": 1, "message": "no"}), "drop -32600", "drop -32600", "Deliver"),
-        # Without `_meta`, a request is none of 2026-07-28, whatever its method.
+        # Without `_meta` a request does not belong to 2026-07-28, whatever its method.
         (PING, "respond -32602", "respond -32602", "start ping"),
         (request("unknown"), "respond -32602", "respond -32602", "respond -32601"),
         (request("resources/list"), "respond -32602", "respond -32602", "respond -32601"),

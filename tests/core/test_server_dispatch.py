@@ -98,7 +98,7 @@ NOT_FOUND, NO_SESSION, UNKNOWN = (-32601, 404), (-32600, 400), (-32602, 200)
 @pytest.mark.parametrize(
     ("version", "claimed", "session", "method", "expected"),
     [
-        # A modern version in the header decides, whatever else is there.
+        # A modern version in the header decides, whatever else is present.
         (MODERN_VERSION, MODERN_VERSION, None, "tools/list", Era.MODERN),
         (MODERN_VERSION, None, None, "tools/list", Era.MODERN),
         (MODERN_VERSION, "v999.0.0", None, "tools/list", Era.MODERN),
@@ -156,7 +156,7 @@ def test_dispatch_era_follows_from_the_first_request(
 
 @pytest.mark.parametrize("params", [[1], {"_meta": 1}, {"_meta": {PROTOCOL_VERSION: 1}}])
 def test_dispatch_unreadable_params_name_no_version(params: Any) -> None:
-    """A message without header and session is rejected for that reason, whatever its params are."""
+    """A message without header and session is rejected for that reason, even with bad params."""
     with pytest.raises(InvalidRequest, match="no Mcp-Session-Id header"):
         era_of(head(), message("tools/list", params))
 
@@ -213,9 +213,9 @@ def test_dispatch_batch_needs_a_session_of_its_revision(version: bytes) -> None:
 def modern(
     method: str = "tools/call", params: Any = None, catalog: Offer | None = None, **headers: Any
 ) -> Any:
-    """Make a request that is right but for what is given.
+    """Make a valid request with the given changes.
 
-    Read at once it is the same request; and it is never read at once if it is refused.
+    The fast path decodes the same request, and never accepts a rejected one.
     """
     if params is None:
         params = {"name": "add", "_meta": META}
@@ -538,7 +538,7 @@ def test_dispatch_session_has_no_other_methods(method: str, revision: Any) -> No
 
 
 def test_dispatch_session_method_must_be_offered() -> None:
-    """A method that the server does not offer is not found, whatever its params are."""
+    """A method that the server does not offer is not found, even with bad params."""
     with pytest.raises(McpError) as caught:
         session_request(session(), message("tools/list", [1]), Offer("tools/list"))
 

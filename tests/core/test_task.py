@@ -65,7 +65,7 @@ def test_task_survives_packing(work: Work) -> None:
 
 @pytest.mark.parametrize("packed", [b"\x80", b"", b"\x02\x80"])
 def test_task_of_another_release_is_rejected(packed: bytes) -> None:
-    """The error states that another release wrote the record, and what to do."""
+    """The error states that another release wrote the record, and how to proceed."""
     with pytest.raises(UnknownFormat, match="a task in the store"):
         Task.unpack(packed)
 
@@ -169,7 +169,7 @@ def test_backoff_doubles_up_to_its_bound() -> None:
 
 
 def test_retry_waits_twice_as_long_each_time() -> None:
-    """The delay doubles, each delivery has a new id, and past the last retry there is none."""
+    """The delay doubles, each delivery has a new id, and past the last retry none is scheduled."""
     first = made(Working(JOB)).claim(10.0, max_crashes=3).retry(10.0)
     second = first.claim(20.0, max_crashes=3).retry(20.0)
 

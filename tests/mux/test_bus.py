@@ -27,7 +27,7 @@ class Word(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shared(MemoryStore):
-    """A store that others may see; *faults* are what following it raises first."""
+    """A shared store; following it raises *faults* first."""
 
     shared = True
 

@@ -18,7 +18,7 @@ LOG = "changes:test"
 
 
 class Faulty(MemoryStore):
-    """Fails as often as it is told to, and counts its followers."""
+    """Fails a given number of times, and counts its followers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ async def test_one_follower_serves_every_listener() -> None:
     await asyncio.sleep(0)
 
     assert before == asyncio.all_tasks()
-    assert "0 logs" not in repr(store)  # the changes are kept for whoever is slow
+    assert "0 logs" not in repr(store)  # the changes are kept for slow subscribers
 
 
 async def test_changes_said_in_one_turn_are_written_once() -> None:
-    """What waits to be written is a set."""
+    """Pending changes are a set."""
     store = MemoryStore()
     heard = subscriptions(store)
     for _ in range(1000):
@@ -88,7 +88,7 @@ async def test_changes_said_in_one_turn_are_written_once() -> None:
 
 
 async def test_listener_changes_what_it_wants() -> None:
-    """From then on it hears of that."""
+    """From then on the subscriber gets that change."""
     heard = subscriptions(MemoryStore())
     async with heard.listening([TOOLS]) as subscription:
         heard.change(subscription, [PROMPTS])
@@ -101,7 +101,7 @@ async def test_listener_changes_what_it_wants() -> None:
 async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was missed is not known; afterwards it goes on."""
+    """The missed changes are unknown; the subscription continues."""
     monkeypatch.setattr(module, "_AGAIN", 0.0)
     store = Faulty()
     store.faults.append(fault)
@@ -135,7 +135,7 @@ async def test_change_in_the_words_of_another_release_is_every_change() -> None:
 
 
 async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
-    """The sender goes on, and so do later changes."""
+    """The sender continues, and so do later changes."""
     store = Faulty()
     store.writes.append(StoreUnavailable("gone"))
     heard = subscriptions(store)
@@ -150,7 +150,7 @@ async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
 
 
 def test_changes_are_announced_where_no_event_loop_runs() -> None:
-    """When `announce` returns they are in the store, and later loops go on from there."""
+    """When `announce` returns they are in the store, and later loops continue from there."""
     store = MemoryStore()
     heard = subscriptions(store)
 
@@ -165,7 +165,7 @@ def test_changes_are_announced_where_no_event_loop_runs() -> None:
 
 
 def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None:
-    """Nothing waits for a loop that is gone."""
+    """No resource of a closed loop remains."""
     store = MemoryStore()
     heard = subscriptions(store)
 

@@ -38,7 +38,7 @@ def suite_of(**options: Any) -> Suite:
 
 
 async def page(client: Client, cursor: str | None = None, method: str = "tools/list") -> Any:
-    """Return what a list answers: its result or its error."""
+    """Return the response to a list request: its result or its error."""
     client.check = lambda message: None  # type: ignore[method-assign]
     params = {} if cursor is None else {"cursor": cursor}
     answer = (await client.send(client.request(method, params))).json
@@ -86,7 +86,7 @@ async def test_cursor_is_bound_to_its_list_and_its_principal() -> None:
 
 
 async def test_cursor_expires() -> None:
-    """`Limits.cursor_ttl` says when."""
+    """After `Limits.cursor_ttl` seconds."""
     client = Client(Endpoint(Mux(suite_of(), limits=Limits(cursor_ttl=1e-9))))
 
     error = await page(client, (await page(client))["nextCursor"])
@@ -98,7 +98,7 @@ async def test_cursor_expires() -> None:
 async def test_pages_that_everybody_may_keep_are_encoded_once(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are, with a cursor or without, and however often they are asked for."""
+    """However many there are, with a cursor or without, and however often they are listed."""
     tools = [first, second]
     for each in tools:
         monkeypatch.setattr(each.__genmcp_tool__, "cache_scope", "public", raising=False)  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ async def test_pages_that_everybody_may_keep_are_encoded_once(
 
 
 async def test_pages_past_a_bound_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept of them is bounded."""
+    """The number of remembered pages is bounded."""
     monkeypatch.setattr(encoder, "_KEPT", 1)
     for each in (first, second):
         monkeypatch.setattr(each.__genmcp_tool__, "cache_scope", "public", raising=False)  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ async def test_pages_past_a_bound_are_made_again(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_server_gets_back_the_cursor_it_gave() -> None:
-    """Any text, whatever is in it."""
+    """Any text."""
     asked: list[str | None] = []
 
     class Own(Suite):

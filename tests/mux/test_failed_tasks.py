@@ -7,7 +7,7 @@ from tests.support.asgi import MODERN, TASKS, Client, serving
 
 
 class Fails(Tool):
-    """Says how far it is, and fails with an error of the protocol."""
+    """Reports progress, and fails with a protocol error."""
 
     name = "fails"
     task = "always"

@@ -43,7 +43,7 @@ BOB = {"action": "accept", "content": {"name": "Bob"}}
 
 
 class Counts(Tool):
-    """Counts its calls; what else it does is up to the test."""
+    """Counts its calls, and does what the test gives it."""
 
     task = "auto"
     result_ttl = 60.0
@@ -73,7 +73,7 @@ class Counts(Tool):
 
 
 def serving(*tools: Tool, store: Store | None = None, lease: float = 30.0) -> Endpoint:
-    """Return an endpoint whose clients are who they say."""
+    """Return an endpoint that takes the principal from the request."""
     storage = Storage(
         store=store or MemoryStore(), jobs=JobOptions(lease=lease, shutdown_grace=0.0)
     )
@@ -113,7 +113,7 @@ def refused(answer: Connection) -> str:
 
 @pytest.mark.parametrize("version", ALL)
 async def test_same_key_and_arguments_get_the_first_answer(version: str) -> None:
-    """On every revision; the order of arguments is no difference, another key is."""
+    """On every revision; the order of arguments does not matter, another key does."""
     tool = Counts()
     client = await begin(serving(tool), version)
 
@@ -132,7 +132,7 @@ async def test_other_arguments_are_refused() -> None:
 
 
 async def test_key_needs_somebody_it_belongs_to() -> None:
-    """Without authentication anybody could ask for anybody's answer; an empty one is no key."""
+    """Without authentication any client could fetch the result; an empty key is rejected."""
     app = serving(tool := Counts())
 
     assert "needs an auth" in refused(await (await begin(app, who=None)).send(keyed(Client(app))))
@@ -169,7 +169,7 @@ async def test_key_of_what_is_no_tool_means_nothing() -> None:
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
 async def test_call_sent_again_while_it_runs_gets_its_answer(version: str) -> None:
-    """It is not run a second time; the answer comes to both."""
+    """It does not run a second time; both get the result."""
     go = asyncio.Event()
     app = serving(tool := Counts(lambda: go))
     first, second = await begin(app, version), await begin(app, version)
@@ -184,7 +184,7 @@ async def test_call_sent_again_while_it_runs_gets_its_answer(version: str) -> No
 
 @pytest.mark.parametrize("error", [ToolError("no"), ValueError("no")])
 async def test_call_that_fails_frees_its_key(error: Exception) -> None:
-    """What raised is tried again, and that answer is kept."""
+    """A failed call runs again, and that result is kept."""
 
     def fails_once() -> None:
         if tool.calls == 1:
@@ -197,7 +197,7 @@ async def test_call_that_fails_frees_its_key(error: Exception) -> None:
 
 
 async def test_result_that_says_error_is_an_answer() -> None:
-    """The tool has come to an end, and may have done something on the way."""
+    """The hook has returned, and may have had side effects."""
     client = await begin(serving(tool := Counts(lambda: result(error="no money"))))
 
     assert ["no money", "no money"] == [await call(client), await call(client)]
@@ -205,7 +205,7 @@ async def test_result_that_says_error_is_an_answer() -> None:
 
 
 async def test_call_whose_client_left_frees_its_key() -> None:
-    """Whoever waits for its answer meanwhile runs it then."""
+    """A copy that waits for its result runs the call then."""
     go = asyncio.Event()
     app = serving(tool := Counts(lambda: go))
     first, second = await begin(app), await begin(app)
@@ -222,7 +222,7 @@ async def test_call_whose_client_left_frees_its_key() -> None:
 
 
 async def test_question_does_not_use_the_key_up() -> None:
-    """The retry that answers it goes on with the same key; what it comes to is kept."""
+    """The retry that answers it continues with the same key; its result is kept."""
     tool = Counts(lambda: Continue("named", elicit("Who?", NAME)))
     client = await begin(serving(tool), capabilities=ASKS)
     asked = await client.send(keyed(client))
@@ -247,7 +247,7 @@ async def work(run: Run) -> str:
 
 
 class Working:
-    """What the job does: it counts, waits for `go`, and may fail once."""
+    """The job counts its runs, waits for `go`, and may fail once."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -304,7 +304,7 @@ async def test_task_is_the_same_for_the_same_key() -> None:
 
 
 async def test_promoted_call_gives_the_handle_to_who_waits_for_it() -> None:
-    """Whoever sent it again gets the handle as soon as the first one does."""
+    """A copy gets the handle as soon as the first call does."""
     go = asyncio.Event()
     tool = Counts(lambda: go)
     tool.promote_after = 0.05
@@ -385,7 +385,7 @@ async def test_thawed_process_publishes_no_second_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", ["cancelled", "raised"])
 async def test_task_that_came_to_nothing_frees_the_key(ends: str) -> None:
-    """One that was cancelled, or whose hook raised: the same call makes another task."""
+    """A task that was cancelled, or whose hook raised: the same call makes another task."""
     working.fails = 1
     app = serving(works())
     client = await begin(app, capabilities=TASKS)
@@ -431,7 +431,7 @@ async def test_promoted_call_that_raises_frees_the_key() -> None:
 async def test_call_that_waits_for_a_job_is_followed_from_another_process(
     version: str, tmp_path: Path
 ) -> None:
-    """Its job outlives the first server: whoever sends the call again gets the result."""
+    """Its job outlives the first server: a copy of the call gets the result."""
     path = tmp_path / "studio.db"
     first, second = [serving(works(), store=SQLiteStore(path)) for _ in range(2)]
     client = await begin(first, version)
@@ -483,7 +483,7 @@ async def test_call_that_follows_one_that_is_cancelled_runs() -> None:
 
 
 async def test_call_that_follows_one_that_fails_is_told() -> None:
-    """The error is that of both; whoever calls later tries again."""
+    """Both get the error; a later call runs again."""
 
     class Fails(Counts):
         async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
@@ -513,7 +513,7 @@ class AsksLater(Counts):
 
 
 async def test_question_of_a_task_is_answered_with_the_same_key() -> None:
-    """To a client without tasks: its retry is one of the call that waits, and goes on with that."""
+    """For a client without tasks a retry joins the waiting call, and gets its result."""
     app = serving(AsksLater(lambda: Continue("done", work.job())))
     client = await begin(app, capabilities=ASKS)
     working.go.set()
@@ -533,7 +533,7 @@ async def test_question_of_a_task_is_answered_with_the_same_key() -> None:
 
 
 async def test_two_processes_run_a_call_once(tmp_path: Path) -> None:
-    """Whoever writes the key first runs it; the other one gives that answer."""
+    """The call that writes the key first runs; the other one gets its result."""
     tools = [Counts(), Counts()]
     apps = [serving(tool, store=SQLiteStore(tmp_path / "studio.db")) for tool in tools]
     clients = [await begin(app) for app in apps]
@@ -606,7 +606,7 @@ async def test_call_that_runs_long_keeps_its_key(tmp_path: Path) -> None:
 async def test_end_of_a_call_is_kept_when_the_store_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It cannot be written when it is there, and a key that nobody frees would be nobody's."""
+    """Its key must be freed although the write was rejected, or it would stay taken."""
     monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     store = View(MemoryStore())
 
@@ -651,7 +651,7 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
 
 
 async def test_resource_with_a_key_that_fails_later_is_no_matter() -> None:
-    """Where a read goes on after its job there is nothing to free."""
+    """A read that continues after its job has no key to free."""
 
     class Reads(Resource):
         name = "reads"
@@ -706,7 +706,7 @@ class Blocked(MemoryStore):
 
 @pytest.mark.parametrize("thaws", [False, True])
 async def test_key_is_kept_while_no_task_can_be_written(thaws: bool) -> None:
-    """However long that takes: a copy of the call waits, and gets what the first one gets."""
+    """However long that takes: a copy of the call waits, and gets the same result."""
     go = asyncio.Event()
     tool = Counts(lambda: go)
     tool.promote_after = 0.01
@@ -838,7 +838,7 @@ async def test_copies_of_a_call_that_asks_run_it_once() -> None:
 
 
 async def test_copy_of_an_earlier_answer_gets_the_next_question() -> None:
-    """It was answered, and the call has gone on: nothing of it runs again."""
+    """It was answered, and the call has continued: no step of it runs again."""
 
     class AsksTwice(Counts):
         continued = 0

@@ -212,7 +212,7 @@ async def test_key_is_freed_when_its_client_has_too_many_tasks(store: Any) -> No
 
 
 async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
-    """A call whose record may be written is freed later: no other record may be deleted then."""
+    """A call whose record may exist is freed later: no other record may be deleted then."""
     freeing, free = asyncio.Event(), asyncio.Event()
     apply = store.apply
 
@@ -387,7 +387,7 @@ async def test_tool_is_notified_when_the_store_cannot_cancel_its_task(
         store.refuses = refusing(StoreUnavailable("locked"), changes_task)
         call.disconnect()
         await until(lambda: tool.cancels == 1, pause=0.01)
-        await call.over()  # raises what the app raises
+        await call.over()  # raises the exception of the app
 
     assert "is not cancelled: locked" in caplog.text
     store.refuses = None

@@ -18,7 +18,7 @@ from tests.support.asgi import PATIENCE, TASKS, Client, until
 class Held(Store):
     """A store of which a test holds back a write, or lets it fail, once.
 
-    which: the writes concerned; None: none any more. before, after: what happens around the next of
+    which: the writes concerned; None: none any more. before, after: callbacks around the next of
     them. reached: set once it begins.
     """
 
@@ -118,7 +118,7 @@ async def settled(app: Any) -> None:
 
 
 async def test_copies_of_an_answer_run_once(store: Any) -> None:
-    """A copy that is slower must not take away what shows that the faster one runs."""
+    """A slower copy must not delete the record of the copy that runs."""
     tool = Asks(asyncio.Event())
     app = serving(tool, store=store)
     client = await begin(app, capabilities=ASKS)

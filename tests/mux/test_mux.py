@@ -1,4 +1,4 @@
-"""The mux: what it is made of, and how it routes."""
+"""The mux: its parts, and its routing."""
 
 import logging
 from typing import Any
@@ -28,7 +28,7 @@ def suite() -> Suite:
 
 
 class Own(Server):
-    """A server that is no suite: it completes, and answers whatever the test wants."""
+    """A server that is not a suite, with the responses that a test sets."""
 
     def __init__(self, answer: Any = None) -> None:
         self.answer = answer
@@ -65,7 +65,7 @@ COMPLETE = {
 
 
 async def test_mux_gives_every_other_method_to_the_server() -> None:
-    """What is neither the mux's own nor a list is handled, whether it has a route or not."""
+    """A method that is neither built in nor a list is handled, with or without a route."""
     client = Client(Endpoint(Own(CompleteResult(completion=Completion(values=["bc"])))))
     client.asked[1] = "completion/complete"
 
@@ -77,7 +77,7 @@ async def test_mux_gives_every_other_method_to_the_server() -> None:
 
 
 async def test_mux_lists_by_method_and_cursor() -> None:
-    """A list is asked for by its method and place; the first page has none."""
+    """A list is requested by method and cursor; the first page has no cursor."""
     client = Client(Endpoint(Own()))
 
     answer = await client.send(client.request("tools/list", {}))
@@ -105,7 +105,7 @@ async def test_mux_takes_nothing_but_results(answer: Any, caplog: Any) -> None:
     ],
 )
 async def test_mux_survives_what_cannot_be_encoded(answer: Any, caplog: Any) -> None:
-    """A result or an error that is no JSON is an internal error with a reference."""
+    """A result or an error that is not JSON is an internal error with a reference."""
     client = Client(Endpoint(Own(answer)))
 
     said = await client.send(client.request("completion/complete", COMPLETE))
@@ -126,14 +126,14 @@ async def test_mux_offers_levels_only_where_the_server_logs() -> None:
 @pytest.mark.parametrize("field", Limits.__struct_fields__)
 @pytest.mark.parametrize("value", [0, -1])
 def test_limits_are_positive(field: str, value: int) -> None:
-    """A bound that is none is refused, by name."""
+    """An invalid limit is rejected, by name."""
     with pytest.raises(ValueError, match=field):
         Limits(**{field: value})
 
 
 @pytest.mark.parametrize("server", [None, Suite, "suite", [suite]])
 def test_mux_serves_servers(server: Any) -> None:
-    """What is no server is refused when the mux is made."""
+    """An object that is not a server is rejected when the mux is made."""
     with pytest.raises(ConfigurationError, match="must be an instance of a Server"):
         Mux(server)
 
@@ -196,7 +196,7 @@ def test_mux_sees_the_workers_of_a_command(
 
 
 async def test_mux_closes_the_store_it_was_given() -> None:
-    """One of its own has nothing to let go of, and goes on."""
+    """A store that the mux made itself stays usable."""
     given = MemoryStore()
     own, other = Mux(suite()), Mux(suite(), store=given)
 

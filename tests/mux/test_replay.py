@@ -86,7 +86,7 @@ async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
 
 
 async def test_replay_knows_the_streams_of_a_session() -> None:
-    """Of another session, or never begun, there is none; while it is written, there is."""
+    """A stream of another session, or one never begun, does not exist; one being written does."""
     replay = replaying()
     await stream_of(replay).keep([record(0)])
 
@@ -105,7 +105,7 @@ async def test_replay_knows_the_streams_of_a_session() -> None:
 
 
 async def test_replay_is_read_by_one_connection_at_a_time() -> None:
-    """Whoever resumes releases all that write or resume the stream, but nobody else's."""
+    """A resumption releases all writers and readers of the stream, and no others."""
     replay = replaying()
     await stream_of(replay).keep([record(0), record(1)])
     first, second, third, stranger = [Writer() for _ in range(4)]
@@ -129,7 +129,7 @@ async def test_replay_is_read_by_one_connection_at_a_time() -> None:
 
 
 async def test_replay_goes_on_when_its_place_was_dropped() -> None:
-    """A reader that is too slow is told how much it missed, and goes on with the rest."""
+    """A slow reader gets the number of missed events, and continues with the rest."""
     replay = replaying(keep=2)
     await stream_of(replay).keep([record(1)])
     async with aclosing(replay.resume("k", "s", 0, Writer(), lost)) as events:
@@ -181,7 +181,7 @@ class Failing(MemoryStore):
 
 
 def replay_over(store: Store) -> Replay:
-    """Return the replay of a process to which all others are gone."""
+    """Return the replay of a process for which all others are dead."""
 
     async def lives(node: str) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Calls that go on where nobody requests it: what they say, how much, and what they still have."""
+"""Calls resumed without a request: their messages, the bounds on these, and their channel."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ async def work(run: Run) -> int:
 
 
 class Works(Tool):
-    """Waits for a job, if it is asked to, and answers with *size* letters."""
+    """Waits for a job, if requested, and returns *size* letters."""
 
     name = "works"
 
@@ -109,7 +109,7 @@ async def test_value_of_a_job_without_room_is_not_promised() -> None:
 
 
 async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
-    """It ends as one does whose result is too large in its own request, for whoever asks."""
+    """It ends like a call whose result is too large for its own request, for every reader."""
     async with serving(Works(5000), max_result_bytes=1000) as mux:
         able, without = (Client(Endpoint(mux), capabilities=each) for each in (TASKS, {}))
         direct = await able.send(able.call("works"))
@@ -126,7 +126,7 @@ async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
 
 
 async def test_task_tells_a_result_that_is_just_small_enough() -> None:
-    """What is around it in the answer of tasks/get does not count."""
+    """The envelope of tasks/get does not count."""
     async with serving(Works(950), max_result_bytes=1000) as mux:
         client = Client(Endpoint(mux), capabilities=TASKS)
         begun = await client.send(client.call("works", {"job": True}))
@@ -136,7 +136,7 @@ async def test_task_tells_a_result_that_is_just_small_enough() -> None:
 
 
 class Counting(MemoryStore):
-    """Counts what is written, and fails while it is *down*."""
+    """Counts writes, and fails while it is *down*."""
 
     writes = 0
     down = False
@@ -204,7 +204,7 @@ async def test_progress_that_cannot_be_written_costs_no_work() -> None:
             self.store.down = False
             await mux.tasks.service.cancel(channel.task or "", None)
             done = 2
-            while await channel.progress(done):  # until it has turned out that nobody wants it
+            while await channel.progress(done):  # until nothing needs it any more
                 done += 1
                 await asyncio.sleep(0.005)
             await channel.sink.flush()

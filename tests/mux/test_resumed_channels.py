@@ -1,4 +1,4 @@
-"""What `continue_` may do where nobody requests it: its channel is that of a task."""
+"""`continue_` without a request: its channel is that of a task."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 
 class Stage:
-    """What the jobs of a test wait for, and what was seen."""
+    """The events for which jobs of a test wait, and the recorded calls."""
 
     go: asyncio.Event
     saw: list[Any]
@@ -46,7 +46,7 @@ async def resumed(run: Run) -> str:
 
 
 class Goes(Tool):
-    """Has a job done, and goes on."""
+    """Waits for a job, and continues."""
 
     name = "goes"
 
@@ -137,7 +137,7 @@ async def test_resumed_channel_speaks_to_who_holds_the_response() -> None:
 
 
 async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
-    """What was removed meanwhile cannot go on: the task says so, and does not wait for ever."""
+    """A removed component cannot continue: the task fails, and does not wait without end."""
 
     class Gone(Goes):
         def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -158,7 +158,7 @@ async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
 
 
 async def test_resumed_call_that_awaits_is_cancelled_where_it_runs() -> None:
-    """`tasks/cancel` stops what `continue_` waits for, and the tool is told once."""
+    """`tasks/cancel` cancels the wait of `continue_`, and `on_cancel` runs once."""
     waits = asyncio.Event()
 
     async def endless() -> None:
@@ -209,7 +209,7 @@ async def tells_its_id(run: Run) -> None:
 
 @pytest.mark.parametrize("by", ["its client", "a disconnect"])
 async def test_cancelled_tool_is_given_the_id_of_its_job(by: str) -> None:
-    """With it, `on_cancel` finds what the job has begun elsewhere."""
+    """With it, `on_cancel` finds the job's work elsewhere."""
     client = Client(serving(Knows()), capabilities=TASKS if by == "its client" else {})
     async with client.open(client.call("goes")) as connection:
         await until(lambda: len(Stage.saw) == 2, pause=0.001)
@@ -228,7 +228,7 @@ async def test_cancelled_tool_is_given_the_id_of_its_job(by: str) -> None:
 
 
 async def test_continued_tool_is_given_the_id_of_its_job() -> None:
-    """Only in the step after the job: what it waits for next is another matter."""
+    """Only in the step after the job: the next wait has another id."""
     client = Client(serving(Knows()), capabilities=TASKS)
     Stage.go.set()
     await over(client, await begun(client))
@@ -239,7 +239,7 @@ async def test_continued_tool_is_given_the_id_of_its_job() -> None:
 
 
 async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
-    """A wrapper that changes nothing is not noticed by a call that goes on."""
+    """Middleware that changes nothing does not affect a resumed call."""
 
     class Quiet(Goes):
         def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -260,10 +260,10 @@ async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
 
 
 async def test_server_of_ones_own_that_cannot_go_on_says_so() -> None:
-    """Whoever answers with Continue has to write `resume`: in a server, or in its routes."""
+    """A server that returns Continue has to implement `resume`, itself or in its routes."""
 
     class Inner(Suite):
-        """Has lost its way to go on."""
+        """Has lost its `continue_`."""
 
         resume = Server.resume
 
@@ -294,13 +294,13 @@ async def test_server_of_ones_own_that_cannot_go_on_says_so() -> None:
 
 
 async def test_server_that_cannot_go_on_says_so() -> None:
-    """A tool without `continue_` is told at once; the coroutine it gave is closed."""
+    """A tool without `continue_` fails at once; its coroutine is closed."""
 
     async def work() -> str:
         return "never"
 
     class Stops(Tool):
-        """Has nothing that goes on."""
+        """Has no `continue_`."""
 
         name = "goes"
 
@@ -323,7 +323,7 @@ class Dumb(MemoryStore):
 
 
 async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
-    """Words that cannot be kept are told as not sent; the last progress is kept in any case."""
+    """Messages that cannot be stored are reported as not sent; the last progress is always kept."""
 
     class Talks(Goes):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:

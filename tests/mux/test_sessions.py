@@ -71,7 +71,7 @@ async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
 
 
 async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
-    """What is remembered is bounded by time as well."""
+    """The memory of sessions is bounded by time as well."""
     mux = made(session_ttl=10)
     for _ in range(5):
         session, _ = begin(mux, clock)

@@ -1,4 +1,4 @@
-"""The methods of the tasks extension, asked by hand: SEP-2663."""
+"""The methods of the tasks extension, by hand: SEP-2663."""
 
 import time
 from typing import Any
@@ -68,7 +68,7 @@ async def test_task_methods_take_a_name_header_or_none(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_task_methods_want_the_capability_and_a_task(method: str) -> None:
-    """-32021 without the extension, -32602 for an unknown id; both say what is wanted."""
+    """-32021 without the extension, -32602 for an unknown id; both name what is required."""
     mux = Mux(Suite(name="test", version="1", tools=[Quick]))
     endpoint = Endpoint(mux)
     without, client = Client(endpoint), Client(endpoint, capabilities=TASKS)

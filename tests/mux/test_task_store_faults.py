@@ -93,7 +93,7 @@ class FailsOnce(MemoryStore):
 
 
 async def test_cancel_that_was_written_stops_the_work() -> None:
-    """The client's retry finds the task cancelled, and not what was to be stopped."""
+    """The client's retry finds the task cancelled."""
     app = serving(tool := Works(), store := FailsOnce())
     client = await Client.begin(app, who="ann", capabilities=TASKS)
     made = await client.send(client.call("works", {}))

@@ -1,4 +1,4 @@
-"""Two muxes over one store: what one keeps is nothing to the other unless they are one audience."""
+"""Two muxes over one store: separate, unless they have one audience."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def shout(run: Run, word: str) -> str:
 
 
 class Shout(Tool):
-    """Says a word louder, in a job."""
+    """Repeats a word in capitals, in a job."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -79,7 +79,7 @@ async def over(client: Client, id: str) -> dict[str, Any]:
 
 
 async def test_two_muxes_work_on_their_own_jobs_only(tmp_path: Path) -> None:
-    """The tools of the other are not here, so its calls could not go on here."""
+    """The tools of the other mux are not here, so that its calls could not continue here."""
     async with two(tmp_path) as clients:
         for round in range(5):
             for client, name in zip(clients, "ab", strict=True):
@@ -89,7 +89,7 @@ async def test_two_muxes_work_on_their_own_jobs_only(tmp_path: Path) -> None:
 
 
 async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path) -> None:
-    """What nobody of its audience works on yet waits, whoever else is awake on the store."""
+    """Work of an audience without a worker waits, whichever other worker uses the store."""
     path = tmp_path / "store.db"
 
     def mux(name: str, queue: str = "default") -> Mux:
@@ -114,7 +114,7 @@ async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path)
 
 
 async def test_two_muxes_do_not_know_each_others_tasks(tmp_path: Path) -> None:
-    """With the same secret, principal and store: another audience is somebody else."""
+    """With the same secret, principal and store: another audience is another client."""
     async with two(tmp_path) as (first, second):
         begun = await first.send(first.call("a"))
         id = begun.json["result"]["taskId"]

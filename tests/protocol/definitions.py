@@ -79,7 +79,7 @@ def definitions(version: str) -> Mapping[str, Any]:
 
 @cache
 def validator(version: str, name: str) -> jsonschema_rs.Validator:
-    """Return what checks a value against the definition *name*."""
+    """Return a validator for the definition *name*."""
     where = "$defs" if "$defs" in schema(version) else "definitions"
     return jsonschema_rs.validator_for({**schema(version), "$ref": f"#/{where}/{name}"})
 
@@ -93,7 +93,7 @@ def method(revision: Revision, name: str) -> Method | None:
 
 
 def said(revision: Revision, name: str) -> type[Value] | None:
-    """Return the type of what is said with the definition *name*: the params, of a method."""
+    """Return the type for the definition *name*: of a method, that of its params."""
     found = method(revision, name)
     if found is None:
         return VALUES.get(name)

@@ -53,7 +53,7 @@ forms = st.fixed_dictionaries(
     optional={"$schema": st.just("https://json-schema.org/draft/2020-12/schema")},
 )
 
-#: What an annotation does not tell.
+#: Constraints that an annotation does not express.
 MEMBERS: Mapping[tuple[type[Value], str], Strategy] = {
     (CallToolRequestParams, "arguments"): objects.map(
         lambda arguments: msgspec.Raw(msgspec.json.encode(arguments))
@@ -86,7 +86,7 @@ NAMES: Mapping[str, Strategy] = {
 
 @cache
 def values(type_: type[Value]) -> Strategy:
-    """Return a strategy for values of *type_* that 2026-07-28 can say."""
+    """Return a strategy for values of *type_* that 2026-07-28 can express."""
     if issubclass(type_, ElicitRequestParams):
         return st.builds(type_, st.text(), forms, mode=st.sampled_from(["form", None])) | st.builds(
             type_, st.text(), url=st.just("https://a.b/c"), mode=st.just("url")

@@ -169,7 +169,7 @@ def test_definitions_left_out_all_exist() -> None:
 
 
 def wire(revision: Revision, name: str, value: Any) -> Any:
-    """Return *value* as JSON, with what layer 2 adds to it."""
+    """Return *value* as JSON, with the members that the wire layer adds."""
     members = msgspec.json.decode(msgspec.json.encode(value))
     if revision.modern and isinstance(value, Result):
         members["resultType"] = value.result_type
@@ -186,7 +186,7 @@ def whole(message: Any) -> bool:
 
 
 def single(result: Any) -> bool:
-    """Several values answer only a question that could not be asked."""
+    """Several values are valid only for a question that could not be asked."""
     return not any(isinstance(value, list) for value in (result.content or {}).values())
 
 
@@ -214,7 +214,7 @@ def sayable(revision: Revision, value: Any) -> Any:
 @settings(max_examples=6, phases=[Phase.generate])
 @given(data=st.data())
 def test_definitions_hold_for_what_is_encoded(version: str, name: str, data: st.DataObject) -> None:
-    """What a revision says satisfies its schema, decodes to itself, and comes back from above."""
+    """An encoded value satisfies its revision's schema, decodes to itself, and survives `up`."""
     revision = REVISIONS[version]
 
     about = ABOUT.get(name) or ABOUT.get((version, name)) or (lambda _: True)

@@ -29,7 +29,7 @@ def test_error_codes_are_all_of_the_schema() -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_error_codes_and_data_satisfy_the_schema(name: str) -> None:
-    """What an error says of itself is what its definition wants."""
+    """The code and data of an error match its definition."""
     raised = ERRORS[name]
     error: dict[str, Any] = {"code": raised.code, "message": raised.message}
     if raised.data is not None:

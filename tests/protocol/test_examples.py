@@ -23,14 +23,14 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = json.loads(
     (Path(__file__).parent / "examples" / "2026-07-28.json").read_text()
 )
 
-#: Parts of a form's schema, which is a free object; errors, which are no values.
+#: Parts of a form's schema, which is a free object; errors, which are not values.
 NOT_VALUES = ("Schema", "Error")
 #: It has no `ttlMs`, and so does not satisfy the schema it comes with.
 FAULTY = "read-resource-result-response"
 
 
 def examples() -> Iterator[tuple[str, Any, Any]]:
-    """Yield each example's definition, what of it is a value, and the type of that."""
+    """Yield each example's definition, the part of it that is a value, and its type."""
     for definition, named in EXAMPLES.items():
         for name, example in named.items():
             if definition.endswith(NOT_VALUES) or name == FAULTY:
@@ -60,7 +60,7 @@ def test_examples_are_read_and_written_again(definition: str, example: Any, type
     """An example is decoded and encoded again without loss."""
     value = msgspec.json.decode(json.dumps(example), type=type_)
 
-    if example.get("isError") is False:  # what its absence means as well
+    if example.get("isError") is False:  # the meaning of its absence, too
         example = {key: member for key, member in example.items() if key != "isError"}
     said = json.loads(msgspec.json.encode(value))
     if isinstance(value, Result):

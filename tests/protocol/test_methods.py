@@ -1,4 +1,4 @@
-"""The tables of methods say what the schemas say."""
+"""The tables of methods agree with the schemas."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ TASKS = ("tasks/get", "tasks/update", "tasks/cancel", "notifications/tasks")
 
 
 def sent(version: str, unions: tuple[str, ...]) -> set[str]:
-    """Return the definitions of what one side sends, but for what is left out."""
+    """Return the definitions that one side sends, without the excluded ones."""
     found = [definitions(version)[union] for union in unions if union in definitions(version)]
     references = [each.get("anyOf", [{"$ref": "/CancelledNotification"}]) for each in found]
     names = {reference["$ref"].rsplit("/")[-1] for each in references for reference in each}
@@ -28,7 +28,7 @@ def sent(version: str, unions: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize("version", REVISIONS)
 def test_methods_are_those_of_the_schema_and_its_senders(version: str) -> None:
-    """Each side may send what the schema lets it, and nothing else."""
+    """Each side may send the methods of the schema, and no others."""
     revision = REVISIONS[version]
     names: Mapping[str, Any] = {
         name: found.name for name in definitions(version) if (found := method(revision, name))
@@ -49,7 +49,7 @@ def test_methods_have_the_params_of_the_schema(version: str) -> None:
     for name, definition in definitions(version).items():
         found = method(REVISIONS[version], name)
         reference = definition.get("properties", {}).get("params", {}).get("$ref", "")
-        # Of all that `roots/list` could carry, 2026-07-28 says it is `_meta`.
+        # Of all possible params of `roots/list`, 2026-07-28 has `_meta` only.
         if found and reference and found.name != "roots/list":
             assert reference.endswith(f"/{found.params.__name__}")
 

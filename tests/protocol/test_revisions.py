@@ -1,4 +1,4 @@
-"""What each revision makes of what it cannot say, and the facts of each."""
+"""Translation of values that a revision cannot express, and the facts of each revision."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_revisions_are_listed_newest_first() -> None:
     ],
 )
 def test_revisions_differ_in_these_facts(fact: str, values: list[object]) -> None:
-    """Newest first; the changelog of each says so."""
+    """Newest first, as in the changelog of each."""
     assert values == [getattr(revision, fact) for revision in REVISIONS.values()]
 
 
@@ -300,7 +300,7 @@ def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestPa
     ],
 )
 def test_revisions_say_what_they_can(said: Any, version: str, becomes: Any) -> None:
-    """What an older revision does not have is left out, or becomes what it has."""
+    """A feature that an older revision lacks is left out, or translated."""
     assert becomes == REVISIONS[version].down(said)
     assert said is LATEST.down(said) is LATEST.up(said)
 
@@ -319,7 +319,7 @@ def test_revisions_say_what_they_can(said: Any, version: str, becomes: Any) -> N
     ],
 )
 def test_revisions_copy_nothing_they_can_say(version: str, value: object) -> None:
-    """What differs in nothing is the same object, up and down."""
+    """A value without differences is the same object, up and down."""
     assert value is REVISIONS[version].down(value) is REVISIONS[version].up(value)
 
 
@@ -356,7 +356,7 @@ def test_revisions_before_2026_do_not_listen_to_what_they_lack() -> None:
 
 
 def test_revisions_of_2025_11_25_send_a_user_to_a_url_with_an_id() -> None:
-    """The id is the same for the same URL, and is gone again in 2026-07-28."""
+    """The id is the same for the same URL, and removed again in 2026-07-28."""
     asked = ElicitRequestParams("Sign in", url="https://a.b/?token=1", mode="url")
     other = ElicitRequestParams("Sign in", url="https://a.b/?token=2", mode="url")
 
@@ -376,7 +376,7 @@ def test_revisions_of_2025_11_25_send_a_user_to_a_url_with_an_id() -> None:
     ],
 )
 def test_revisions_before_2025_11_25_cannot_ask_everything(question: ElicitRequestParams) -> None:
-    """A URL, or a choice of several, has no other form in which it could be asked."""
+    """A URL, or a choice of several values, has no older form."""
     for revision in (V2025_06_18, V2025_03_26, V2024_11_05):
         with pytest.raises(MissingCapability) as refused:
             revision.down(question)

@@ -1,4 +1,4 @@
-"""What all values have in common, and what some of them refuse."""
+"""Common properties of all values, and inputs that some of them reject."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def test_values_have_camel_case_on_the_wire(field: str, name: str) -> None:
 
 
 def test_values_send_no_member_that_is_absent() -> None:
-    """What is None is absent, and so is what is UNSET; null is not."""
+    """None is absent, and so is UNSET; null is not."""
     assert b'{"type":"text","text":"hi"}' == msgspec.json.encode(TextContent("hi"))
     assert b'{"content":[]}' == msgspec.json.encode(CallToolResult([]))
     assert b'{"content":[],"structuredContent":null}' == msgspec.json.encode(
@@ -87,7 +87,7 @@ def test_values_of_a_resource_are_text_or_blob(both: dict[str, Any]) -> None:
     ],
 )
 def test_values_that_ask_ask_one_thing(asked: dict[str, object]) -> None:
-    """A question is a form or a URL, and says so."""
+    """A question is a form or a URL, and is tagged as such."""
     with pytest.raises(msgspec.ValidationError, match="a form has a `requestedSchema`"):
         msgspec.convert({"message": "?", **asked}, ElicitRequestParams)
 

@@ -26,7 +26,7 @@ from tests.support.asgi import TASKS, Client, until
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again, or fails."""
+    """Returns its argument, or fails."""
     if text == "told":
         raise ToolError("out of stock")
     if text == "params":
@@ -39,7 +39,7 @@ async def work(run: Run) -> None: ...
 
 
 class Works(Tool):
-    """Waits for a job, and fails as it is told to."""
+    """Waits for a job, and fails as requested."""
 
     name = "works"
 
@@ -65,7 +65,7 @@ def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_logging_telemetry_writes_one_record_a_request(caplog: Any) -> None:
-    """It has what the request was as attributes, and a message people read."""
+    """The record has the request's fields as attributes, and a readable message."""
     client = Client(serving(), who="ada")
 
     await client.send(client.call("echo", {"text": "hi"}))
@@ -112,7 +112,7 @@ async def test_logging_telemetry_names_the_session_and_not_its_id(caplog: Any) -
 async def test_logging_telemetry_writes_how_a_request_failed(
     text: str, outcome: str, code: int | None, level: int, caplog: Any
 ) -> None:
-    """The level is that of a warning; what it says to the client is not repeated."""
+    """The level is WARNING; the text for the client is not repeated."""
     client = Client(serving())
 
     await client.send(client.call("echo", {"text": text}))
@@ -123,7 +123,7 @@ async def test_logging_telemetry_writes_how_a_request_failed(
 
 
 async def test_logging_telemetry_writes_what_was_rejected_on_one_line(caplog: Any) -> None:
-    """What a client claims cannot break a line of the log, nor make it long."""
+    """Text of a client cannot break a line of the log, nor make it long."""
     client = Client(serving())
     client.session = "x"
 

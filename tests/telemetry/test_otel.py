@@ -35,7 +35,7 @@ PARENT = "00f067aa0ba902b7"
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again, or fails."""
+    """Returns its argument, or fails."""
     match text:
         case "told":
             raise ToolError("out of stock")
@@ -52,7 +52,7 @@ async def echo(text: str) -> str:
 
 @tool
 def in_thread() -> str:
-    """Says which span is the current one in the thread of a hook."""
+    """Returns the current span in the thread of a hook."""
     return f"{trace.get_current_span().get_span_context().span_id:016x}"
 
 
@@ -61,7 +61,7 @@ async def work(run: Run) -> None: ...
 
 
 class Works(Tool):
-    """Waits for a job, and fails as it is told to."""
+    """Waits for a job, and fails as requested."""
 
     name = "works"
 
@@ -155,7 +155,7 @@ async def test_otel_names_sessions_prompts_and_resources(spans: Spans) -> None:
 
 
 async def test_otel_takes_the_parent_from_meta_and_links_the_hosts(spans: Spans) -> None:
-    """SEP-414: the client's span is the parent, whatever HTTP request has carried the message."""
+    """SEP-414: the client's span is the parent, whatever HTTP request carried the message."""
     client = Client(spans.endpoint)
     meta = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1"}
 
@@ -225,7 +225,7 @@ async def test_otel_gives_the_hook_the_baggage(spans: Spans) -> None:
 async def test_otel_tells_how_a_request_failed(
     text: str, status: StatusCode, error: str | None, code: str | None, spans: Spans, caplog: Any
 ) -> None:
-    """A fault of the client's own is told, and is no error of the server."""
+    """An error of the client is recorded, but not as an error of the server."""
     caplog.set_level(logging.CRITICAL)
     client = Client(spans.endpoint)
 
@@ -242,7 +242,7 @@ async def test_otel_tells_how_a_request_failed(
 
 
 async def test_otel_tells_of_an_error_of_the_server(spans: Spans, caplog: Any) -> None:
-    """An internal error is one, and its description is what the client was told."""
+    """An internal error is one; its description is the text that the client got."""
     caplog.set_level(logging.CRITICAL)
 
     @prompt
@@ -261,7 +261,7 @@ async def test_otel_tells_of_an_error_of_the_server(spans: Spans, caplog: Any) -
 
 
 async def test_otel_tells_of_a_call_that_was_cancelled(spans: Spans) -> None:
-    """Its span ends, and says so."""
+    """Its span ends, and has the reason."""
     begun = asyncio.Event()
 
     @tool
@@ -285,7 +285,7 @@ async def test_otel_tells_of_a_call_that_was_cancelled(spans: Spans) -> None:
 
 
 async def test_otel_tells_of_what_was_rejected(spans: Spans) -> None:
-    """By its method if that is one of MCP: what a client makes up names no span."""
+    """By its method if MCP defines it: an arbitrary method must not name a span."""
     client = await Client.begin(spans.endpoint, "2025-11-25")
 
     await client.send(client.call("nothing", id=1))
@@ -304,7 +304,7 @@ async def test_otel_tells_of_what_was_rejected(spans: Spans) -> None:
 
 @pytest.mark.parametrize("text", ["hi", "secret"])
 async def test_otel_makes_a_span_of_a_call_that_is_resumed(spans: Spans, text: str) -> None:
-    """Beside that of its request, with the same parent; what runs around it has no part in it."""
+    """It has the parent of its request; a surrounding span has no part in it."""
     client = Client(spans.endpoint, capabilities=TASKS)
 
     parent = f"00-{TRACE}-{PARENT}-01"

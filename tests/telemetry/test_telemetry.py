@@ -1,4 +1,4 @@
-"""What telemetry hears of requests, and what it costs when it fails."""
+"""The events that telemetry gets, and the effect of a failure in it."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ _heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again."""
+    """Returns its argument."""
     return text
 
 
@@ -53,7 +53,7 @@ async def fail(how: str) -> Any:
 
 
 class Heard(Telemetry):
-    """Writes down what it hears."""
+    """Records its events."""
 
     def __init__(self, name: str = "", log: list[tuple[Any, ...]] | None = None) -> None:
         self.name = name
@@ -91,7 +91,7 @@ def serving(*telemetry: Telemetry, tools: Any = (echo, fail), **options: Any) ->
 
 @pytest.mark.parametrize("version", ALL)
 async def test_telemetry_hears_of_a_request_from_its_beginning_to_its_end(version: str) -> None:
-    """On every revision; several are told, the one that began first ends last."""
+    """On every revision; of several observers, the first to begin is the last to end."""
     log: list[tuple[Any, ...]] = []
     client = await Client.begin(serving(Heard("a", log), Heard("b", log)), version)
 
@@ -116,7 +116,7 @@ async def test_telemetry_hears_of_a_request_from_its_beginning_to_its_end(versio
 async def test_telemetry_hears_how_a_request_failed(
     how: str, kind: str, code: int | None, message: str, raised: type
 ) -> None:
-    """An error, and a result that is one, are told as the client is told of them."""
+    """An error, and a result with `isError`, are reported as the client gets them."""
     heard = Heard()
     client = Client(serving(heard))
 
@@ -128,7 +128,7 @@ async def test_telemetry_hears_how_a_request_failed(
 
 
 async def test_telemetry_gets_the_exception_whose_text_no_client_gets() -> None:
-    """The message is what the client was told, the exception is the hook's own."""
+    """The message is the client's, the exception is the hook's own."""
     heard = Heard()
     client = Client(serving(heard))
 
@@ -140,7 +140,7 @@ async def test_telemetry_gets_the_exception_whose_text_no_client_gets() -> None:
 
 
 async def test_telemetry_hears_of_a_call_whose_client_left() -> None:
-    """A cancelled call has failed, and nobody is told anything."""
+    """A cancelled call has failed; the client gets no message."""
     begun = asyncio.Event()
 
     @tool
@@ -162,7 +162,7 @@ async def test_telemetry_hears_of_a_call_whose_client_left() -> None:
 
 
 async def test_telemetry_hears_of_lists_and_of_what_the_mux_answers_itself() -> None:
-    """A request is one whoever answers it."""
+    """A request counts once, whichever part responds to it."""
     heard = Heard()
     client = await Client.begin(serving(heard), "2025-11-25")
 
@@ -173,7 +173,7 @@ async def test_telemetry_hears_of_lists_and_of_what_the_mux_answers_itself() -> 
 
 
 async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
-    """What it sets when a request begins is there in the hook, `def` ones too, and not after."""
+    """A context variable set at the beginning is visible in each hook, and not after."""
 
     class Sets(Telemetry):
         def request_began(self, request: Request, channel: Channel) -> Any:
@@ -184,13 +184,13 @@ async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
 
     @tool
     async def here() -> str:
-        """Says where it is."""
+        """Returns the context variable."""
         await asyncio.sleep(0)
         return _heard_in.get()
 
     @tool
     def there() -> str:
-        """Says where it is, from a thread."""
+        """Returns the context variable, from a thread."""
         return _heard_in.get()
 
     client = Client(serving(Sets(), tools=[here, there]))
@@ -203,7 +203,7 @@ async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
 
 
 async def test_telemetry_hears_of_what_never_became_a_request() -> None:
-    """A refused head, wrong params, an unknown tool or method, and a body that is no message."""
+    """A rejected head, wrong params, an unknown tool or method, and a malformed body."""
     heard = Heard()
     client = Client(serving(heard))
 
@@ -224,7 +224,7 @@ async def test_telemetry_hears_of_what_never_became_a_request() -> None:
 
 
 async def test_telemetry_hears_of_what_a_session_asks_wrongly() -> None:
-    """Such an answer is no HTTP error, alone or in a batch, and rejected all the same."""
+    """Such a response is not an HTTP error, alone or in a batch, and yet a rejection."""
     heard = Heard()
     client = await Client.begin(serving(heard), "2025-03-26")
 
@@ -239,7 +239,7 @@ async def test_telemetry_hears_of_what_a_session_asks_wrongly() -> None:
 
 
 async def test_telemetry_hears_of_calls_for_which_there_is_no_place() -> None:
-    """What a limit refuses has never begun."""
+    """A request rejected by a limit has never begun."""
     begun, go = asyncio.Event(), asyncio.Event()
 
     class Waits(Tool):
@@ -266,7 +266,7 @@ async def test_telemetry_hears_of_calls_for_which_there_is_no_place() -> None:
 
 
 async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    """The call is answered, and the others hear of it."""
+    """The call is answered, and the other observers get their events."""
 
     class Broken(Telemetry):
         def request_began(self, request: Request, channel: Channel) -> Any:
@@ -292,7 +292,7 @@ async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureF
 
 
 async def test_telemetry_may_be_silent() -> None:
-    """One that overrides nothing hears everything and does nothing."""
+    """The base class accepts every event and does nothing."""
     client = Client(serving(Telemetry()))
 
     await client.send(client.call("echo", {"text": "hi"}))
@@ -329,7 +329,7 @@ _end: asyncio.Event
 
 
 class Long(Tool):
-    """Waits for a job, then for a future; fails where it is told to. Or asks."""
+    """Waits for a job, then for a future; fails as requested. Or asks."""
 
     name = "long"
     max_hold = 0.02
@@ -371,7 +371,7 @@ async def test_telemetry_hears_of_a_call_that_its_task_waits_elsewhere() -> None
 
 
 async def test_telemetry_hears_what_the_client_of_a_held_over_call_is_told() -> None:
-    """That is a result which says `isError`; how the call ends is told as it is resumed."""
+    """A result with `isError`; the end of the call is reported when it is resumed."""
     app = serving(heard := Heard(), tools=[Long()])
     client = Client(app)
 
@@ -387,7 +387,7 @@ async def test_telemetry_hears_what_the_client_of_a_held_over_call_is_told() -> 
 
 @pytest.mark.parametrize("how", ["ends", "asks again", "fails", "waits"])
 async def test_telemetry_hears_of_a_call_that_is_resumed(how: str) -> None:
-    """Once it has gone on, with what came of that."""
+    """Once it has continued, with its outcome."""
     app = serving(heard := Heard(), Heard(), tools=[long := Long()])
     client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
     _end.set()

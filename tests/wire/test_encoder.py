@@ -1,4 +1,4 @@
-"""What a server says, in the words of each revision."""
+"""Messages of a server, in the form of each revision."""
 
 import json
 from typing import Any
@@ -65,7 +65,7 @@ def valid(revision: Revision, definition: str, value: Any) -> None:
 
 @every_revision
 def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> None:
-    """The result of a call is what each revision's schema wants, and says the text."""
+    """The result of a call satisfies each revision's schema and contains the text."""
     result = said(revision, CALLED)
 
     valid(revision, "CallToolResult", result)
@@ -75,7 +75,7 @@ def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> No
 
 @every_revision
 def test_encoder_list_of_tools_satisfies_the_schema(revision: Revision) -> None:
-    """A list is what each revision's schema wants; how long to keep it is said since 2026-07-28."""
+    """A list satisfies each revision's schema; cache hints exist since 2026-07-28."""
     result = said(revision, LISTED)
 
     valid(revision, "ListToolsResult", result)
@@ -118,7 +118,7 @@ def test_encoder_input_required_result_says_its_type() -> None:
 
 @every_revision
 def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
-    """What a handler puts into `_meta` stays, beside the server's name where that is said."""
+    """`_meta` of a handler is kept, beside the server's name where the revision has it."""
     value = CallToolResult(content=[], meta={"com.example/trace": 7})
 
     meta = said(revision, value)["_meta"]
@@ -129,7 +129,7 @@ def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
 
 
 def test_encoder_result_may_have_an_empty_meta() -> None:
-    """An empty `_meta` is no reason to leave the server's name out."""
+    """An empty `_meta` still gets the server's name."""
     assert {SERVER_INFO: INFO} == said(LATEST, Result(meta={}))["_meta"]
 
 
@@ -202,7 +202,7 @@ def test_encoder_unsupported_version_says_what_is_supported() -> None:
 
 @every_revision
 def test_encoder_notification_satisfies_the_schema(revision: Revision) -> None:
-    """A notification is said in the words of the revision: 2024-11-05 has no message in it."""
+    """A notification has the form of the revision: 2024-11-05 has no message in progress."""
     params = ProgressNotificationParams(progress_token=1, progress=0.5, message="half")
 
     notification = json.loads(ENCODER.notification(revision, "notifications/progress", params))
@@ -213,7 +213,7 @@ def test_encoder_notification_satisfies_the_schema(revision: Revision) -> None:
 
 @every_revision
 def test_encoder_notification_may_have_no_params(revision: Revision) -> None:
-    """A notification that says all with its name has no params."""
+    """A notification without params has no `params`."""
     method = "notifications/tools/list_changed"
 
     assert {"jsonrpc": "2.0", "method": method} == json.loads(

@@ -1,4 +1,4 @@
-"""HTTP heads: who may call, and what a client takes."""
+"""HTTP heads: the allowed callers, and the accepted media types."""
 
 import re
 from typing import Any
@@ -47,7 +47,7 @@ def status_of(*headers: tuple[str, str], **options: Any) -> int:
         ("http://[::1]:6274", LOCAL, [], 200),
         ("http://[::1]", "::1", [], 200),
         ("http://localhost:3000", "::ffff:127.0.0.1", [], 200),
-        # It is not from elsewhere: anybody's machine has such origins.
+        # Not a remote origin: any machine has such origins.
         ("http://localhost:3000", REMOTE, [], 403),
         ("http://localhost:3000", None, [], 403),
         ("http://localhost:3000", "testclient", [], 403),
@@ -68,7 +68,7 @@ def status_of(*headers: tuple[str, str], **options: Any) -> int:
         ("", LOCAL, [], 403),
         ("null", LOCAL, [], 403),
         ("null", REMOTE, [], 403),
-        # What is listed is allowed, from anywhere, letter by letter.
+        # A listed origin is allowed, from any host, if it is equal.
         ("https://app.example.com", REMOTE, ["https://app.example.com"], 200),
         ("https://APP.example.com", REMOTE, ["https://app.EXAMPLE.com"], 200),
         ("http://app.example.com", REMOTE, ["https://app.example.com"], 403),
@@ -103,7 +103,7 @@ def test_http_origin_must_be_known(
         ("[::1]", "::1", None, 200),
         ("[::1]:8000", "::1", None, 200),
         ("[::ffff:127.0.0.1]:8000", "::ffff:127.0.0.1", None, 200),
-        # ... and for no name that somebody's DNS makes point here.
+        # ... and for no name that a foreign DNS points here.
         ("evil.example", LOCAL, None, 421),
         ("evil.example:8000", "::1", None, 421),
         ("evil.example:8000", "::ffff:127.0.0.1", None, 421),
@@ -115,7 +115,7 @@ def test_http_origin_must_be_known(
         ("192.168.1.5:8000", LOCAL, None, 421),
         ("", LOCAL, None, 421),
         (None, LOCAL, None, 421),
-        # Elsewhere a server cannot know its names unless it is told.
+        # Beyond loopback, a server's names must be configured.
         ("evil.example", REMOTE, None, 200),
         (None, REMOTE, None, 200),
         ("evil.example", None, None, 200),
@@ -153,14 +153,14 @@ def test_http_origin_must_be_known(
 def test_http_host_must_be_a_name_of_this_server(
     host: str | None, peer: str | None, allowed: list[str] | None, status: int
 ) -> None:
-    """A page that rebinds its name to this machine is told so by `Host` (421, RFC 9110)."""
+    """A page that rebinds its name to this machine gets 421 because of `Host` (RFC 9110)."""
     headers = [] if host is None else [("host", host)]
 
     assert status == status_of(*headers, peer=peer, security=Security(allowed_hosts=allowed))
 
 
 def test_http_refusal_names_the_value_and_the_setting() -> None:
-    """Whoever is refused reads what to change."""
+    """The body of a rejection names the setting to change."""
     with pytest.raises(HttpRejected, match=r"https://a\.example.*allowed_origins"):
         admitted(("origin", "https://a.example"))
     with pytest.raises(HttpRejected, match=r"a\.example.*allowed_hosts"):
@@ -226,7 +226,7 @@ def test_http_header_that_is_a_list_may_come_in_parts() -> None:
 
 
 def test_http_blanks_around_a_value_do_not_count() -> None:
-    """RFC 9110, 5.5: they are no part of the value, though not every server takes them off."""
+    """RFC 9110, 5.5: they do not belong to the value, though not every server strips them."""
     for host in (" localhost\t", "localhost"):
         admitted(("host", host), ("origin", f" http://{host.strip()} "), peer=LOCAL)
     with pytest.raises(HttpRejected):
@@ -317,7 +317,7 @@ def test_http_page_may_read_what_a_client_needs() -> None:
 
 
 def test_http_preflight_allows_what_any_revision_sends() -> None:
-    """The methods and headers of all revisions are allowed, of parameters those asked for."""
+    """The methods and headers of all revisions are allowed; of `Mcp-Param-*`, those requested."""
     asked = b"Content-Type, Mcp-Param-Region,mcp-param-Zone_1 , x-mcp-param-a, x-other, mcp-param-"
     headers = dict(
         preflight_headers({b"access-control-request-headers": asked}, b"https://a.example")
@@ -342,7 +342,7 @@ def test_http_preflight_allows_what_any_revision_sends() -> None:
 
 
 def test_http_preflight_repeats_header_names_only() -> None:
-    """What is no header name is not said back."""
+    """Text that is not a header name is not echoed."""
     asked = b"mcp-param-a b, mcp-param-\xff, mcp-param-a:b"
 
     headers = dict(preflight_headers({b"access-control-request-headers": asked}, b"null"))

@@ -1,4 +1,4 @@
-"""JSON-RPC messages: what is one, what is none, and how ours are written."""
+"""JSON-RPC messages: valid and invalid ones, and the encoding of ours."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_jsonrpc_request_is_read_as_it_was_written(
 
 @given(st.text(), st.none() | objects)
 def test_jsonrpc_notification_reads_back(method: str, params: dict[str, Any] | None) -> None:
-    """What `encode_notification` writes has a method, the params, and no id."""
+    """The output of `encode_notification` has a method, the params, and no id."""
     message = one(jsonrpc.encode_notification(method, params))
 
     assert not message.is_request
@@ -66,7 +66,7 @@ def test_jsonrpc_notification_reads_back(method: str, params: dict[str, Any] | N
 
 @given(ids, values)
 def test_jsonrpc_response_reads_back(id: int | str, result: Any) -> None:
-    """What `encode_response` writes is the result of that request."""
+    """The output of `encode_response` is the result of that request."""
     message = one(jsonrpc.encode_response(id, msgspec.json.encode(result)))
 
     assert message.is_response
@@ -77,7 +77,7 @@ def test_jsonrpc_response_reads_back(id: int | str, result: Any) -> None:
 
 @given(st.none() | ids, st.text(), values)
 def test_jsonrpc_error_reads_back(id: int | str | None, text: str, data: Any) -> None:
-    """What `encode_error` writes is the error of that request, or of none that is known."""
+    """The output of `encode_error` is the error of that request, or has no id."""
     message = one(jsonrpc.encode_error(id, McpError(text, data, code=-32603)))
 
     assert message.is_response
@@ -191,7 +191,7 @@ def test_jsonrpc_text_that_is_not_json_is_a_parse_error(body: bytes) -> None:
     ],
 )
 def test_jsonrpc_json_that_is_no_message_is_an_invalid_request(body: bytes) -> None:
-    """What is JSON but neither request, notification nor response is refused as such."""
+    """JSON that is neither request, notification nor response is rejected as such."""
     with pytest.raises(InvalidRequest) as caught:
         jsonrpc.decode(body)
 
@@ -311,7 +311,7 @@ def within(inside: bytes) -> bytes:
 
 @pytest.mark.parametrize("inside", [b"[]", b"{}", b'[{"a":[]}]', b'["[[[[{{{{"]'])
 def test_jsonrpc_containers_are_counted(inside: bytes) -> None:
-    """Each object and array counts, whatever strings hold; the limit itself is allowed."""
+    """Each object and array counts, brackets in strings do not; the limit itself is allowed."""
     times = 700  # so much that strings are cut at the border of two pieces
     body = within(b",".join([b'"' + b"[" * 1000 + b'"', *([inside] * times)]))
     count = 2 + times * msgspec.json.encode(msgspec.json.decode(inside, type=Any)).replace(
@@ -348,7 +348,7 @@ def test_jsonrpc_batch_has_a_bound(member: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"[", b"[1,", b"[1}", b"[1] 2"])
 def test_jsonrpc_batch_with_a_bound_is_json(body: bytes) -> None:
-    """What is no JSON is no batch."""
+    """Text that is not JSON is not a batch."""
     with pytest.raises(ParseError, match="not JSON"):
         jsonrpc.decode(body, batch=3)
 
@@ -379,7 +379,7 @@ def test_jsonrpc_error_data_is_left_out_when_there_is_none() -> None:
 
 @pytest.mark.parametrize("id", [2**63, -(2**63) - 1, 10**20])
 def test_jsonrpc_id_beyond_64_bits_is_rejected(id: int) -> None:
-    """What is kept with a call could not hold it, and the call would fail later."""
+    """A stored call could not contain it, and would fail later."""
     with pytest.raises(InvalidRequest, match=r"\$\.id"):
         jsonrpc.decode(b'{"jsonrpc":"2.0","id":%d,"method":"a"}' % id)
     assert jsonrpc.id_of(b'{"id":%d}' % id) is None

@@ -31,7 +31,7 @@ values = st.recursive(
 def test_lines_messages_are_read_as_they_were_written(
     said: list[object], data: st.DataObject
 ) -> None:
-    """What `frame` writes comes back whole, wherever the chunks are cut."""
+    """The output of `frame` is restored, wherever the chunks are split."""
     stream = b"".join(frame(msgspec.json.encode(each)) for each in said)
 
     got = read(*data.draw(cut(stream)), most=1_000_000)
@@ -41,7 +41,7 @@ def test_lines_messages_are_read_as_they_were_written(
 
 @given(st.lists(st.sampled_from(b"ab \r\n\xff")).map(bytes), st.data())
 def test_lines_do_not_depend_on_how_the_stream_is_cut(stream: bytes, data: st.DataObject) -> None:
-    """What a stream says is the same in one piece, in some, and byte by byte."""
+    """The messages do not depend on how the stream is split into chunks."""
     whole = read(stream, most=4)
 
     assert whole == read(*data.draw(cut(stream)), most=4)
@@ -66,7 +66,7 @@ def test_lines_end_in_a_line_feed(stream: bytes, expected: list[bytes]) -> None:
 
 @pytest.mark.parametrize("body", [b'{"a":\n1}', b'{\r\n"a": 1\r}'])
 def test_lines_frame_puts_a_message_on_one_line(body: bytes) -> None:
-    """JSON that somebody else wrote may hold line ends; they become blanks."""
+    """Foreign JSON may contain line breaks; they become blanks."""
     (line,) = read(frame(body))
 
     assert {"a": 1} == msgspec.json.decode(line)  # type: ignore[arg-type]

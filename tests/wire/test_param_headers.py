@@ -46,7 +46,7 @@ def wrapped(raw: bytes) -> bytes:
     ],
 )
 def test_mirror_encodes_as_the_specification_shows(value: str, header: str) -> None:
-    """The table of "Value Encoding", and what it leaves to the text."""
+    """The table of "Value Encoding", and cases that the text leaves open."""
     assert header == encode_value(value)
     assert value == decode_value("Mcp-Name", header.encode("ascii"))
 
@@ -97,7 +97,7 @@ def test_mirror_refuses_characters_a_header_must_not_have(raw: bytes) -> None:
     "literal", ["SGVsbG8=", "=?base64?SGVsbG8=", "SGVsbG8=?=", "=?Base64?SGVsbG8=?=", "=?base64?="]
 )
 def test_mirror_takes_what_only_looks_encoded_as_it_is(literal: str) -> None:
-    """The markers are whole, in lower case and at both ends, or they are none."""
+    """The markers are complete, in lower case and at both ends; otherwise it is plain text."""
     assert literal == decode_value("Mcp-Name", literal.encode("ascii"))
 
 
@@ -108,7 +108,7 @@ def test_mirror_markers_may_hold_nothing() -> None:
 
 @pytest.mark.parametrize("raw", [b"  add", b"add\t ", b" =?base64?YWRk?=\t"])
 def test_mirror_ignores_blanks_around_a_value(raw: bytes) -> None:
-    """Blanks around a field value are no part of it, whether the server takes them off or not."""
+    """Blanks around a field value do not belong to it, whether the server strips them or not."""
     check_name({b"mcp-name": raw}, "add")
 
 
@@ -135,7 +135,7 @@ def test_mirror_method_is_never_encoded() -> None:
 
 @pytest.mark.parametrize(("name", "header"), TABLE)
 def test_mirror_name_is_decoded_before_it_is_compared(name: str, header: str) -> None:
-    """ "Server Validation": an encoded name stands for what it encodes."""
+    """ "Server Validation": an encoded name represents its decoded form."""
     check_name({b"mcp-name": header.encode("ascii")}, name)
 
     with pytest.raises(HeaderMismatch, match=r"Mcp-Name header value .* does not match"):
@@ -209,7 +209,7 @@ def test_mirror_argument_that_agrees_passes(value: Any, header: bytes) -> None:
     ],
 )
 def test_mirror_argument_that_differs_is_refused(value: Any, header: bytes) -> None:
-    """What a header says is what the body says, or the call is refused."""
+    """A header must match the body, or the call is rejected."""
     with pytest.raises(HeaderMismatch, match="Mcp-Param-Region does not match the body value"):
         check_params({b"mcp-param-region": header}, [REGION], {"region": value})
 
@@ -243,7 +243,7 @@ def test_mirror_argument_is_found_at_its_path() -> None:
 
 
 def test_mirror_checks_every_rule_and_no_other_header() -> None:
-    """Each annotated argument is checked; headers nobody asked for are ignored."""
+    """Each annotated argument is checked; other headers are ignored."""
     zone = HeaderRule(b"mcp-param-zone", ("zone",), "integer")
     headers = {b"mcp-param-region": b"a", b"mcp-param-zone": b"1", b"mcp-param-else": b"x"}
 

@@ -1,4 +1,4 @@
-"""Server-sent events as they are written; what reads them is tested in test_sse_reader.py."""
+"""Encoding of server-sent events; test_sse_reader.py tests the reader."""
 
 import msgspec
 import pytest
@@ -9,7 +9,7 @@ from genmcp.wire.sse import Event, EventReader
 
 @pytest.mark.parametrize("data", ['{"a":\n1}', '{\r\n"a": 1\r}', '[\n\n"\\n"\n]'])
 def test_sse_json_of_several_lines_stays_one_event(data: str) -> None:
-    """JSON that somebody else wrote may hold line breaks; they do not end the event."""
+    """Foreign JSON may contain line breaks; they do not end the event."""
     (event,) = EventReader().feed(sse.event(data.encode()))
 
     assert isinstance(event, Event)
@@ -25,7 +25,7 @@ def test_sse_prime_is_an_event_that_carries_an_id_only() -> None:
 
 
 def test_sse_retry_and_comment_are_no_events() -> None:
-    """They say when to come back, and that the server is there."""
+    """They give the retry delay, and keep the connection open."""
     reader = EventReader()
 
     assert [] == reader.feed(sse.retry(70) + sse.COMMENT)

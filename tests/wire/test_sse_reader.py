@@ -8,7 +8,7 @@ from genmcp.wire import sse
 from genmcp.wire.lines import OversizedMessage
 from genmcp.wire.sse import Event, EventReader
 
-# Surrogates are no text, and a line break is the format's own.
+# Surrogates are not text, and a line break belongs to the format.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
 ids = texts.filter(lambda id: "\0" not in id)
 
@@ -45,7 +45,7 @@ def test_sse_reader_reads_what_the_server_writes(
 def test_sse_reader_does_not_depend_on_how_the_stream_is_cut(
     stream: bytes, data: st.DataObject
 ) -> None:
-    """What a stream says is the same in one piece, in some, and byte by byte."""
+    """The events do not depend on how the stream is split into chunks."""
     whole = events(stream, most=3)
 
     assert whole == events(*data.draw(cut(stream)), most=3)
