@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, Literal, is_typeddict
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
@@ -232,9 +232,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         if self.validates:
             request = await self._validated(request, arguments, channel)
         else:
-            # A replaced request would be one more object for every call. Nobody else has the
-            # arguments of a request whose hooks have not begun.
-            force_setattr(request, "arguments", arguments)
+            # The transport, telemetry and middleware keep the request as it was received.
+            request = replace(request, arguments=arguments)
         channel.request = request
         if self.is_async:
             value = await self.provider.call(request, channel)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """A request as everything above the wire sees it, whatever revision it came in."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Generic, Literal
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
@@ -59,6 +59,10 @@ class ClientInfo(msgspec.Struct, frozen=True):
     capabilities: ClientCapabilities = _NO_CAPABILITIES
 
 
+#: The decoded arguments: only the component knows their type, and its hooks must type-check.
+Arguments: TypeAlias = Any
+
+
 class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules of a request depend on in the tool, resource or prompt that it names.
 
@@ -97,7 +101,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     session: str | None = None
     route: RouteFacts | None = None
     raw: bytes | msgspec.Raw = b""
-    arguments: Any = None
+    arguments: Arguments = None
     param_headers: Mapping[bytes, bytes] | None = None
 
     @property
