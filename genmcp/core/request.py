@@ -1,7 +1,7 @@
 """A request as everything above the wire sees it, whatever revision it came in."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeAlias
+from typing import Any, Final, Generic, Literal, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
