@@ -17,7 +17,6 @@ from genmcp import (
     Limits,
     Mux,
     Run,
-    Storage,
     Suite,
     Tool,
     ToolRequest,
@@ -103,6 +102,12 @@ limits = Limits(
 suite = Suite(name="benchmark", version="1", tools=[Inline, Continued, Stamped, Wait, Release])
 # A server that leaves jobs to its workers serves a queue that has none.
 queues = ("none",) if "ONLY_SERVES" in os.environ else ("default",)
-store = Storage(store=os.environ.get("GENMCP_STORE", "memory://"), jobs=JobOptions(queues=queues))
-mux = Mux(suite, secret="for this benchmark only", limits=limits, store=store)
+store = os.environ.get("GENMCP_STORE", "memory://")
+mux = Mux(
+    suite,
+    secret="for this benchmark only",
+    limits=limits,
+    store=store,
+    jobs=JobOptions(queues=queues),
+)
 app = Endpoint(mux)

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from example_app.database import Database
 from example_app.pages import PAGES
 from example_app.seed import fill
-from example_app.settings import secret_for, storage_for
+from example_app.settings import secret_for, store_for
 from example_app.suite import suite
 from example_app.workshop import Workshop
-from genmcp import Endpoint, Mux
+from genmcp import Endpoint, JobOptions, Mux
 
 __all__ = ["create_app"]
 
@@ -34,7 +34,13 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
     # What every tool finds in channel.assigns: the workshop, and the user who asks. The user goes
     # along where a call is kept, for its end comes without a request.
     mux = Mux(
-        suite, assigns={"workshop": workshop}, store=storage_for(path), secret=secret_for(path)
+        suite,
+        assigns={"workshop": workshop},
+        store=store_for(path),
+        # Seconds without a heartbeat after which another process resumes a job. Shorter than the
+        # default of 30, so that a crash is quick to try out.
+        jobs=JobOptions(lease=3),
+        secret=secret_for(path),
     )
     endpoint = Endpoint(mux, copy_assigns=["user"], keep_assigns=["user"])
 

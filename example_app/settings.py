@@ -9,18 +9,13 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from genmcp import JobOptions, Storage
-
-__all__ = ["secret_for", "storage_for"]
+__all__ = ["secret_for", "store_for"]
 
 
-def storage_for(database: Path) -> Storage:
-    """Return where calls are kept: GENMCP_STORE, or else a SQLite file beside *database*."""
+def store_for(database: Path) -> str:
+    """Return the URL of the store: GENMCP_STORE, or else a SQLite file beside *database*."""
     beside = f"sqlite:///{database.with_suffix('.calls.db')}"
-    # After a crash another process waits this long before it takes a job over. Short, for those
-    # who try that; the default of 30 seconds forgives a machine that stands still for a moment.
-    jobs = JobOptions(lease=3)
-    return Storage(store=os.environ.get("GENMCP_STORE") or beside, jobs=jobs)
+    return os.environ.get("GENMCP_STORE") or beside
 
 
 def secret_for(database: Path) -> str:

@@ -7,7 +7,7 @@ from example_app.tools.minimums import ReviewMinimums
 from example_app.tools.orders import PlanOrders
 from example_app.tools.parts import SearchParts, WithdrawPart
 from example_app.tools.repairs import close_repair, list_repairs, open_repair, repair_sheet
-from genmcp import About, Suite
+from genmcp import Suite
 
 __all__ = ["suite"]
 
@@ -27,11 +27,9 @@ suite = Suite(
     ],
     resources=[RepairSheets],
     prompts=[CustomerLetter],
-    about=About(
-        title="Bicycle workshop",
-        instructions=(
-            "The parts store of a bicycle workshop. Find parts with search_parts. A part is taken "
-            "for a repair: open one first if there is none. Prices and costs are in euro cents."
-        ),
+    title="Bicycle workshop",
+    instructions=(
+        "The parts store of a bicycle workshop. Find parts with search_parts. A part is taken "
+        "for a repair: open one first if there is none. Prices and costs are in euro cents."
     ),
 )

@@ -32,7 +32,6 @@ from genmcp.errors import (
 from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
-from genmcp.mux.storage import Storage
 from genmcp.mux.telemetry import Telemetry
 from genmcp.prompt.prompt import Prompt, PromptRepo, assistant, user
 from genmcp.prompt.template import PromptTemplate
@@ -52,7 +51,7 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.subscription import ChangeNotifier
 from genmcp.suite.providers import Provider
-from genmcp.suite.suite import About, Suite
+from genmcp.suite.suite import Suite
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
@@ -113,7 +112,6 @@ else:
 
 
 __all__ = [
-    "About",
     "Accepted",
     "AlreadyRegistered",
     "Annotations",
@@ -201,7 +199,6 @@ __all__ = [
     "ServerError",
     "SessionRegistries",
     "StdioOptions",
-    "Storage",
     "Store",
     "Suite",
     "SyncClient",

@@ -38,7 +38,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
-from genmcp.suite.suite import About, Suite
+from genmcp.suite.suite import Suite
 from genmcp.tool import Tool, ToolRoute
 
 __all__ = ["Broken", "Changes", "Component", "Found", "Kind", "reload", "scan", "suite"]
@@ -161,7 +161,12 @@ class Changes(msgspec.Struct, frozen=True, eq=False):
 
 
 def suite(
-    where: str | Path | ModuleType, *, name: str, version: str, about: About | None = None
+    where: str | Path | ModuleType,
+    *,
+    name: str,
+    version: str,
+    title: str | None = None,
+    instructions: str | None = None,
 ) -> Suite:
     """Return a suite of what `scan` finds at *where*.
 
@@ -171,7 +176,7 @@ def suite(
     found = scan(where)
     offered = {"tools": found.tools, "resources": found.resources, "prompts": found.prompts}
     given: dict[str, Any] = {kind: values for kind, values in offered.items() if values}
-    return Suite(name=name, version=version, about=about, **given)
+    return Suite(name=name, version=version, title=title, instructions=instructions, **given)
 
 
 def scan(where: str | Path | ModuleType) -> Found:

@@ -17,7 +17,6 @@ import genmcp
 LATER = vars(genmcp)["_LATER"]
 
 PUBLIC = [
-    "About",
     "Accepted",
     "AlreadyRegistered",
     "Annotations",
@@ -105,7 +104,6 @@ PUBLIC = [
     "ServerError",
     "SessionRegistries",
     "StdioOptions",
-    "Storage",
     "Store",
     "Suite",
     "SyncClient",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import About, Channel, ConfigurationError, Continue, Suite, Tool, ToolError, ToolRequest
+from genmcp import Channel, ConfigurationError, Continue, Suite, Tool, ToolError, ToolRequest
 from genmcp.core.request import Request
 from genmcp.protocol.value import Result
 from genmcp.server import Middleware
@@ -114,7 +114,7 @@ async def test_server_wrapper_hears_of_failures() -> None:
 
 async def test_server_wrapper_says_what_the_inner_one_says() -> None:
     """Name, version, capabilities, instructions: all of them are the inner server's."""
-    outer = Middleware(Suite(name="calculator", version="1.0", about=About(instructions="Add.")))
+    outer = Middleware(Suite(name="calculator", version="1.0", instructions="Add."))
 
     async with speak(outer, "2025-11-25") as client:
         result = (await client.initialize()).result

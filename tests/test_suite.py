@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from genmcp import (
-    About,
     Channel,
     ConfigurationError,
     Resource,
@@ -40,13 +39,13 @@ class Needy(Echo):
         self.city = city
 
 
-ABOUT = About(
-    title="The Test",
-    description="Tests.",
-    instructions="Call echo first.",
-    website_url="https://example.com",
-    icons=[Icon("https://example.com/i.png")],
-)
+ABOUT: dict[str, Any] = {
+    "title": "The Test",
+    "description": "Tests.",
+    "instructions": "Call echo first.",
+    "website_url": "https://example.com",
+    "icons": [Icon("https://example.com/i.png")],
+}
 
 
 async def test_suite_takes_classes_instances_and_functions() -> None:
@@ -73,11 +72,10 @@ async def test_suite_may_be_empty() -> None:
         ({"name": None}, "Suite: name must be a text, not None"),
         ({"version": " "}, "Suite: version must be a text, not ' '"),
         ({"version": 1}, "Suite: version must be a text, not 1"),
-        ({"about": {"title": "x"}}, "Suite: about must be an About, not {'title': 'x'}"),
-        ({"about": About(title=" ")}, "About.title is blank"),
-        ({"about": About(title=5)}, "About.title must be a text, not 5"),  # type: ignore[arg-type]
-        ({"about": About(instructions="")}, "About.instructions is blank"),
-        ({"about": About(icons=["x"])}, "About.icons must be a list of Icon, not of 'x'"),  # type: ignore[list-item]
+        ({"title": " "}, "Suite.title is blank"),
+        ({"title": 5}, "Suite.title must be a text, not 5"),
+        ({"instructions": ""}, "Suite.instructions is blank"),
+        ({"icons": ["x"]}, "Suite.icons must be a list of Icon, not of 'x'"),
         ({"tools": Echo}, "Suite: tools must be a list of tools, not <class"),
         ({"tools": None}, "Suite: tools must be a list of tools, not None"),
         ({"tools": ["echo"]}, "'echo' is not a tool: give a Tool class, an instance, or"),
@@ -90,7 +88,7 @@ async def test_suite_may_be_empty() -> None:
         ({"resources": [Echo]}, "<class 'tests.test_suite.Echo'> is not a resource"),
         ({"prompts": None}, "Suite: prompts must be a list of prompts, not None"),
         ({"prompts": [Echo]}, "<class 'tests.test_suite.Echo'> is not a prompt"),
-        ({"extensions": [Echo]}, "<class 'tests.test_suite.Echo'> is not a Provider"),
+        ({"providers": [Echo]}, "<class 'tests.test_suite.Echo'> is not a Provider"),
         ({"page_size": 0}, "Suite: page_size must be 1 or more, not 0"),
         ({"page_size": True}, "Suite: page_size must be 1 or more, not True"),
     ],
@@ -104,7 +102,7 @@ def test_suite_refuses_what_is_wrong(options: dict[str, Any], said: str) -> None
 @pytest.mark.parametrize("version", VERSIONS[:-1])
 async def test_suite_introduces_itself_in_the_handshake(version: str) -> None:
     """`initialize` says what the revision can say of the server."""
-    suite = Suite(name="test", version="1.2", about=ABOUT)
+    suite = Suite(name="test", version="1.2", **ABOUT)
 
     async with speak(suite, version) as client:
         result = (await client.initialize()).result
@@ -127,7 +125,7 @@ async def test_suite_introduces_itself_in_the_handshake(version: str) -> None:
 
 async def test_suite_introduces_itself_in_every_result() -> None:
     """2026-07-28: `server/discover`, and `serverInfo` in the `_meta` of each result."""
-    suite = Suite(name="test", version="1.2", about=ABOUT, tools=[Echo])
+    suite = Suite(name="test", version="1.2", **ABOUT, tools=[Echo])
 
     async with speak(suite) as client:
         discovered = (await client.request("server/discover", {})).result
@@ -145,7 +143,7 @@ async def test_suite_introduces_itself_in_every_result() -> None:
 
 
 async def test_suite_says_nothing_it_was_not_told() -> None:
-    """Without About there are a name and a version."""
+    """Without metadata there are a name and a version."""
     async with speak(Suite(name="test", version="1"), "2025-11-25") as client:
         result = (await client.initialize()).result
 

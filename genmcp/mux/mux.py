@@ -47,17 +47,19 @@ from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
 from genmcp.mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp.mux.sinks import Services
-from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
+from genmcp.stores import open_store
+from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.subscription import ChangeNotifier
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalStatus
+from genmcp.tasks.engine import Engine, LocalEngine
+from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import LogThrottle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import printable
@@ -67,6 +69,7 @@ __all__ = ["PARKED", "Answer", "Mux", "error_of", "mux_of"]
 logger = logging.getLogger("genmcp")
 
 SECRET_VARIABLE: Final = "GENMCP_SECRET"
+_STORE_VARIABLE: Final = "GENMCP_STORE"
 
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
@@ -94,13 +97,21 @@ PARKED: Final = Answer(None)
 class Mux:
     """Routes the requests of any number of transports to one server, and keeps its state.
 
-    server: what answers. secret: what seals session ids and the like: one, or several to rotate
-    (the first seals, all open); default: the environment's `GENMCP_SECRET`, else a random one,
-    which is fine for one process. store: where what must be kept is kept: a Store, its URL
-    (`sqlite:///jobs.db`), or a Storage; default: the environment's `GENMCP_STORE`, else in memory.
-    limits: every bound. assigns: initial values of `channel.assigns`. audience: what sealed values
-    are bound to; default: the server's name. Muxes that share a secret, and should reject each
-    other's values, need different ones. telemetry: one or several observers of requests.
+    Args:
+        server: the server, such as a `Suite`.
+        secret: the secret, at least 16 bytes, that seals session ids, cursors and the states of
+            requests. Several rotate: the first seals, all of them open. Default: the environment
+            variable `GENMCP_SECRET`, else a random one, which is enough for one process.
+        store: where tasks, sessions and event streams are stored: a `Store`, or its URL
+            (`sqlite:///jobs.db`). Default: the environment variable `GENMCP_STORE`, else memory.
+        engine: delivers jobs to workers. Default: that of the store.
+        jobs: how this process runs jobs.
+        external: the queues of other systems that an `ExternalJob` may name.
+        limits: the bounds of requests, streams and results.
+        assigns: initial values of `channel.assigns`.
+        audience: the name that sealed values are bound to; default: that of the server. Muxes that
+            share a secret, and should reject each other's values, need different ones.
+        telemetry: one or several observers of requests.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -111,7 +122,10 @@ class Mux:
         server: Server,
         *,
         secret: str | bytes | Sequence[str | bytes] | None = None,
-        store: Store | str | Storage | None = None,
+        store: Store | str | None = None,
+        engine: Engine | None = None,
+        jobs: JobOptions | None = None,
+        external: Sequence[ExternalQueue] = (),
         limits: Limits | None = None,
         assigns: Mapping[str, Any] | None = None,
         audience: str | None = None,
@@ -121,8 +135,8 @@ class Mux:
         self.find = server.find
         self.limits = bounds = limits or Limits()
         self.longest_name = self.limits.max_uri_bytes
-        storage, self._closes_store = storage_of(store)
-        self.store, engine = storage.opened()
+        self.store, self._closes_store = _store(store)
+        jobs = jobs or JobOptions()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
@@ -153,9 +167,9 @@ class Mux:
         )
         self.observers = Observers(telemetry)
         self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
-        self._make_tasks(seal, engine, storage, audience)
+        self._make_tasks(seal, _engine(engine, self.store), jobs, external, audience)
         heartbeats = self.tasks.service.heartbeats
-        look = min(_LOOK, storage.jobs.lease / 3)
+        look = min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look)
         self.builtin = BuiltinMethods(
             server, self.sessions, self.listeners, self.tasks, self.encoder, bounds, self.owners
@@ -164,7 +178,14 @@ class Mux:
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
 
-    def _make_tasks(self, seal: Seal, engine: Engine, storage: Storage, audience: str) -> None:
+    def _make_tasks(
+        self,
+        seal: Seal,
+        engine: Engine,
+        jobs: JobOptions,
+        external: Sequence[ExternalQueue],
+        audience: str,
+    ) -> None:
         self.services = services = Services(
             server=self.server,
             store=self.store,
@@ -182,7 +203,8 @@ class Mux:
         self.tasks = Tasks(
             services,
             engine,
-            storage,
+            jobs,
+            external,
             audience,
             # A task is resumed by what is made with the tasks.
             resume=lambda task, call, outcome: self.resumption.resume(task, call, outcome),
@@ -373,6 +395,24 @@ def _checked(server: Server) -> Server:
             "a RegistryEndpoint serves each server of a registry as well"
         )
     raise ConfigurationError(f"server must be an instance of a Server (a Suite), not {server!r}")
+
+
+def _store(given: Store | str | None) -> tuple[Store, bool]:
+    """Return the store to use, and whether the mux closes it."""
+    chosen = given or os.environ.get(_STORE_VARIABLE)
+    if not chosen:
+        return MemoryStore(), False
+    if not isinstance(chosen, Store | str):
+        raise ConfigurationError(f"store must be a Store or its URL, not {chosen!r}")
+    return open_store(chosen) if isinstance(chosen, str) else chosen, True
+
+
+def _engine(given: Engine | None, store: Store) -> Engine:
+    if given is not None:
+        return given
+    if store.deliveries is None:
+        raise ConfigurationError(f"store: {store!r} does not deliver jobs; give an engine too")
+    return LocalEngine(store.deliveries)
 
 
 def _clock(store: Store) -> Callable[[], float]:

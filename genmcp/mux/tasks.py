@@ -6,7 +6,7 @@ the process that holds their response follows it to its end.
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import ceil
@@ -34,7 +34,7 @@ from genmcp.core.waiting import (
 )
 from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
 from genmcp.mux.sinks import Services, StoredRequest
-from genmcp.mux.storage import Storage
+from genmcp.mux.tasks import finished, result_of, state_of
 from genmcp.mux.waits import requests_of
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
@@ -43,6 +43,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.engine import Engine
+from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import Resume, TaskService
@@ -76,7 +77,8 @@ class Tasks:
         self,
         services: Services,
         engine: Engine,
-        storage: Storage,
+        jobs: JobOptions,
+        external: Sequence[ExternalQueue],
         namespace: str,
         *,
         resume: Resume,
@@ -94,8 +96,8 @@ class Tasks:
             engine,
             node=services.bus.node,
             resume=resume,
-            foreign=storage.foreign,
-            options=_options(services, storage.jobs),
+            foreign=external,
+            options=_options(services, jobs),
             namespace=namespace,
             late_bytes=services.limits.late_results_bytes,
         )

@@ -5,8 +5,6 @@ from operator import methodcaller
 from threading import Lock
 from typing import Any, Final
 
-import msgspec
-
 from genmcp.channel import Channel
 from genmcp.completion import complete
 from genmcp.core.continuation import Continuation
@@ -24,7 +22,7 @@ from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection
 from genmcp.suite.components import ComponentSnapshot, Registration
 from genmcp.suite.providers import Provider, VisibilityGuard, private
 
-__all__ = ["About", "Suite"]
+__all__ = ["Suite"]
 
 # A tool on a second page does not exist for the many clients that never ask for one. Resources
 # and prompts are chosen by people, and may be more than anybody wants at once.
@@ -32,29 +30,19 @@ _TOOLS_PER_PAGE: Final = 1000
 _OTHERS_PER_PAGE: Final = 100
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a suite.
-
-    title: its name for people. instructions: how a model should use it.
-    """
-
-    title: str | None = None
-    description: str | None = None
-    instructions: str | None = None
-    website_url: str | None = None
-    icons: Sequence[Icon] | None = None
-
-
 class Suite(Server):
     """A server made of tools, resources and prompts.
 
     Args:
         name, version: those of the server.
-        about: its title, description, instructions, website and icons.
+        title: its name for people.
+        description: what it is for.
+        instructions: how a model should use it.
+        website_url, icons: its website and icons.
         tools: `Tool`, and functions under `@tool`. Two tools of one name are an error.
         resources: `Resource` and `ResourceRepo`.
         prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
-        extensions: sources of components that depend on the principal; the suite's own come first.
+        providers: sources of components that depend on the principal; the suite's own come first.
         result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch
             the results of calls that ran longer than their `Tool.max_hold`. It is listed only if a
             tool of the suite has a `max_hold`; True also lists it if there are providers. None
@@ -74,33 +62,40 @@ class Suite(Server):
         *,
         name: str,
         version: str,
-        about: About | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        instructions: str | None = None,
+        website_url: str | None = None,
+        icons: Sequence[Icon] | None = None,
         tools: Sequence[object] = (),
         resources: Sequence[object] = (),
         prompts: Sequence[object] = (),
-        extensions: Sequence[Provider | type[Provider]] = (),
+        providers: Sequence[Provider | type[Provider]] = (),
         result_tool: bool | None = None,
         page_size: int | None = None,
     ) -> None:
         for option, value in (("name", name), ("version", version)):
             if not isinstance(value, str) or not value.strip():
                 raise ConfigurationError(f"Suite: {option} must be a text, not {value!r}")
-        if not isinstance(about, About | None):
-            raise ConfigurationError(f"Suite: about must be an About, not {about!r}")
         if page_size is not None and (type(page_size) is not int or page_size < 1):
             raise ConfigurationError(f"Suite: page_size must be 1 or more, not {page_size!r}")
-        described = msgspec.structs.asdict(about or About())
-        check_metadata("About", described)
-        self._instructions: str | None = described.pop("instructions")
+        described: dict[str, Any] = {
+            "title": title,
+            "description": description,
+            "website_url": website_url,
+            "icons": icons,
+        }
+        check_metadata("Suite", {**described, "instructions": instructions})
+        self._instructions = instructions
         self._info = Implementation(name=name, version=version, **described)
         self._page_size = page_size
         self._changes = ChangeNotifier()
         self._changing = Lock()
         self._result_tool = result_tool
         registrations: list[Registration] = []
-        components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: extensions}
+        components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: providers}
         for kind, given in components.items():
-            option = "extensions" if kind is None else kind.name
+            option = "providers" if kind is None else kind.name
             if not isinstance(given, list | tuple):
                 raise ConfigurationError(
                     f"Suite: {option} must be a list of {option}, not {given!r}"
@@ -113,12 +108,12 @@ class Suite(Server):
 
     @property
     def info(self) -> Implementation:
-        """The suite's name and version, and the metadata of `about`."""
+        """The suite's name, version and metadata."""
         return self._info
 
     @property
     def instructions(self) -> str | None:
-        """The instructions of `about`."""
+        """How a model should use the suite."""
         return self._instructions
 
     @property

@@ -27,7 +27,6 @@ from genmcp import (
     Outcome,
     Run,
     SQLiteStore,
-    Storage,
     Suite,
     Tool,
     ToolRequest,
@@ -163,9 +162,7 @@ def principal(scope: Mapping[str, Any]) -> str | None:
 mux = Mux(
     Suite(name="chaos", version="1", tools=[Rerun, Fail, RerunHeld, FailHeld, Edge]),
     secret="known to every process, and long enough",
-    store=Storage(
-        store=SQLiteStore(os.environ["CHAOS_STORE"]),
-        jobs=JobOptions(queues=QUEUES, lease=LEASE, max_crashes=CRASHES),
-    ),
+    store=SQLiteStore(os.environ["CHAOS_STORE"]),
+    jobs=JobOptions(queues=QUEUES, lease=LEASE, max_crashes=CRASHES),
 )
 app = Endpoint(mux, principal=principal)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from genmcp import (
-    About,
     Accepted,
     CallToolResult,
     Channel,
@@ -130,5 +129,5 @@ suite = Suite(
         PromptTemplate(name="greet", messages="Greet {city}"),
         Travel(name="travel", messages="To {city}{?by? by {by}}"),
     ],
-    about=About(instructions="Buy something."),
+    instructions="Buy something.",
 )

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from genmcp import Continue, Done, JobOptions, Mux, Run, Storage, Suite, Tool, job
+from genmcp import Continue, Done, JobOptions, Mux, Run, Suite, Tool, job
 
 SECRET = "a secret of at least 16 bytes"
 
@@ -46,8 +46,12 @@ class Count(Tool):
 
 def studio(path: Path, *queues: str, lease: float = 60.0) -> Mux:
     """Return a mux over the file at *path*, which works on the jobs of *queues*."""
-    storage = Storage(store=f"sqlite:///{path}", jobs=JobOptions(queues=queues, lease=lease))
-    return Mux(Suite(name="studio", version="1", tools=[Count]), store=storage, secret=SECRET)
+    return Mux(
+        Suite(name="studio", version="1", tools=[Count]),
+        store=f"sqlite:///{path}",
+        jobs=JobOptions(queues=queues, lease=lease),
+        secret=SECRET,
+    )
 
 
 if path := os.environ.get("STUDIO"):  # in a worker

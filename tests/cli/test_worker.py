@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import ConfigurationError, Endpoint, Mux, Storage, Suite
+from genmcp import ConfigurationError, Endpoint, Mux, Suite
 from genmcp.cli.command import main
 from genmcp.cli.target import load_attribute, load_mux
 from genmcp.cli.worker import WorkerOptions, run_lifespan, run_worker
@@ -232,8 +232,12 @@ async def test_worker_ends_when_its_engine_does(
             return serving()
 
     store = SQLiteStore(tmp_path / "studio.db")
-    storage = Storage(store=store, engine=Broken(store.deliveries))
-    mux = Mux(Suite(name="studio", version="1"), store=storage, secret=SECRET)
+    mux = Mux(
+        Suite(name="studio", version="1"),
+        store=store,
+        engine=Broken(store.deliveries),
+        secret=SECRET,
+    )
     jobs = mux.tasks.service
 
     async with asyncio.timeout(PATIENCE):

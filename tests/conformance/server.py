@@ -5,7 +5,7 @@ import argparse
 import uvicorn
 from starlette.applications import Starlette
 
-from genmcp import About, Endpoint, PromptTemplate, Suite, tool
+from genmcp import Endpoint, PromptTemplate, Suite, tool
 from tests.conformance.prompts import PROMPTS
 from tests.conformance.questions import QUESTIONS
 from tests.conformance.resources import RESOURCES
@@ -18,7 +18,7 @@ suite = Suite(
     tools=[*TOOLS, *QUESTIONS, *TASKS],
     resources=RESOURCES,
     prompts=PROMPTS,
-    about=About(title="The fixture of the conformance suite"),
+    title="The fixture of the conformance suite",
 )
 
 

@@ -26,7 +26,6 @@ from genmcp import (
     Outcome,
     Run,
     SQLiteStore,
-    Storage,
     Suite,
     Tool,
     ToolRequest,
@@ -91,7 +90,8 @@ def main(fd: str) -> None:
             tools=[Works("works", asks=False), Works("asks", asks=True), Waits],
         ),
         secret="a secret that both processes have",
-        store=Storage(store=SQLiteStore(FOLDER / "store.db"), jobs=JobOptions(lease=1.0)),
+        store=SQLiteStore(FOLDER / "store.db"),
+        jobs=JobOptions(lease=1.0),
     )
     config = uvicorn.Config(Endpoint(mux), log_level="warning", timeout_graceful_shutdown=1)
     with socket.socket(fileno=int(fd)) as listener:

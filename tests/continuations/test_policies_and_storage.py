@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import ConfigurationError, MemoryStore, Mux, Storage, Suite, Tool, WorkRaised
+from genmcp import ConfigurationError, MemoryStore, Mux, Suite, Tool, WorkRaised
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import check_json
 from genmcp.errors import ContractError
@@ -56,9 +56,8 @@ class Bare(MemoryStore):
 @pytest.mark.parametrize(
     ("store", "told"),
     [
-        (Bare(), "carries no jobs; give a Storage with an engine"),
-        (Storage(store=Bare()), "carries no jobs"),
-        (7, "store takes a Store, its URL, or a Storage, not 7"),
+        (Bare(), "does not deliver jobs; give an engine too"),
+        (7, "store must be a Store or its URL, not 7"),
         ("redis://x", "store: 'redis://x' is not supported"),
     ],
 )

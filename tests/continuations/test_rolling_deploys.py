@@ -23,7 +23,6 @@ from genmcp import (
     Outcome,
     Run,
     SQLiteStore,
-    Storage,
     Suite,
     Tool,
     ToolRequest,
@@ -102,7 +101,8 @@ async def release(
     mux = Mux(
         Suite(name="deployed", version=version, tools=tools),
         secret="a secret of 16 bytes",
-        store=Storage(store=store, jobs=JobOptions(unknown_timeout=timeout, shutdown_grace=0.1)),
+        store=store,
+        jobs=JobOptions(unknown_timeout=timeout, shutdown_grace=0.1),
     )
     await mux.tasks.service.start()
     try:

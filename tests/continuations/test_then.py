@@ -34,7 +34,6 @@ from genmcp import (
     Resource,
     ResourceRepo,
     Run,
-    Storage,
     Suite,
     Tool,
     ToolError,
@@ -275,7 +274,7 @@ async def test_external_job_continues_in_a_method() -> None:
         async def typed(self, request: ToolRequest, value: Booking, channel: Channel) -> str:
             return value.text
 
-    app = serving(Follows(None), store=Storage(store=MemoryStore(), foreign=[Queue()]))
+    app = serving(Follows(None), store=MemoryStore(), external=[Queue()])
 
     assert "7 done" == text_of(await call(app, tool="follows"))
 

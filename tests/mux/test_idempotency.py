@@ -21,7 +21,6 @@ from genmcp import (
     Resource,
     Run,
     SQLiteStore,
-    Storage,
     Store,
     Suite,
     Tool,
@@ -74,11 +73,13 @@ class Counts(Tool):
 
 def serving(*tools: Tool, store: Store | None = None, lease: float = 30.0) -> Endpoint:
     """Return an endpoint that takes the principal from the request."""
-    storage = Storage(
-        store=store or MemoryStore(), jobs=JobOptions(lease=lease, shutdown_grace=0.0)
-    )
     suite = Suite(name="test", version="1", tools=tools)
-    mux = Mux(suite, store=storage, secret="a secret of 16 bytes")
+    mux = Mux(
+        suite,
+        store=store or MemoryStore(),
+        jobs=JobOptions(lease=lease, shutdown_grace=0.0),
+        secret="a secret of 16 bytes",
+    )
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
 

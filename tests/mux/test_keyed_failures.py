@@ -19,7 +19,6 @@ from genmcp import (
     Mux,
     Run,
     SQLiteStore,
-    Storage,
     Store,
     Suite,
     Tool,
@@ -111,8 +110,7 @@ class Works(Tool):
 def serving(tool: Tool, store: Any, *, lease: float = 30.0, **options: Any) -> Endpoint:
     jobs = JobOptions(lease=lease, shutdown_grace=0.0, **options.pop("jobs", {}))
     suite = Suite(name="test", version="1", tools=[tool])
-    storage = Storage(store=store, jobs=jobs)
-    mux = Mux(suite, store=storage, secret="a secret of 16 bytes", **options)
+    mux = Mux(suite, store=store, jobs=jobs, secret="a secret of 16 bytes", **options)
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
 

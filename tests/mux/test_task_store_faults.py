@@ -15,7 +15,6 @@ from genmcp import (
     Mux,
     Run,
     SQLiteStore,
-    Storage,
     Suite,
     Tool,
     job,
@@ -67,8 +66,12 @@ class Works(Tool):
 
 def serving(tool: Tool, store: Any) -> Endpoint:
     suite = Suite(name="test", version="1", tools=[tool])
-    storage = Storage(store=store, jobs=JobOptions(lease=30.0, shutdown_grace=0.0))
-    mux = Mux(suite, store=storage, secret="a secret of 16 bytes")
+    mux = Mux(
+        suite,
+        store=store,
+        jobs=JobOptions(lease=30.0, shutdown_grace=0.0),
+        secret="a secret of 16 bytes",
+    )
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
 
@@ -177,8 +180,15 @@ async def test_queues_of_two_audiences_are_distinct() -> None:
 
     def endpoint(audience: str, tool: Tool, queue: str) -> Endpoint:
         suite = Suite(name="test", version="1", tools=[tool])
-        storage = Storage(store=store, jobs=JobOptions(queues=(queue,), shutdown_grace=0.0))
-        return Endpoint(Mux(suite, store=storage, secret="a secret of 16 bytes", audience=audience))
+        return Endpoint(
+            Mux(
+                suite,
+                store=store,
+                jobs=JobOptions(queues=(queue,), shutdown_grace=0.0),
+                secret="a secret of 16 bytes",
+                audience=audience,
+            )
+        )
 
     store = MemoryStore()
     other = endpoint("a/b", Works(), "x")

@@ -16,7 +16,6 @@ from genmcp import (
     Mux,
     Run,
     SQLiteStore,
-    Storage,
     Suite,
     Tool,
     elicit,
@@ -93,9 +92,13 @@ async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path)
     path = tmp_path / "store.db"
 
     def mux(name: str, queue: str = "default") -> Mux:
-        storage = Storage(store=SQLiteStore(path), jobs=JobOptions(queues=[queue]))
         suite = Suite(name=name, version="1", tools=[Shout(name)])
-        return Mux(suite, store=storage, secret="a secret of both of them")
+        return Mux(
+            suite,
+            store=SQLiteStore(path),
+            jobs=JobOptions(queues=[queue]),
+            secret="a secret of both of them",
+        )
 
     idle, other, worker = mux("a", "none"), mux("b"), mux("a")
     try:

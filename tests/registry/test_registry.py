@@ -150,7 +150,7 @@ class Plugins(Provider):
 
 async def test_registry_calls_tools_that_only_an_extension_knows() -> None:
     """One that does not have it does not stand in the way of the next."""
-    first = Suite(name="first", version="1", tools=[], extensions=[Plugins(draw)])
+    first = Suite(name="first", version="1", tools=[], providers=[Plugins(draw)])
     registry = Registry([first, suite("math", add)])
 
     assert "3" == (await registry.call_tool_by_name("add", {"a": 1, "b": 2})).text

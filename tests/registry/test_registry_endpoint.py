@@ -167,7 +167,7 @@ class Plugins(Provider):
 
 async def test_together_finds_what_only_an_extension_knows() -> None:
     """One that may have anything does not hide what others have for sure."""
-    live = LiveRegistry(Registry([suite("late", extensions=[Plugins()]), suite("math", add)]))
+    live = LiveRegistry(Registry([suite("late", providers=[Plugins()]), suite("math", add)]))
     live.register(suite("art", resources=[Books("art")]))
     async with connect(live.server()) as client:
         three = await client.call("late/add", {"a": 1, "b": 2})

@@ -100,7 +100,7 @@ def suite(name: str, *tools: Any, **components: Any) -> Suite:
 def placed() -> Registry:
     """Return two servers that differ in where they are, and one that does not say."""
     parts = [
-        suite(name, where, Ask(), resources=[Books(name)], extensions=[Local()])
+        suite(name, where, Ask(), resources=[Books(name)], providers=[Local()])
         for name in ("north", "south", "nowhere")
     ]
     north, south, nowhere = parts

@@ -71,7 +71,7 @@ class Slowly(AtOnce):
 
 @asynccontextmanager
 async def serving(*extensions: Provider) -> AsyncIterator[Endpoint]:
-    mux = Mux(Suite(name="test", version="1", extensions=extensions))
+    mux = Mux(Suite(name="test", version="1", providers=extensions))
     try:
         yield Endpoint(mux)
     finally:

@@ -142,7 +142,7 @@ class Office(Provider):
 
 SUITES = {
     "visible": Suite(name="test", version="1", **SECRETS),
-    "extension": Suite(name="test", version="1", extensions=[Office]),
+    "extension": Suite(name="test", version="1", providers=[Office]),
 }
 
 
@@ -370,7 +370,7 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
     async def last() -> str:
         return "last"
 
-    suite = Suite(name="x", version="1", tools=[plain], extensions=[Slow, After()])
+    suite = Suite(name="x", version="1", tools=[plain], providers=[Slow, After()])
     client = client_of(suite, "")
 
     assert "plain" == (await client.call("plain")).text
@@ -390,7 +390,7 @@ async def test_extension_may_hide_what_it_yields() -> None:
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return [Secret]
 
-    suite = Suite(name="x", version="1", extensions=[Hiding])
+    suite = Suite(name="x", version="1", providers=[Hiding])
 
     assert "hidden treasure" == (await client_of(suite, "ann").call("secret")).text
     assert {"name": "secret"} == (await client_of(suite, "").call("secret")).error["data"]
@@ -403,7 +403,7 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return [plain]
 
-    suite = Suite(name="x", version="1", extensions=[Tools])
+    suite = Suite(name="x", version="1", providers=[Tools])
     client = client_of(suite, "")
 
     assert None is suite.capabilities.resources
@@ -421,7 +421,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
         def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return [PromptTemplate(name=name, messages=name) for name in "abc"]
 
-    suite = Suite(name="x", version="1", extensions=[New])
+    suite = Suite(name="x", version="1", providers=[New])
     client = client_of(suite, "")
     for _ in range(3):
         answer = await client.request("prompts/get", {"name": "c"})
@@ -439,7 +439,7 @@ async def test_extension_that_yields_nothing_usable_costs_one_request(
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return 5
 
-    answer = await client_of(Suite(name="x", version="1", extensions=[Odd]), "").call("y")
+    answer = await client_of(Suite(name="x", version="1", providers=[Odd]), "").call("y")
 
     assert -32603 == answer.error["code"]
     assert "Odd.tools returned int: it must yield, or return a list" in caplog.text

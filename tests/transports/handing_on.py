@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Storage, Suite, Tool, job
+from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Suite, Tool, job
 
 SECRET = "a secret of at least 16 bytes"
 
@@ -53,10 +53,12 @@ def suite() -> Suite:
 
 def mux(folder: Path) -> Mux:
     # The default of on_worker_lost, and a lease that no test waits for.
-    storage = Storage(
-        store=f"sqlite:///{folder}/jobs.db", jobs=JobOptions(lease=60.0, shutdown_grace=0.1)
+    return Mux(
+        suite(),
+        store=f"sqlite:///{folder}/jobs.db",
+        jobs=JobOptions(lease=60.0, shutdown_grace=0.1),
+        secret=SECRET,
     )
-    return Mux(suite(), store=storage, secret=SECRET)
 
 
 if folder := os.environ.get("FOLDER"):  # in a process of its own

@@ -16,7 +16,6 @@ from genmcp import (
     Mux,
     Provider,
     Run,
-    Storage,
     Store,
     Suite,
     Tool,
@@ -128,9 +127,15 @@ def serving(
     *tools: Tool, store: Store | None = None, jobs: JobOptions | None = None, grace: float = 5.0
 ) -> Endpoint:
     """Return an endpoint whose scope names the client. *grace*: that of its shutdown."""
-    storage = Storage(store=store or MemoryStore(), jobs=jobs or JobOptions(shutdown_grace=0.0))
     suite = Suite(name="test", version="1", tools=tools)
-    OPEN.append(Mux(suite, store=storage, secret="a secret of 16 bytes"))
+    OPEN.append(
+        Mux(
+            suite,
+            store=store or MemoryStore(),
+            jobs=jobs or JobOptions(shutdown_grace=0.0),
+            secret="a secret of 16 bytes",
+        )
+    )
     return Endpoint(OPEN[-1], principal=lambda scope: scope.get("who"), grace=grace)
 
 

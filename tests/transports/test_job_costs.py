@@ -6,7 +6,7 @@ from types import FrameType
 from typing import Any
 
 import genmcp
-from genmcp import Continue, Done, Endpoint, MemoryStore, Mux, Run, Storage, Suite, Tool, job
+from genmcp import Continue, Done, Endpoint, MemoryStore, Mux, Run, Suite, Tool, job
 from genmcp.stores.store import Delete, Op, Put, StoreEntry
 from tests.support.asgi import Client
 
@@ -58,7 +58,7 @@ class Counting(MemoryStore):
 
 def serving(store: MemoryStore) -> Endpoint:
     suite = Suite(name="test", version="1", tools=[Works()])
-    return Endpoint(Mux(suite, store=Storage(store=store), secret="a secret of 16 bytes"))
+    return Endpoint(Mux(suite, store=store, secret="a secret of 16 bytes"))
 
 
 async def test_job_reads_its_record_three_times_at_most() -> None:

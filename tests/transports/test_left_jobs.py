@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Storage, Suite, Tool, job
+from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Suite, Tool, job
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from tests.support.asgi import PATIENCE, Client, serving, until
@@ -34,9 +34,13 @@ class Works(Tool):
 
 
 def studio(path: Path, queue: str = "default") -> Mux:
-    storage = Storage(store=f"sqlite:///{path}", jobs=JobOptions(queues=[queue]))
     suite = Suite(name="studio", version="1", tools=[Works])
-    return Mux(suite, store=storage, secret="a secret of 16 bytes")
+    return Mux(
+        suite,
+        store=f"sqlite:///{path}",
+        jobs=JobOptions(queues=[queue]),
+        secret="a secret of 16 bytes",
+    )
 
 
 @pytest.fixture

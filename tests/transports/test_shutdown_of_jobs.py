@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Channel, Endpoint, JobOptions, Mux, Storage, Suite, Tool, ToolRequest
+from genmcp import Channel, Endpoint, JobOptions, Mux, Suite, Tool, ToolRequest
 from tests.support.asgi import TASKS, Client, until
 from tests.transports.handing_on import SECRET, mux
 
@@ -210,10 +210,12 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
     calls that run in it for lost."""
 
     def serving(tool: Tool) -> Mux:
-        storage = Storage(
-            store=f"sqlite:///{tmp_path}/jobs.db", jobs=JobOptions(shutdown_grace=0.0)
+        return Mux(
+            Suite(name="long", version="1", tools=[tool]),
+            store=f"sqlite:///{tmp_path}/jobs.db",
+            jobs=JobOptions(shutdown_grace=0.0),
+            secret=SECRET,
         )
-        return Mux(Suite(name="long", version="1", tools=[tool]), store=storage, secret=SECRET)
 
     here, there = serving(long := Long()), serving(Long())
     endpoint, elsewhere = Endpoint(here, grace=START), Endpoint(there)

@@ -15,7 +15,6 @@ from genmcp import (
     Limits,
     Mux,
     Resource,
-    Storage,
     Suite,
     tool,
 )
@@ -70,8 +69,7 @@ def served(store: MemoryStore, *, tasks: int = 1000, **limits: Any) -> Endpoint:
         tools=[echo, report, Start],
         resources=[Resource(f"note://{n}", content="Rain.") for n in range(20)],
     )
-    storage = Storage(store=store, jobs=JobOptions(tasks_of_client=tasks))
-    mux = Mux(suite, store=storage, limits=Limits(**limits))
+    mux = Mux(suite, store=store, jobs=JobOptions(tasks_of_client=tasks), limits=Limits(**limits))
     SERVED.append(Endpoint(mux, principal=principal))
     return SERVED[-1]
 
