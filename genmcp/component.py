@@ -5,6 +5,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
+from msgspec.structs import replace
+
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.continuing import (
@@ -348,10 +350,22 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             f"{self.owner}, which any process finds by its name: {remedy}"
         )
 
+    async def begin(self, request: Request, channel: Channel) -> Request:
+        """Return *request* with its arguments, which the request of *channel* gets too.
+
+        They are the same request, unless a server on the way has replaced the name or arguments:
+        the state of the call stays bound to the request that the client has sent.
+        """
+        received = channel.request
+        begun = await self.prepare(request, channel)
+        same = received is request
+        channel.request = begun if same else replace(received, arguments=begun.arguments)
+        return begun
+
     async def set_arguments(self, channel: Channel) -> None:
         """Set the arguments of the request of *channel* to those of the first hook, once."""
         if channel.request.arguments is None:
-            channel.request = await self.prepare(channel.request, channel)
+            await self.begin(channel.request, channel)
 
     def hook_name(self, hook: str) -> str:
         """Return the name of a *hook* in errors."""

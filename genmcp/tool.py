@@ -228,13 +228,11 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Run the tool's hooks for *request*."""
-        arguments = self._decode(request)
-        if self.validates:
-            request = await self._validated(request, arguments, channel)
+        if self.validates or channel.request is not request:
+            request = await self.begin(request, channel)
         else:
             # The transport, telemetry and middleware keep the request as it was received.
-            request = replace(request, arguments=arguments)
-        channel.request = request
+            channel.request = request = replace(request, arguments=self._decode(request))
         if self.is_async:
             value = await self.provider.call(request, channel)  # type: ignore[arg-type]
         else:

@@ -266,7 +266,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt for the arguments of *request*."""
-        channel.request = request = await self.prepare(request, channel)
+        request = await self.begin(request, channel)
         value = await self.get(channel, request, channel)
         if type(value) is Continue:
             return self.waiting("get", value)
@@ -300,7 +300,7 @@ class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt that *request* names."""
         name: str = request.params.name  # type: ignore[attr-defined]
-        channel.request = request = await self.prepare(request, channel)
+        request = await self.begin(request, channel)
         value = await self.get(channel, name, request.arguments, channel)
         if value is None:
             raise PromptNotFound(name)

@@ -111,7 +111,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         if self.fixed is not None:
             return self.fixed
         try:
-            channel.request = request = await self.prepare(request, channel)
+            request = await self.begin(request, channel)
             value = await self.reader(channel, request.arguments, channel)
         except ResourceNotFound as error:
             raise _not_found(request) from error
