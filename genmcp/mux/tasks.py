@@ -34,7 +34,6 @@ from genmcp.core.waiting import (
 )
 from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
 from genmcp.mux.sinks import Services, StoredRequest
-from genmcp.mux.tasks import finished, result_of, state_of
 from genmcp.mux.waits import requests_of
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
