@@ -99,18 +99,16 @@ class Mux:
 
     Args:
         server: the server, such as a `Suite`.
-        secret: the secret, at least 16 bytes, that seals session ids, cursors and the states of
-            requests. Several rotate: the first seals, all of them open. Default: the environment
-            variable `GENMCP_SECRET`, else a random one, which is enough for one process.
+        secret: seals session ids, cursors and `requestState`: at least 16 bytes. Several rotate:
+            the first seals, all of them open. Default: the environment variable `GENMCP_SECRET`,
+            else a random one, which is enough for one process.
         store: where tasks, sessions and event streams are stored: a `Store`, or its URL
             (`sqlite:///jobs.db`). Default: the environment variable `GENMCP_STORE`, else memory.
         engine: delivers jobs to workers. Default: that of the store.
-        jobs: how this process runs jobs.
-        external: the queues of other systems that an `ExternalJob` may name.
-        limits: the bounds of requests, streams and results.
-        assigns: initial values of `channel.assigns`.
-        audience: the name that sealed values are bound to; default: that of the server. Muxes that
-            share a secret, and should reject each other's values, need different ones.
+        jobs: how this process runs jobs. external: the queues that an `ExternalJob` may name.
+        limits: all bounds. assigns: initial values of `channel.assigns`.
+        audience: the name that sealed values are bound to; default: that of the server. Give muxes
+            that share a secret different ones.
         telemetry: one or several observers of requests.
 
     Raises:
@@ -134,17 +132,14 @@ class Mux:
         self.server = _checked(server)
         self.find = server.find
         self.limits = bounds = limits or Limits()
-        self.longest_name = self.limits.max_uri_bytes
+        self.longest_name, self.owners = bounds.max_uri_bytes, Owners(bounds)
         self.store, self._closes_store = _store(store)
         jobs = jobs or JobOptions()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
-        clock = _clock(self.store)
-        self._seal = seal = Seal(
-            _secret(secret, self.store), audience, now=clock, nonce=secrets.token_bytes
-        )
-        self.owners = Owners(self.limits)
+        clock, secret = _clock(self.store), _secret(secret, self.store)
+        self._seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
         self._complaints = LogThrottle(logger)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
@@ -155,22 +150,17 @@ class Mux:
         self.bodies = ConcurrencyLimit("max_total_body_bytes", bounds, "bytes of bodies")
         self.subscribed = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
         self.calls = CallRegistry()
-        keep = bounds.max_replay_events
-        self.bus = MessageBus(self.store, audience, ttl=bounds.replay_ttl, keep=keep)
+        ttl, keep = bounds.replay_ttl, bounds.max_replay_events
+        self.bus = MessageBus(self.store, audience, ttl=ttl, keep=keep)
         self.broadcast = SessionBroadcast(self.calls, self.bus, self.store, audience, bounds, clock)
         self.sessions = Sessions(seal, self.store, bounds, clock, self.broadcast)
-        self.threads = Threads(
-            bounds.max_threads,
-            bounds.max_thread_queue,
-            of_client=bounds.max_threads_per_client,
-            waiting_of_client=bounds.max_thread_queue_per_client,
-        )
+        self.threads = _threads(bounds)
         self.observers = Observers(telemetry)
         self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
-        self._make_tasks(seal, _engine(engine, self.store), jobs, external, audience)
-        heartbeats = self.tasks.service.heartbeats
-        look = min(_LOOK, jobs.lease / 3)
-        self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look)
+        engine = _engine(engine, self.store)
+        self._make_tasks(seal, audience, engine=engine, jobs=jobs, external=external)
+        lives, look = self.tasks.service.heartbeats.lives, min(_LOOK, jobs.lease / 3)
+        self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         self.builtin = BuiltinMethods(
             server, self.sessions, self.listeners, self.tasks, self.encoder, bounds, self.owners
         )
@@ -178,14 +168,7 @@ class Mux:
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
 
-    def _make_tasks(
-        self,
-        seal: Seal,
-        engine: Engine,
-        jobs: JobOptions,
-        external: Sequence[ExternalQueue],
-        audience: str,
-    ) -> None:
+    def _make_tasks(self, seal: Seal, audience: str, **options: Any) -> None:
         self.services = services = Services(
             server=self.server,
             store=self.store,
@@ -202,10 +185,8 @@ class Mux:
         )
         self.tasks = Tasks(
             services,
-            engine,
-            jobs,
-            external,
             audience,
+            **options,
             # A task is resumed by what is made with the tasks.
             resume=lambda task, call, outcome: self.resumption.resume(task, call, outcome),
             cancelled=lambda task, call: self.resumption.cancelled(task, call),
@@ -413,6 +394,15 @@ def _engine(given: Engine | None, store: Store) -> Engine:
     if store.deliveries is None:
         raise ConfigurationError(f"store: {store!r} does not deliver jobs; give an engine too")
     return LocalEngine(store.deliveries)
+
+
+def _threads(bounds: Limits) -> Threads:
+    return Threads(
+        bounds.max_threads,
+        bounds.max_thread_queue,
+        of_client=bounds.max_threads_per_client,
+        waiting_of_client=bounds.max_thread_queue_per_client,
+    )
 
 
 def _clock(store: Store) -> Callable[[], float]:

@@ -75,18 +75,15 @@ class Tasks:
     def __init__(
         self,
         services: Services,
+        namespace: str,
+        *,
         engine: Engine,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
-        namespace: str,
-        *,
         resume: Resume,
         cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
     ) -> None:
-        """*namespace* keeps apart the tasks of several muxes that share a store.
-
-        resume: continues a call whose wait is over. cancelled: notifies the tool of a stored call.
-        """
+        """*namespace* keeps the tasks of several muxes apart that share a store."""
         self._services = services
         self._cancelled = cancelled
         self._running: dict[str, Callable[[], None]] = {}

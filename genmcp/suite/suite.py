@@ -35,10 +35,8 @@ class Suite(Server):
 
     Args:
         name, version: those of the server.
-        title: its name for people.
-        description: what it is for.
-        instructions: how a model should use it.
-        website_url, icons: its website and icons.
+        title, description, website_url, icons: shown to people by clients.
+        instructions: how a model should use the server.
         tools: `Tool`, and functions under `@tool`. Two tools of one name are an error.
         resources: `Resource` and `ResourceRepo`.
         prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
