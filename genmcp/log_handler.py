@@ -1,4 +1,4 @@
-"""Python's `logging`, forwarded to the client of the request in which it is called."""
+"""A handler for Python's `logging` that forwards records to the client of the current request."""
 
 import asyncio
 import copy
@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar, Final, TypeVar
 
 from genmcp.channel import Channel
@@ -30,125 +30,139 @@ _LEVELS: Final[tuple[tuple[int, LoggingLevel], ...]] = (
     (logging.INFO, "info"),
 )
 
-_LONGEST: Final = 16_384
-"""How many characters of a message are sent."""
-_LAST_WORDS: Final = 1.0
-"""For how many seconds an answer waits for what was logged before it."""
+_MAX_CHARACTERS: Final = 16_384  # of a message or traceback
 
 
 class ClientLogHandler(logging.Handler):
-    """Forwards what is logged while a hook runs to the client that waits for the hook.
+    """Forwards log records to the client of the request in which they are logged.
 
         logging.getLogger("shop").addHandler(ClientLogHandler())
 
-    level: the least severe level that is looked at. traceback: whether the text of a traceback is
-    sent as well, which shows the client what no error ever does. pending: how many records of a
-    request may wait to be sent; what is logged past that is dropped, and the client is told how
-    much that was.
+    A record belongs to the request in whose context it is logged, which includes asyncio.Tasks and
+    threads (`asyncio.to_thread`) that a hook has started. Records are sent at the level that the
+    client requested: of the request on 2026-07-28, of the session before (`logging/setLevel`). The
+    data is `{"message": ...}`, formatted by the formatter of this handler if it has one;
+    `"exception"` is the type of a logged exception. Records of this package are not forwarded.
 
-    The client hears of what it asked for: the level of the request on 2026-07-28, of the session
-    before (`logging/setLevel`). The message is `{"message": ...}`, formatted by the handler's
-    formatter if it has one, with the name of the logger; `"exception"` is the type of the
-    exception that is logged along. A record belongs to the request in whose context it is
-    logged: in an asyncio.Task or thread that a hook has started (`asyncio.to_thread`), too.
+    Logging never waits for the client. A response waits for the records logged before it, for
+    *flush_timeout* at most. Records that are logged after the response are dropped.
 
-    Logging never waits for the client. An answer waits for what was logged before it, a second
-    at most; what is logged when the request is over goes nowhere, nor does what this package
-    itself logs.
+    Args:
+        level: the least severe level to forward. Default: every level.
+        traceback: whether to send the text of tracebacks, which may show secrets to the client.
+        pending: the number of records of one request that may wait to be sent, default 256. Further
+            ones are dropped, and the client gets a warning with their number.
+        flush_timeout: seconds that a response waits for records, default 1.
 
     Raises:
-        ConfigurationError: pending is not positive.
+        ConfigurationError: *pending* or *flush_timeout* is not positive.
     """
 
-    made: ClassVar[bool] = False
-    """Whether there ever was one: without any, no request is prepared for it."""
+    created: ClassVar[bool] = False
+    """Whether there ever was a handler. Without one, calls skip the preparation for it."""
 
     def __init__(
-        self, level: int | str = logging.NOTSET, *, traceback: bool = False, pending: int = 256
+        self,
+        level: int | str = logging.NOTSET,
+        *,
+        traceback: bool = False,
+        pending: int = 256,
+        flush_timeout: float = 1.0,
     ) -> None:
         super().__init__(level)
-        if pending < 1:
-            raise ConfigurationError(f"ClientLogHandler: pending must be positive, not {pending!r}")
+        for name, value in (("pending", pending), ("flush_timeout", flush_timeout)):
+            if value <= 0:
+                raise ConfigurationError(
+                    f"ClientLogHandler: {name} must be positive, not {value!r}"
+                )
         self._traceback = traceback
         self._pending = pending
-        ClientLogHandler.made = True
+        self._flush_timeout = flush_timeout
+        ClientLogHandler.created = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Forward *record*, if it is logged in a request that is not over."""
-        line = _line.get()
-        if line is None or record.name.partition(".")[0] == "genmcp":
+        """Forward *record*, if it is logged in a request that has not ended."""
+        queue = _current_queue.get()
+        if queue is None or record.name.partition(".")[0] == "genmcp":
             return
-        level = _level(record.levelno)
-        if not line.wants(level):
+        level = _mcp_level(record.levelno)
+        if not queue.accepts(level):
             return
-        token = _line.set(None)  # what formatting logs is not forwarded
+        # A formatter that logs would otherwise forward its own records, without end.
+        token = _current_queue.set(None)
         try:
-            line.offer((level, self._data(record), record.name), self._pending)
+            queue.put((level, self._data(record), record.name), self._pending, self._flush_timeout)
         except Exception:
             self.handleError(record)
         finally:
-            _line.reset(token)
+            _current_queue.reset(token)
 
     def _data(self, record: logging.LogRecord) -> Mapping[str, str]:
-        bare = copy.copy(record)  # formatters write the traceback behind the message
+        # A formatter appends the traceback to the message, and it is sent only if asked for.
+        bare = copy.copy(record)
         bare.exc_info = bare.exc_text = bare.stack_info = None
-        data = {"message": _sendable(self.format(bare))}
+        data = {"message": _encodable(self.format(bare))}
         if record.exc_info and record.exc_info[0] is not None:
             data["exception"] = record.exc_info[0].__qualname__
             if self._traceback:
                 text = logging.Formatter().formatException(record.exc_info)
-                data["traceback"] = _sendable(text)
+                data["traceback"] = _encodable(text)
         return data
 
 
 Entry = tuple[LoggingLevel, Mapping[str, str], str]
 
 
-class _Line:
-    """What is logged in one request, on its way to the client."""
+class _RecordQueue:
+    """The log records of one call that wait to be sent. Owned by `forwarding`."""
 
     def __init__(self, channel: Channel) -> None:
-        self.over = False
+        self.closed = False
         self._channel = channel
         self._entries: deque[Entry] = deque()
         self._dropped = 0
+        self._flush_timeout = 0.0  # the longest of the handlers that have put a record here
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._sending: asyncio.Task[None] | None = None
 
-    def wants(self, level: LoggingLevel) -> bool:
-        """Whether the client may want to hear of *level*; that of a session is asked for later."""
+    def accepts(self, level: LoggingLevel) -> bool:
+        """Return whether the client may want records of *level*."""
         request = self._channel.request
-        if self.over or request.session is not None:
-            return not self.over
+        # The level of a session is in its store, and compared when the record is sent.
+        if self.closed or request.session is not None:
+            return not self.closed
         return request.log_level is not None and SEVERITY[level] >= SEVERITY[request.log_level]
 
-    def offer(self, entry: Entry, most: int) -> None:
-        """Send *entry* soon, unless *most* wait already; from any thread."""
+    def put(self, entry: Entry, limit: int, flush_timeout: float) -> None:
+        """Queue *entry* unless *limit* entries are queued already. May be called in any thread."""
         with self._lock:
-            if len(self._entries) >= most:
+            self._flush_timeout = max(self._flush_timeout, flush_timeout)
+            if len(self._entries) >= limit:
                 self._dropped += 1
                 return
             self._entries.append(entry)
         if threading.get_ident() == self._thread:
-            self._send_soon()
+            self._start_sending()
         else:
             with suppress(RuntimeError):  # the loop was closed, and the request with it
-                self._loop.call_soon_threadsafe(self._send_soon)
+                self._loop.call_soon_threadsafe(self._start_sending)
 
-    def _send_soon(self) -> None:
-        if self._sending is None and not self.over:
-            # A context of its own: what sending logs is not forwarded.
-            self._sending = self._loop.create_task(self._send(), context=_nowhere())
+    def _start_sending(self) -> None:
+        if self._sending is None and not self.closed:
+            # In a context without the queue: records that sending logs are not forwarded.
+            context = copy_context()
+            context.run(_current_queue.set, None)
+            self._sending = self._loop.create_task(self._send(), context=context)
 
     async def _send(self) -> None:
         try:
             while (self._entries or self._dropped) and not self._channel.closed:
                 await self._channel.log(*self._next())
         except Exception:
-            self.over = True
-            logger.exception("what was logged cannot be forwarded to the client")
+            self.closed = True
+            logger.exception("log records cannot be forwarded to the client")
         finally:
             self._sending = None
 
@@ -157,52 +171,47 @@ class _Line:
             if self._entries:
                 return self._entries.popleft()
             dropped, self._dropped = self._dropped, 0
-        text = f"{dropped} log records came too fast, and were dropped"
+        text = f"{dropped} log records were dropped: the client did not keep up"
         return "warning", {"message": text}, logger.name
 
-    async def finish(self) -> None:
-        """Send what is left, as far as the client takes it in time."""
+    async def flush(self) -> None:
+        """Wait until all entries are sent, for the flush timeout at most."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(self._flush_timeout):
                 while self._sending is not None:
                     await asyncio.wait([self._sending])
 
-    def end(self) -> None:
-        """Forget what is left."""
-        self.over = True
+    def close(self) -> None:
+        """Drop the entries that are left."""
+        self.closed = True
         if self._sending is not None:
             self._sending.cancel()
 
 
-_line: ContextVar[_Line | None] = ContextVar("genmcp_log_line", default=None)
+_current_queue: ContextVar[_RecordQueue | None] = ContextVar("genmcp_log_queue", default=None)
 
 
 async def forwarding(channel: Channel, work: Coroutine[Any, Any, T]) -> T:
-    """Do *work*, and forward to the client of *channel* what is logged meanwhile."""
-    line = _Line(channel)
-    token = _line.set(line)
+    """Return the result of *work*, forwarding its log records to the client of *channel*."""
+    queue = _RecordQueue(channel)
+    token = _current_queue.set(queue)
     try:
         result = await work
-        await line.finish()
+        await queue.flush()
         return result
     finally:
-        with suppress(ValueError):  # closed from elsewhere, with its loop
-            _line.reset(token)
-        line.end()
+        # The coroutine of a loop that was closed is finalized in another context.
+        with suppress(ValueError):
+            _current_queue.reset(token)
+        queue.close()
 
 
-def _nowhere() -> Context:
-    context = copy_context()
-    context.run(_line.set, None)
-    return context
+def _mcp_level(number: int) -> LoggingLevel:
+    return next((level for minimum, level in _LEVELS if number >= minimum), "debug")
 
 
-def _level(number: int) -> LoggingLevel:
-    return next((level for least, level in _LEVELS if number >= least), "debug")
-
-
-def _sendable(text: str) -> str:
-    """Return *text* cut where it is too long, without what no JSON carries."""
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}..."
+def _encodable(text: str) -> str:
+    """Return *text* cut to the maximum, and with lone surrogates replaced: JSON has none."""
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[:_MAX_CHARACTERS]}..."
     return text.encode("utf-8", "replace").decode()

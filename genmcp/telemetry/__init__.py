@@ -1,4 +1,4 @@
-"""Ready-made telemetry: `log` writes log records, `otel` makes OpenTelemetry spans.
+"""Implementations of `genmcp.Telemetry`.
 
-`genmcp.mux.telemetry` is the interface.
+`genmcp.telemetry.log` writes log records, `genmcp.telemetry.otel` creates OpenTelemetry spans.
 """

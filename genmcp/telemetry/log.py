@@ -1,4 +1,4 @@
-"""One log record a request, with what it was as attributes of the record."""
+"""Telemetry that writes one log record per request, with its properties as attributes."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ _LEVELS: Final = {
 
 
 class LoggingTelemetry(Telemetry):
-    """Writes one log record per request to *logger*, by default `genmcp.requests`.
+    """Writes one log record per request to a logger.
 
     A call that is resumed without a request has one record per resumption. If the process has not
     configured logging by the first record, as under plain uvicorn, records are written to standard
@@ -32,8 +32,13 @@ class LoggingTelemetry(Telemetry):
     Each record has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
     requested tool, prompt or URI; `mcp_session`, the key of the legacy session; `mcp_revision`;
     `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "resumed", "error", "tool_error",
-    "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`, which tells whether
-    there is a principal, not which. Absent values are None.
+    "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`: whether there is a
+    principal, but not its identity. Absent values are None.
+
+    Arguments, results and error messages are not logged.
+
+    Args:
+        logger: the logger to write to. Default: `genmcp.requests`.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -41,28 +46,28 @@ class LoggingTelemetry(Telemetry):
         self._is_first = True
 
     def request_began(self, request: Request, channel: Channel) -> tuple[float, bool]:
-        """Remember when it began, and whether there is a principal."""
+        """Return the start time, and whether there is a principal."""
         return time.perf_counter(), channel.principal is not None
 
     def request_ended(self, request: Request, result: Result, mark: tuple[float, bool]) -> None:
-        """Write that it ended."""
+        """Log the end of *request*."""
         self._write_request(request, "ended", None, *mark)
 
     def request_failed(
         self, request: Request, failure: RequestFailure, mark: tuple[float, bool]
     ) -> None:
-        """Write how it failed."""
+        """Log the failure of *request*."""
         self._write_request(request, failure.kind, failure.code, *mark)
 
     def request_resumed(self, resumed: Resumed) -> None:
-        """Write that it has gone on, or how it failed then."""
+        """Log one step of a call that was resumed."""
         failure = resumed.failure
         outcome, code = ("resumed", None) if failure is None else (failure.kind, failure.code)
         began = time.perf_counter() - resumed.seconds
         self._write_request(resumed.request, outcome, code, began, resumed.principal is not None)
 
     def request_rejected(self, rejection: Rejection) -> None:
-        """Write that there was something that is no request."""
+        """Log a message that was rejected before it became a request."""
         self._write(
             "rejected",
             mcp_method=rejection.method,
@@ -90,6 +95,7 @@ class LoggingTelemetry(Telemetry):
         )
 
     def _write(self, outcome: str, **attributes: Any) -> None:
+        # Not in the constructor: an application may configure logging after it has built the mux.
         if self._is_first:
             self._is_first = False
             _make_visible(self._logger)
@@ -98,14 +104,15 @@ class LoggingTelemetry(Telemetry):
             return
         method, name = attributes["mcp_method"], attributes["mcp_name"]
         duration, code = attributes["mcp_duration"], attributes["mcp_code"]
-        said = [printable(method or "a message")]
+        # Names come from the client: unprintable characters could forge a record.
+        parts = [printable(method or "a message")]
         if name is not None:
-            said.append(printable(name))
-        said.append(outcome if code is None else f"{outcome} {code}")
+            parts.append(printable(name))
+        parts.append(outcome if code is None else f"{outcome} {code}")
         if duration is not None:
-            said.append(f"{duration * 1000:.1f} ms")
+            parts.append(f"{duration * 1000:.1f} ms")
         extra = {"mcp_outcome": outcome, **attributes}
-        self._logger.log(level, "%s", " ".join(said), extra=extra)
+        self._logger.log(level, "%s", " ".join(parts), extra=extra)
 
 
 def _make_visible(logger: logging.Logger) -> None:

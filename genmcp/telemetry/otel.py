@@ -1,7 +1,7 @@
 """OpenTelemetry spans of requests, by the semantic conventions for MCP (extra `otel`).
 
-The conventions (open-telemetry/semantic-conventions-genai, "Semantic conventions for Model Context
-Protocol", in development) say what a server span is called and what is written to it.
+Span names and attributes follow open-telemetry/semantic-conventions-genai, "Semantic conventions
+for Model Context Protocol", which are in development.
 """
 
 from collections.abc import Mapping
@@ -25,26 +25,28 @@ __all__ = ["OpenTelemetry"]
 
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 
-#: The caller's own faults are no errors of the server (conventions, `rpc.response.status_code`).
-_FAULTS_OF_CLIENTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
+# Faults of the client do not make the span an error (conventions, `rpc.response.status_code`).
+_CLIENT_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 
 _METHODS: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
+# A name from the client would create any number of span names.
 _UNKNOWN_METHOD: Final = "_OTHER"
 
 Mark = tuple[Span, Token[Context]]
 
 
 class OpenTelemetry(Telemetry):
-    """Makes a server span of each request, which is the current one while its hook runs.
+    """Creates a server span for each request, current while its hook runs.
 
-    A call that goes on where nobody requests it has a consumer span for each time that it does.
+    A call that is resumed from the store has a consumer span for each step.
 
-    provider: makes the spans; default: the global one. attributes: what every span carries
-    besides; by default that the transport is HTTP.
+    The parent of a span is read from `traceparent` and `tracestate` in the `_meta` of the request
+    (SEP-414), and the current span of the host is linked. Without them, the host's span is the
+    parent. `baggage` is added to that of the host. Both are read by the global propagators.
 
-    The parent is what `traceparent` and `tracestate` in the request's `_meta` say (SEP-414), and
-    the host's current span is then linked; where they say nothing the host's is the parent.
-    `baggage` joins the current one. Both are read by the global propagators.
+    Args:
+        provider: the tracer provider. Default: the global one.
+        attributes: further attributes of every span. Default: those of the HTTP transport.
     """
 
     def __init__(
@@ -54,9 +56,9 @@ class OpenTelemetry(Telemetry):
         self._attributes = dict(attributes)
 
     def request_began(self, request: Request, channel: Channel) -> Mark:
-        """Begin the span, and make it the current one."""
+        """Start the span, and make it the current one."""
         ambient = context.get_current()
-        target, attributes = _asked(request)
+        target, attributes = _describe(request)
         parent = _parent(request, ambient)
         span = self._tracer.start_span(
             f"{request.method} {target}" if target else request.method,
@@ -74,19 +76,20 @@ class OpenTelemetry(Telemetry):
         span.end()
 
     def request_failed(self, request: Request, failure: RequestFailure, mark: Mark) -> None:
-        """Say in the span how it failed, and end it."""
+        """Record the failure in the span, and end it."""
         span, token = mark
         context.detach(token)
         _set_failure(span, failure)
         span.end()
 
     def request_resumed(self, resumed: Resumed) -> None:
-        """Make a span of the time that it took, with the parent that the request names."""
-        target, attributes = _asked(resumed.request)
+        """Create a span of the step, whose parent is read from the request that began the call."""
+        target, attributes = _describe(resumed.request)
         began = int(resumed.began * 1e9)
         span = self._tracer.start_span(
             f"{resumed.request.method} {target}" if target else resumed.request.method,
-            context=_parent(resumed.request, Context()),  # what runs around it is another's
+            # The current span of this process belongs to other work, so it is not a parent.
+            context=_parent(resumed.request, Context()),
             kind=SpanKind.CONSUMER,
             attributes={**self._attributes, **attributes},
             start_time=began,
@@ -96,7 +99,7 @@ class OpenTelemetry(Telemetry):
         span.end(began + int(resumed.seconds * 1e9))
 
     def request_rejected(self, rejection: Rejection) -> None:
-        """Make a span of no length, named by the method if that is one of MCP."""
+        """Create a span without duration, named by the method if MCP has it."""
         method = rejection.method if rejection.method in _METHODS else None
         attributes: dict[str, str] = {"mcp.method.name": method or _UNKNOWN_METHOD}
         if rejection.id is not None:
@@ -112,8 +115,8 @@ class OpenTelemetry(Telemetry):
         span.end()
 
 
-def _asked(request: Request) -> tuple[str | None, dict[str, str]]:
-    """Return what a span is named after besides its method, if anything, and its attributes."""
+def _describe(request: Request) -> tuple[str | None, dict[str, str]]:
+    """Return the target in the name of the span, if there is one, and its attributes."""
     attributes = {
         "mcp.method.name": request.method,
         "mcp.protocol.version": request.revision.version,
@@ -129,7 +132,8 @@ def _asked(request: Request) -> tuple[str | None, dict[str, str]]:
             attributes["gen_ai.prompt.name"] = name
             return name, attributes
         case ReadResourceRequestParams(uri=uri):
-            attributes["mcp.resource.uri"] = uri  # there may be any number: no name for a span
+            # Not in the name of the span: there may be any number of URIs.
+            attributes["mcp.resource.uri"] = uri
     return None, attributes
 
 
@@ -142,16 +146,18 @@ def _parent(request: Request, ambient: Context) -> Context:
     }
     if not carrier:
         return ambient
-    said = propagate.extract(carrier, ambient)
-    for name, value in baggage.get_all(ambient).items():  # a client changes none of the host's
-        said = baggage.set_baggage(name, value, said)
-    return said
+    extracted = propagate.extract(carrier, ambient)
+    # The host's own entries win, so that a client cannot change them.
+    for name, value in baggage.get_all(ambient).items():
+        extracted = baggage.set_baggage(name, value, extracted)
+    return extracted
 
 
 def _links(parent: Context, ambient: Context) -> list[Link]:
-    of_host = trace.get_current_span(ambient).get_span_context()
-    of_parent = trace.get_current_span(parent).get_span_context()
-    return [Link(of_host)] if of_host.is_valid and of_host != of_parent else []
+    host_span = trace.get_current_span(ambient).get_span_context()
+    parent_span = trace.get_current_span(parent).get_span_context()
+    is_other = host_span.is_valid and host_span != parent_span
+    return [Link(host_span)] if is_other else []
 
 
 def _set_failure(span: Span, failure: RequestFailure) -> None:
@@ -165,7 +171,7 @@ def _set_failure(span: Span, failure: RequestFailure) -> None:
 
 def _set_code(span: Span, code: int, message: str) -> None:
     span.set_attribute("rpc.response.status_code", str(code))
-    if code not in _FAULTS_OF_CLIENTS:
+    if code not in _CLIENT_FAULTS:
         _set_error(span, str(code), message)
 
 

@@ -148,7 +148,7 @@ class RunningCall(CallSink[C], eq=False):
                 return self.overloaded(error)
         channel = Channel(request, self, caller.principal, mux.assigns, caller.copied)
         work = mux.answer(request, channel)
-        if ClientLogHandler.made:
+        if ClientLogHandler.created:
             work = forwarding(channel, work)
         try:
             waited = work.send(None)

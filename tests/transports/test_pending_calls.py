@@ -95,7 +95,7 @@ async def test_waiting_call_leaves_no_cyclic_garbage(
 
     With a ClientLogHandler the context of each call, which its timers have, leads to its channel.
     """
-    monkeypatch.setattr(ClientLogHandler, "made", forwards_logs)
+    monkeypatch.setattr(ClientLogHandler, "created", forwards_logs)
     app = serving(Wait)
     client = await Client.begin(app, version)
 

@@ -378,7 +378,7 @@ async def test_pair_works_across_processes_that_share_a_store() -> None:
 
 async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ClientLogHandler finds the client here too, at the level its session set."""
-    monkeypatch.setattr(ClientLogHandler, "made", False)
+    monkeypatch.setattr(ClientLogHandler, "created", False)
     logger = logging.getLogger("tests.pair")
     logger.setLevel(logging.INFO)
     handler = ClientLogHandler()
