@@ -1,57 +1,31 @@
-"""The exceptions that genmcp raises, with their JSON-RPC codes and HTTP statuses.
+"""The exceptions of genmcp, with their JSON-RPC codes and HTTP statuses; exported by `genmcp`.
 
     GenmcpError
-    ├── McpError                   answered as a JSON-RPC error: `code`, `status`, `message`, `data`
-    │   ├── ParseError             -32700  the body is not JSON
-    │   ├── InvalidRequest         -32600  JSON, but not a message this endpoint takes
-    │   │   ├── HttpRejected       -32600  turned away by the HTTP head; carries its own status
-    │   │   │   └── NotAllowed     -32600  not with this HTTP method; says which
-    │   │   ├── TooLarge           -32600  the body is larger than it may be
-    │   │   ├── BodyTimeout        -32600  the body did not arrive in time
-    │   │   └── SessionNotFound    -32600  the session id is unknown, forged, ended or too old
-    │   ├── MethodNotFound         -32601
-    │   ├── InvalidParams          -32602  the parameters are not what the method takes
-    │   │   ├── MalformedParams    -32602  ... so much that no handler saw them
-    │   │   ├── InvalidArguments -32602  a tool's arguments (genmcp.faults); lists each fault
-    │   │   ├── ToolNotFound       -32602
-    │   │   ├── PromptNotFound     -32602
-    │   │   ├── ResourceNotFound -32602  (-32002 before 2026-07-28)
-    │   │   └── TaskNotFound       -32602
-    │   ├── ResourceError          -32603  a resource cannot be read; the client gets the text
-    │   ├── PromptError            -32603  a prompt cannot be made; the client gets the text
-    │   ├── InternalError          -32603  carries a reference; the cause is in the log
-    │   │   └── Overloaded         -32603  a limit was reached; says when to try again
-    │   ├── HeaderMismatch         -32020  (2026-07-28)
-    │   ├── MissingCapability      -32021  (2026-07-28)
-    │   └── UnsupportedVersion     -32022  (2026-07-28)
-    ├── ToolError                  a failure the model should read: an `isError` result
-    ├── WaitError                  why a wait brought no value; `Failed.error` of a continuation
-    │   ├── WorkRaised             ... the work raised an exception
-    │   ├── WorkerLost             ... its process is gone, or whoever would have ended it
-    │   ├── WaitTimedOut           ... its time ran out
-    │   ├── WaitCancelled          ... it was cancelled
-    │   └── CapabilityMissing      ... its client cannot be asked: a capability is missing
-    ├── ConfigurationError         an option is wrong; raised at construction, never per request
-    ├── ContractError              a hook returned or did what its contract forbids
-    ├── IllegalTransition          a step the state does not allow
-    │   └── LocalIllegalTransition ... taken by this side: a defect here
-    ├── AssignUnavailable          a copied assign that is not there where no request resumes a call
-    ├── ArgumentFaults             what is wrong with a tool's arguments, before the tool is known
-    ├── SealError                  a sealed value that cannot be used
-    │   ├── InvalidSeal            ... not ours, changed, or meant for something else
-    │   │   └── ForeignSeal        ... sealed by a process with another secret
-    │   └── SealExpired            ... ours, but too old
-    └── StoreError
-        ├── Conflict               an `expect` did not hold; nothing was written
-        ├── UnknownFormat          a record was written by another release
-        ├── LogTruncated           a log no longer has everything that was asked for
-        └── StoreUnavailable       the engine could not be reached
-            ├── StoreFull          ... or is full; nothing was written
-            └── OverShare          ... or the client's share is used up; nothing was written
+    ├── McpError               sent to the client as a JSON-RPC error, with its code:
+    │     -32700               ParseError
+    │     -32600               InvalidRequest: HttpRejected (NotAllowed), TooLarge, BodyTimeout,
+    │                            SessionNotFound
+    │     -32601               MethodNotFound
+    │     -32602               InvalidParams: MalformedParams, InvalidArguments (genmcp.faults),
+    │                            ToolNotFound, PromptNotFound, ResourceNotFound, TaskNotFound
+    │     -32603               ResourceError, PromptError, InternalError: Overloaded
+    │     -32020 to -32022     HeaderMismatch, MissingCapability, UnsupportedVersion
+    ├── ToolError              raised by a tool: the model gets its text as an `isError` result
+    ├── WaitError              WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled,
+    │                            CapabilityMissing
+    ├── ConfigurationError     an option is invalid; raised at construction, never per request
+    ├── ContractError          a hook returned or did something that its contract forbids
+    ├── IllegalTransition      LocalIllegalTransition
+    ├── AssignUnavailable      a copied assign is read while no request resumes the call
+    ├── ArgumentFaults         the faults of arguments, before their tool is known
+    ├── SealError              InvalidSeal (ForeignSeal), SealExpired
+    ├── StoreError             Conflict, UnknownFormat, LogTruncated,
+    │                            StoreUnavailable (StoreFull, OverShare)
+    ├── ClientError            raised by a client (genmcp.client.errors)
+    └── CompositeError         raised by a hub or registry (genmcp.composite.errors)
 
-An error class defines its code and HTTP status; no other code builds errors by hand. `data` of an
-error has one shape (docs/endpoint.md, "Errors").
-The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes".
+The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes". Each class
+defines its code and status; the shape of `data` is in docs/endpoint.md, "Errors".
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,15 +83,19 @@ __all__ = [
 
 
 class GenmcpError(Exception):
-    """What every exception of this package derives from."""
+    """The base class of all exceptions of this package."""
 
 
 class McpError(GenmcpError):
-    """A failure that is answered as a JSON-RPC error.
+    """A failure that is sent to the client as a JSON-RPC error. Hooks may raise it.
 
-    `message` and `data` go to the client as they are, so they must be safe to show.
-    `status` is the HTTP status of the answer where the revision lets an error have one
-    (2026-07-28, "Streamable HTTP"); `headers` are added to that answer.
+    Args:
+        message: the error message. The client gets it unchanged, so it must not contain secrets.
+        data: further details for the client, JSON.
+        code: the JSON-RPC code. Default: that of the class.
+        status: the HTTP status, where the revision has one for errors (2026-07-28, "Streamable
+            HTTP"). Default: that of the class.
+        headers: HTTP headers to add to the response.
     """
 
     code: int = -32603
@@ -143,14 +121,18 @@ class McpError(GenmcpError):
 
 
 class ParseError(McpError):
-    """The body is not JSON."""
+    """The body is not JSON. The client must send valid JSON."""
 
     code = -32700
     status = 400
 
 
 class InvalidRequest(McpError):
-    """The body is JSON, but not a valid message. *id*: the id of an invalid member of a batch."""
+    """The body is JSON, but not a valid JSON-RPC message.
+
+    Attributes:
+        id: the id of an invalid member of a batch, None if it is unknown.
+    """
 
     code = -32600
     status = 400
@@ -158,11 +140,11 @@ class InvalidRequest(McpError):
 
 
 class HttpRejected(InvalidRequest):
-    """The HTTP head was refused before the body was looked at."""
+    """The HTTP headers were rejected, before the body was read."""
 
 
 class NotAllowed(HttpRejected):
-    """The HTTP method is not one that can be used here, or not like this."""
+    """The HTTP method is not allowed here; `Allow` lists those that are."""
 
     status = 405
 
@@ -171,13 +153,13 @@ class NotAllowed(HttpRejected):
 
 
 class TooLarge(InvalidRequest):
-    """The body is larger than it may be."""
+    """The body exceeds `Limits.max_body_bytes`."""
 
     status = 413
 
 
 class BodyTimeout(InvalidRequest):
-    """The body did not arrive in time; the connection is of no use any more."""
+    """The body did not arrive within `Limits.body_timeout`. The connection is closed."""
 
     status = 408
 
@@ -186,7 +168,7 @@ class BodyTimeout(InvalidRequest):
 
 
 class SessionNotFound(InvalidRequest):
-    """The session does not exist (any more): the client starts a new one.
+    """The session is unknown, has ended or has expired. The client must open a new one.
 
     2025-11-25, transports, "Session Management": HTTP 404.
     """
@@ -195,7 +177,7 @@ class SessionNotFound(InvalidRequest):
 
 
 class MethodNotFound(McpError):
-    """The method is unknown, or the server does not offer it.
+    """The method is unknown, or not offered by the server.
 
     2026-07-28, "Protocol Version Header": HTTP 404.
     """
@@ -208,43 +190,43 @@ class MethodNotFound(McpError):
 
 
 class InvalidParams(McpError):
-    """The parameters are not what the method takes.
+    """The params of a request are invalid.
 
-    Raised by a tool's `validate`, it refuses the call; the message is shown to the client.
+    Raised from the `validate` of a tool, it rejects the call, and the client gets the message.
     """
 
     code = -32602
 
 
 class MalformedParams(InvalidParams):
-    """The parameters do not have the shape the specification gives them."""
+    """The params do not conform to the schema of the specification; no handler was called."""
 
     status = 400
 
 
 class ToolNotFound(InvalidParams):
-    """No tool has this name."""
+    """No tool has this name, or it is not visible to the client."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown tool: {name}", {"name": name})
 
 
 class PromptNotFound(InvalidParams):
-    """No prompt has this name."""
+    """No prompt has this name, or it is not visible to the client."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown prompt: {name}", {"name": name})
 
 
 class ResourceNotFound(InvalidParams):
-    """No resource has this URI."""
+    """No resource has this URI, or it is not visible to the client."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(f"Resource not found: {uri}", {"uri": uri})
 
 
 class TaskNotFound(InvalidParams):
-    """No task has this id, or it is somebody else's, or it is not kept any more.
+    """The task id is unknown: it never existed, has expired, or belongs to another client.
 
     SEP-2663, "Task Update Requests" and "Task Cancellation".
     """
@@ -254,15 +236,15 @@ class TaskNotFound(InvalidParams):
 
 
 class ResourceError(McpError):
-    """A resource cannot be read; the text is the reason, and is sent to the client."""
+    """A resource cannot be read. Raise it from `read`; the client gets the text."""
 
 
 class PromptError(McpError):
-    """A prompt cannot be made; the text is the reason, and is sent to the client."""
+    """A prompt cannot be created. Raise it from `get`; the client gets the text."""
 
 
 class InternalError(McpError):
-    """Something went wrong here; `reference` finds the cause in the log."""
+    """An unexpected failure. The client gets *reference*, which identifies the log record."""
 
     code = -32603
     status = 500
@@ -273,7 +255,13 @@ class InternalError(McpError):
 
 
 class Overloaded(InternalError):
-    """A limit was reached; the same request may succeed after *retry_after* seconds."""
+    """A limit was reached. The message names the setting.
+
+    Args:
+        message: the error message.
+        retry_after: seconds after which the same request may succeed, default 1.
+        status: the HTTP status, default 503.
+    """
 
     status = 503
 
@@ -285,7 +273,7 @@ class Overloaded(InternalError):
 
 
 class HeaderMismatch(McpError):
-    """A header is missing, malformed, or says something else than the body.
+    """A header is missing or malformed, or contradicts the body.
 
     2026-07-28, Streamable HTTP, "Server Validation".
     """
@@ -295,9 +283,11 @@ class HeaderMismatch(McpError):
 
 
 class MissingCapability(McpError):
-    """The request needs a capability its client did not declare.
+    """The request requires a capability that the client did not declare.
 
-    *required* has the shape of ClientCapabilities: `{"sampling": {}}`.
+    Args:
+        required: the missing capabilities, in the shape of ClientCapabilities: `{"sampling": {}}`.
+        message: the error message. Default: names the capabilities.
     """
 
     code = -32021
@@ -309,7 +299,7 @@ class MissingCapability(McpError):
 
 
 class UnsupportedVersion(McpError):
-    """The protocol version asked for is not one this server speaks."""
+    """The requested protocol version is not supported; `data` lists those that are."""
 
     code = -32022
     status = 400
@@ -322,22 +312,26 @@ class UnsupportedVersion(McpError):
 
 
 class ToolError(GenmcpError):
-    """A tool failed in a way the model should read; its text is shown as it is."""
+    """A failure of a tool that the model should read: the text of an `isError` result."""
 
 
 class WaitError(GenmcpError):
-    """Why what a call waited for brought no value.
+    """Why a wait of a continuation brought no value: the `error` of `Failed`.
 
-    The same on every carrier, whatever process it happened in; `str` shows only what may be
-    shown. `__cause__` is the original exception where this process has it. If it leaves a hook of
-    a tool, the client gets its text as an `isError` result.
+    Equal errors compare equal in every process. The text is safe for clients. `__cause__` is the
+    original exception if it was raised in this process. If a hook of a tool raises this error, the
+    client gets its text as an `isError` result.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
+    _text: ClassVar[str] = "it failed"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self._text)
 
     @property
     def fields(self) -> tuple[Any, ...]:
-        """What it is made of, in the order in which it takes them."""
+        """The arguments of the constructor, in their order."""
         return tuple(getattr(self, name) for name in self.__match_args__)
 
     def __eq__(self, other: object) -> bool:
@@ -350,10 +344,13 @@ class WaitError(GenmcpError):
 
 
 class WorkRaised(WaitError):
-    """The work raised an exception of *type_name*.
+    """The work raised an exception.
 
-    *reference* finds it in the log. *message* is its text if it was raised to be shown (ToolError,
-    McpError, what a client answered), otherwise None.
+    Args:
+        reference: identifies the log record with the traceback.
+        type_name: the name of the exception type.
+        message: the text of the exception, if that may be shown (ToolError, McpError, an error of
+            the client); otherwise None.
     """
 
     __match_args__ = ("reference", "type_name", "message")
@@ -366,30 +363,30 @@ class WorkRaised(WaitError):
 
 
 class WorkerLost(WaitError):
-    """The process it ran in is gone, or nobody is left who could end it."""
+    """The process that did the work no longer exists. Whether the work was done is unknown."""
 
-    def __init__(self) -> None:
-        super().__init__("it was lost: the process that worked on it is gone")
+    _text = "it was lost: the process that worked on it is gone"
 
 
 class WaitTimedOut(WaitError):
-    """Its time ran out."""
+    """The timeout of the wait expired."""
 
-    def __init__(self) -> None:
-        super().__init__("it took too long")
+    _text = "it took too long"
 
 
 class WaitCancelled(WaitError):
-    """It was cancelled, by something else than the call that waits for it."""
+    """The work was cancelled, though the call that waits for it was not."""
 
-    def __init__(self) -> None:
-        super().__init__("it was cancelled")
+    _text = "it was cancelled"
 
 
 class CapabilityMissing(WaitError):
-    """The client lacks *capabilities* that a question needs, in the shape of ClientCapabilities.
+    """The client lacks a capability that a question needs.
 
     Raised from `continue_`, it results in -32021 on 2026-07-28, and in an `isError` result before.
+
+    Args:
+        capabilities: the missing capabilities, in the shape of ClientCapabilities.
     """
 
     __match_args__ = ("capabilities",)
@@ -401,38 +398,38 @@ class CapabilityMissing(WaitError):
 
 
 def _named(capabilities: Mapping[str, Any]) -> str:
-    """Return what *capabilities* are called; extensions have names of their own."""
+    """Return the names of *capabilities*; extensions by their own names."""
     names = [capabilities[name] if name == "extensions" else (name,) for name in capabilities]
     return ", ".join(name for each in names for name in each)
 
 
 class ConfigurationError(GenmcpError, ValueError):
-    """An option is wrong. The message names the option and what it takes."""
+    """An option is invalid. The message names the option and the allowed values."""
 
 
 class ContractError(GenmcpError, TypeError):
-    """A hook returned, or a caller did, what the contract forbids."""
+    """A hook returned, or a caller did, something that the contract of the method forbids."""
 
 
 class IllegalTransition(GenmcpError):
-    """A step was requested that the state does not allow."""
+    """A state machine got an event that its state does not allow."""
 
-    fault: ClassVar[str] = "somebody"
+    culprit: ClassVar[str] = "an unknown side"
 
     def __init__(self, step: object, state: object) -> None:
         self.step = step
         self.state = state
-        super().__init__(f"{step} while {state}: {self.fault} took a step out of turn")
+        super().__init__(f"{step} is not allowed in state {state}; caused by {self.culprit}")
 
 
 class LocalIllegalTransition(IllegalTransition):
-    """This side took the step: a defect here."""
+    """The event came from this process, not from the peer: a defect in genmcp."""
 
-    fault = "this side"
+    culprit = "this side"
 
 
 class ArgumentFaults(GenmcpError, ValueError):
-    """Arguments do not fit; `faults` says how, each a sentence that begins with its place."""
+    """Arguments are invalid: one sentence for each fault, beginning with its place in them."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -440,7 +437,11 @@ class ArgumentFaults(GenmcpError, ValueError):
 
 
 class AssignUnavailable(GenmcpError, LookupError):
-    """An assign that was copied from the host's request is read where no request resumes a call."""
+    """An assign that was copied from the host's request is read where no request resumes a call.
+
+    A job that ends resumes the call in any process. Assigns listed in `Endpoint(keep_assigns=...)`
+    are stored with the call.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -451,35 +452,35 @@ class AssignUnavailable(GenmcpError, LookupError):
 
 
 class SealError(GenmcpError):
-    """A sealed value cannot be used."""
+    """The base class of errors that opening a sealed value raises."""
 
 
 class InvalidSeal(SealError):
-    """Not sealed here, changed since, or sealed for something or somebody else."""
+    """The value is forged, was modified, or was sealed for another purpose or principal."""
 
 
 class ForeignSeal(InvalidSeal):
-    """Sealed with another secret: all processes that serve the same clients must share one."""
+    """The value was sealed with another secret: servers of the same clients must share one."""
 
 
 class SealExpired(SealError):
-    """Sealed here, but its time has run out."""
+    """The value was sealed here, but has expired."""
 
 
 class StoreError(GenmcpError):
-    """An operation of a store failed. The base of the errors that stores raise."""
+    """The base class of errors that operations of a store raise."""
 
 
 class Conflict(StoreError):
-    """An `expect` did not hold; nothing was written."""
+    """An `expect` did not hold: another process has changed the entry. Nothing was written."""
 
 
 class UnknownFormat(StoreError):
-    """A record was written by another release; the message names the formats, and is shown."""
+    """A record was written by an incompatible release. The message names the formats."""
 
 
 class LogTruncated(StoreError):
-    """Events after the requested one may have been dropped, or it is not an event of this log."""
+    """Events of *log* may have been dropped: it cannot be followed from *after* without a gap."""
 
     def __init__(self, log: str, after: str) -> None:
         self.log = log
@@ -488,12 +489,12 @@ class LogTruncated(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The engine could not be reached: the operation may or may not have been carried out."""
+    """The engine cannot be reached. The operation may have succeeded."""
 
 
 class StoreFull(StoreUnavailable):
-    """The store is full; the write changed nothing."""
+    """The store is full. Nothing was written."""
 
 
 class OverShare(StoreUnavailable):
-    """A client has used its share of the store; the message names the setting and may be shown."""
+    """The client's share of the store is used up (the message names the setting)."""

@@ -156,7 +156,9 @@ def test_each_event_in_each_phase(phase: CallPhase, event: CallEvent) -> None:
     expected = verdict(phase, event)
     call = CallState(phase=phase)
     if expected == "impossible":
-        with pytest.raises(LocalIllegalTransition, match=f"{event.name} while {phase.name}"):
+        with pytest.raises(
+            LocalIllegalTransition, match=f"{event.name} is not allowed in state {phase.name}"
+        ):
             call.advance(event)
         expected = phase.name
     elif expected == "late":

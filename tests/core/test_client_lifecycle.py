@@ -69,7 +69,7 @@ def test_client_lifecycle_takes_a_step_or_blames_a_side(state: State, step: Step
     kind = PeerIllegalTransition if step in PEER else LocalIllegalTransition
     with pytest.raises(kind) as caught:
         lifecycle.take(step)
-    said = f"{step.name} while {state.name}: this side took"
+    said = f"{step.name} is not allowed in state {state.name}; caused by this side"
     assert ("the server sent a" if step in PEER else said) in str(caught.value)
     assert state is lifecycle.state
     assert (step in PEER) is isinstance(caught.value, PeerFault)

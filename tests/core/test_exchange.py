@@ -126,7 +126,7 @@ def test_exchange_takes_a_step_or_rejects_it(
     try:
         there = expected_move(state, step, streams, streams and resumable, cancels)
     except KeyError:
-        with pytest.raises(LocalIllegalTransition, match=" while DONE: this side"):
+        with pytest.raises(LocalIllegalTransition, match="in state DONE; caused by this side"):
             STEPS[step](exchange)
         assert before == repr(exchange)
     else:

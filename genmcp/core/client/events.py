@@ -276,7 +276,7 @@ class LateAnswer(PeerFault):
 class PeerIllegalTransition(IllegalTransition, PeerFault):
     """The peer sent what it may not send then: *step* and *state* in words."""
 
-    fault = "the peer"
+    culprit = "the peer"
 
     def __init__(self, step: object, state: object) -> None:
         super().__init__(step, state)
