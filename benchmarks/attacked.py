@@ -133,7 +133,7 @@ async def look(request: Request) -> Response:
         "memory": memory(),
         "tasks": len(asyncio.all_tasks()),
         "files": len(os.listdir("/proc/self/fd")) - 1,  # noqa: PTH208  # paths of open files vanish
-        "calls": len(mux.held),
+        "calls": len(mux.waiting_calls),
         "streams": len(mux.streams),
         "store": repr(mux.store),
         "errors": errors[:10],

@@ -3,7 +3,7 @@
 from threading import Lock
 from weakref import WeakSet
 
-from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import ContractError
 
 __all__ = ["ChangeNotifier", "Listener"]
@@ -12,7 +12,7 @@ __all__ = ["ChangeNotifier", "Listener"]
 class Listener:
     """A receiver of changes: a mux, which notifies its clients."""
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         """Receive a change. It is called from any thread, and must not wait for clients."""
 
 
@@ -59,7 +59,7 @@ class ChangeNotifier:
         with self._lock:
             self._listeners.add(listener)
 
-    def _announce(self, change: Change) -> None:
+    def _announce(self, change: ServerChange) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:

@@ -12,7 +12,7 @@ import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
 from genmcp.core.request import ToolRequest
-from genmcp.mux.threads import Threads
+from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
 from tests.support.speaking import VERSIONS, speak
@@ -328,7 +328,7 @@ async def test_channel_assigns_can_only_be_deleted_where_they_were_set() -> None
         assert "ann" == (await client.call("do")).structured_content["value"]
 
 
-# Threads.
+# ThreadPool.
 
 
 async def test_channel_in_loop_lets_a_thread_speak() -> None:
@@ -489,7 +489,7 @@ async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> No
             raise ValueError("no")
         return {"Continue": Continue("worked", made), "coroutine": made}.get(gives)
 
-    threads = Threads(1, 1)
+    threads = ThreadPool(1, 1)
     running = asyncio.create_task(threads.run(blocks))
     await asyncio.wait_for(begun.wait(), PATIENCE)
     running.cancel()

@@ -16,7 +16,7 @@ from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call, overrides
-from genmcp.mux.threads import Threads
+from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
@@ -41,7 +41,7 @@ class Hooks(Generic[S]):
             )
         self._handler = handler
         self._state: Any = None
-        self._threads = Threads(most, waiting)
+        self._threads = ThreadPool(most, waiting)
         for name in vars(ClientHandler):
             if self.has(name):
                 check_call(f"{type(handler).__name__}.{name}", getattr(handler, name))

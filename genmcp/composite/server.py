@@ -18,7 +18,7 @@ from genmcp.composite.member import Alternative, Certainty, CompositeRoute, Memb
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
-from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
@@ -438,7 +438,7 @@ class _Forwarder(Listener):
         self._changes = changes
         member.follow(self)
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         """Announce *change* again: URIs and methods are the same in the composite."""
         if change.uri is not None:
             self._changes.resource_updated(change.uri)
@@ -446,7 +446,7 @@ class _Forwarder(Listener):
             _LIST_CHANGED[change](self._changes)
 
 
-_LIST_CHANGED: Final[dict[Change, Callable[[ChangeNotifier], None]]] = {
+_LIST_CHANGED: Final[dict[ServerChange, Callable[[ChangeNotifier], None]]] = {
     TOOLS: ChangeNotifier.tools_list_changed,
     PROMPTS: ChangeNotifier.prompts_list_changed,
     RESOURCES: ChangeNotifier.resources_list_changed,

@@ -97,7 +97,7 @@ class CallEvent(IntEnum):
     """The server is shutting down."""
     RETURNED = 15
     """The hook has ended with a result, or with the error that it has raised."""
-    PARKED = 16
+    STORED = 16
     """The hook has ended; the task waits in the store for something else."""
     INTERRUPTED = 17
     """The hook has ended by a cancellation."""
@@ -108,7 +108,7 @@ class CallAction(IntEnum):
 
     Performed by `RunningCall` (CANCEL_HOOK, and RESPOND to NOTIFY_TOOL at the end of the hook), by
     its `Promotion` (what concerns the record, its handle and the timer), by `Tasks.ended`
-    (WRITE_OUTCOME, LEAVE_RECORD), and by `Continuations` (PARK).
+    (WRITE_OUTCOME, LEAVE_RECORD), and by `Continuations` (WRITE_STEP).
     """
 
     RESPOND = 0
@@ -128,7 +128,7 @@ class CallAction(IntEnum):
     """
     DELETE_RECORD = 6
     """Delete the record of the task, if one may have been written: no client has its handle."""
-    PARK = 7
+    WRITE_STEP = 7
     """Write to the record of the task which step the call has reached."""
     RESTART_TIMER = 8
     """Start the time until the promotion again."""
@@ -179,9 +179,9 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.RUNNING, _E.SUSPEND): Transition(_P.RUNNING),
     # The step that was reached is written behind the promotion: see WRITTEN.
     (_P.PROMOTING, _E.SUSPEND): Transition(_P.PROMOTING),
-    (_P.TASK, _E.SUSPEND): Transition(_P.TASK, (_A.PARK,)),
+    (_P.TASK, _E.SUSPEND): Transition(_P.TASK, (_A.WRITE_STEP,)),
     # A hook that ignores its cancellation finds here that its record is over.
-    (_P.CANCELLED_TASK, _E.SUSPEND): Transition(_P.CANCELLED_TASK, (_A.PARK,)),
+    (_P.CANCELLED_TASK, _E.SUSPEND): Transition(_P.CANCELLED_TASK, (_A.WRITE_STEP,)),
     (_P.RUNNING, _E.ASK): Transition(_P.ASKING),
     (_P.ASKING, _E.ANSWERED): Transition(_P.RUNNING),
     (_P.FOLLOWING, _E.ASK): Transition(_P.RELAYING),
@@ -200,7 +200,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     # nothing. If the call ends meanwhile, its client gets the result and the record is deleted; so
     # it is if the call is cancelled.
     (_P.RUNNING, _E.PROMOTE): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
-    (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.PARK)),
+    (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.WRITE_STEP)),
     (_P.PROMOTING, _E.FAILED): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
     (_P.PROMOTING, _E.REFUSED): Transition(_P.RUNNING),
     # The time in which the call waits for its client does not count.
@@ -253,9 +253,9 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.STOPPING, _E.INTERRUPTED): Transition(_P.OVER, (_A.REJECT, _A.DELETE_RECORD)),
     **_all((_P.HANDED_OVER,), _ENDS, Transition(_P.OVER, (_A.DELETE_RECORD,))),
     (_P.TASK, _E.RETURNED): Transition(_P.OVER, (_A.WRITE_OUTCOME,)),
-    (_P.TASK, _E.PARKED): Transition(_P.OVER),
+    (_P.TASK, _E.STORED): Transition(_P.OVER),
     (_P.TASK, _E.INTERRUPTED): Transition(_P.OVER, (_A.LEAVE_RECORD,)),
-    **_all((_P.CANCELLED_TASK,), (*_ENDS, _E.PARKED), Transition(_P.OVER, (_A.NOTIFY_TOOL,))),
+    **_all((_P.CANCELLED_TASK,), (*_ENDS, _E.STORED), Transition(_P.OVER, (_A.NOTIFY_TOOL,))),
 }
 
 _HOOK: Final = (_E.SUSPEND, _E.ASK, _E.ANSWERED, _E.STORE, _E.RESUME, _E.FOLLOW)
@@ -287,8 +287,8 @@ class CallState(msgspec.Struct, eq=False):
         fencing_token: for changes of the record.
         run: the id of the job that the call waits for, or continues after.
         follows: the task whose end the call awaits here; it may belong to another call.
-        doubtful: the id of a record whose handle no client has, and which may have been written by
-            a promotion. Cleared when the handle is sent, when the record is deleted, and for a
+        unconfirmed: the id of a record that a promotion may have written, and whose handle no
+            client has. Cleared when the handle is sent, when the record is deleted, and for a
             keyed call, which has one record, when that is written for a job.
         handle: the response that was sent instead of the result.
         outcome: the result or error of the call, if its response was held.
@@ -301,7 +301,7 @@ class CallState(msgspec.Struct, eq=False):
     fencing_token: int = 0
     run: str | None = None
     follows: str | None = None
-    doubtful: str | None = None
+    unconfirmed: str | None = None
     handle: Result | None = None
     outcome: Result | McpError | None = None
     raised: bool = False
@@ -336,6 +336,6 @@ class CallState(msgspec.Struct, eq=False):
         return self.phase in (CallPhase.PROMOTING, CallPhase.READING)
 
     @property
-    def discards(self) -> bool:
+    def discards_output(self) -> bool:
         """Whether the output of the call is discarded."""
         return self.phase in (CallPhase.CANCELLED_TASK, CallPhase.OVER)

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-__all__ = ["Asked", "Continuation"]
+__all__ = ["AskedQuestion", "Continuation"]
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True):
+class AskedQuestion(msgspec.Struct, frozen=True, array_like=True):
     """One question of a call: the *key* its tool knows it by, its *name* on the wire, itself."""
 
     key: str
@@ -42,12 +42,12 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     key: str
     tag: str
     assigns: Mapping[str, Any]
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[AskedQuestion, ...] = ()
     answers: Mapping[str, bytes] = {}
     alone: bool = False
     names: tuple[str, ...] = ()
     task: str | None = None
-    heard: str | None = None
+    last_event: str | None = None
     release: str = ""
     key_id: str = ""
     method: bool = False
@@ -82,7 +82,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
         for key, question in questions.items():
             name = next(name for name in _names(key, self.step) if name not in used)
             used.add(name)
-            asked.append(Asked(key, name, question))
+            asked.append(AskedQuestion(key, name, question))
         names = (*self.names, *(each.name for each in asked))
         return replace(self, asked=tuple(asked), alone=alone, names=names)
 
@@ -91,7 +91,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
         return replace(self, answers={**self.answers, **answers})
 
     @property
-    def missing(self) -> Sequence[Asked]:
+    def missing(self) -> Sequence[AskedQuestion]:
         """The questions that have no answer yet."""
         return [each for each in self.asked if each.key not in self.answers]
 

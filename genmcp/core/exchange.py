@@ -6,9 +6,9 @@ body; a notification, `open` or a heartbeat makes it an event stream. 2026-07-28
 
 A batch (2025-03-26) is one exchange that expects several answers.
 
-An exchange performs no I/O. Each event returns the actions that it demands, in order: the writer of
-the response stores every `Record`, and only then sends the others, so that a client can resume from
-whatever it has received.
+An exchange performs no I/O. Each event returns the actions that it demands, in order. The writer
+of the response stores every `StreamRecord` before it sends the others, so that a client can resume
+after any event that it has received.
 """
 
 from collections.abc import Mapping
@@ -22,43 +22,43 @@ from genmcp.errors import LocalIllegalTransition
 from genmcp.wire import jsonrpc, sse
 
 __all__ = [
-    "Action",
-    "Begin",
-    "Chunk",
-    "End",
     "Exchange",
-    "Record",
-    "State",
-    "Step",
-    "Whole",
+    "ExchangeAction",
+    "ExchangeEvent",
+    "ExchangeState",
+    "FullResponse",
+    "StreamChunk",
+    "StreamEnd",
+    "StreamHead",
+    "StreamRecord",
     "table",
 ]
 
 
-class Whole(msgspec.Struct, frozen=True):
+class FullResponse(msgspec.Struct, frozen=True):
     """Send a complete response with a JSON body; an empty *body* has no media type."""
 
     status: int
     body: bytes
 
 
-class Begin(msgspec.Struct, frozen=True):
+class StreamHead(msgspec.Struct, frozen=True):
     """Send the head of an event stream."""
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class StreamChunk(msgspec.Struct, frozen=True):
     """Send *data* on the event stream, which stays open."""
 
     data: bytes
 
 
-class End(msgspec.Struct, frozen=True):
+class StreamEnd(msgspec.Struct, frozen=True):
     """Send *data* on the event stream, if any, and end the response."""
 
     data: bytes = b""
 
 
-class Record(msgspec.Struct, frozen=True):
+class StreamRecord(msgspec.Struct, frozen=True):
     """Store message number *index* of stream *stream*, for a client that resumes the stream.
 
     *last* marks the message that ends the stream.
@@ -70,10 +70,10 @@ class Record(msgspec.Struct, frozen=True):
     last: bool
 
 
-Action = Whole | Begin | Chunk | End | Record
+ExchangeAction = FullResponse | StreamHead | StreamChunk | StreamEnd | StreamRecord
 
 
-class State(IntEnum):
+class ExchangeState(IntEnum):
     """The state of an exchange."""
 
     WAITING = 0
@@ -86,7 +86,7 @@ class State(IntEnum):
     """All answers are given, or the disconnect has cancelled the calls."""
 
 
-class Step(IntEnum):
+class ExchangeEvent(IntEnum):
     """An event of an exchange."""
 
     OPEN = 0
@@ -105,21 +105,31 @@ class Step(IntEnum):
     """The client has disconnected."""
 
 
-Table = Mapping[tuple[State, Step], State]
+Table = Mapping[tuple[ExchangeState, ExchangeEvent], ExchangeState]
 
 
-def _stays(state: State, *steps: Step) -> Table:
+def _stays(state: ExchangeState, *steps: ExchangeEvent) -> Table:
     return {(state, step): state for step in steps}
 
 
 _ALWAYS: Final[Table] = {
-    (State.WAITING, Step.ANSWER): State.WAITING,
-    **_stays(State.STREAMING, Step.OPEN, Step.NOTE, Step.ANSWER, Step.BEAT),
-    **_stays(State.DETACHED, *Step),
-    **{(state, Step.LAST): State.DONE for state in State if state is not State.DONE},
+    (ExchangeState.WAITING, ExchangeEvent.ANSWER): ExchangeState.WAITING,
+    **_stays(
+        ExchangeState.STREAMING,
+        ExchangeEvent.OPEN,
+        ExchangeEvent.NOTE,
+        ExchangeEvent.ANSWER,
+        ExchangeEvent.BEAT,
+    ),
+    **_stays(ExchangeState.DETACHED, *ExchangeEvent),
+    **{
+        (state, ExchangeEvent.LAST): ExchangeState.DONE
+        for state in ExchangeState
+        if state is not ExchangeState.DONE
+    },
     # Late events, which are ignored: the client disconnects or resumes elsewhere after the last
     # byte, or a timer fires then. What is not in the table is a defect of the caller.
-    **_stays(State.DONE, Step.BEAT, Step.RELEASE, Step.LEAVE),
+    **_stays(ExchangeState.DONE, ExchangeEvent.BEAT, ExchangeEvent.RELEASE, ExchangeEvent.LEAVE),
 }
 
 
@@ -132,17 +142,21 @@ def table(*, streams: bool, resumable: bool, cancels: bool) -> Table:
         cancels: a disconnect cancels the calls. It MUST on 2026-07-28 (Streamable HTTP,
             "Cancellation") and SHOULD NOT before (2025-11-25, transports, point 6).
     """
-    opened = State.STREAMING if streams else State.WAITING
-    left = State.DONE if cancels else State.DETACHED
+    opened = ExchangeState.STREAMING if streams else ExchangeState.WAITING
+    left = ExchangeState.DONE if cancels else ExchangeState.DETACHED
     return {
         **_ALWAYS,
-        (State.WAITING, Step.OPEN): opened,
-        (State.WAITING, Step.NOTE): opened,
-        (State.WAITING, Step.BEAT): opened,
-        (State.WAITING, Step.LEAVE): left,
-        (State.STREAMING, Step.LEAVE): left,
-        (State.WAITING, Step.RELEASE): State.DETACHED if resumable else State.WAITING,
-        (State.STREAMING, Step.RELEASE): State.DETACHED if resumable else State.STREAMING,
+        (ExchangeState.WAITING, ExchangeEvent.OPEN): opened,
+        (ExchangeState.WAITING, ExchangeEvent.NOTE): opened,
+        (ExchangeState.WAITING, ExchangeEvent.BEAT): opened,
+        (ExchangeState.WAITING, ExchangeEvent.LEAVE): left,
+        (ExchangeState.STREAMING, ExchangeEvent.LEAVE): left,
+        (ExchangeState.WAITING, ExchangeEvent.RELEASE): ExchangeState.DETACHED
+        if resumable
+        else ExchangeState.WAITING,
+        (ExchangeState.STREAMING, ExchangeEvent.RELEASE): ExchangeState.DETACHED
+        if resumable
+        else ExchangeState.STREAMING,
     }
 
 
@@ -167,7 +181,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     cancels: bool = True
     expected: int = 1
     batch: bool = False
-    state: State = State.WAITING
+    state: ExchangeState = ExchangeState.WAITING
     _held: list[bytes] = msgspec.field(default_factory=list)
     _index: int = 0
     _answered: int = 0
@@ -178,73 +192,79 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     @property
     def closed(self) -> bool:
         """Whether no message can be sent any more."""
-        return self.state is State.DONE
+        return self.state is ExchangeState.DONE
 
-    def open(self) -> list[Action]:
+    def open(self) -> list[ExchangeAction]:
         """Make the response an event stream, before there is a message."""
-        return self._begin(Step.OPEN)
+        return self._begin(ExchangeEvent.OPEN)
 
-    def note(self, message: bytes) -> list[Action]:
+    def note(self, message: bytes) -> list[ExchangeAction]:
         """Send a notification, or a request to the client."""
-        begun = self._begin(Step.NOTE)
-        if self.state is State.WAITING:
+        begun = self._begin(ExchangeEvent.NOTE)
+        if self.state is ExchangeState.WAITING:
             return begun
-        connected = self.state is State.STREAMING
+        connected = self.state is ExchangeState.STREAMING
         return begun + self._message(message, last=False, connected=connected)
 
-    def beat(self) -> list[Action]:
+    def beat(self) -> list[ExchangeAction]:
         """Send a comment, so that nothing on the way closes an idle connection."""
-        begun = self._begin(Step.BEAT)
-        return [*begun, Chunk(sse.COMMENT)] if self.state is State.STREAMING else begun
+        begun = self._begin(ExchangeEvent.BEAT)
+        return (
+            [*begun, StreamChunk(sse.COMMENT)] if self.state is ExchangeState.STREAMING else begun
+        )
 
-    def answer(self, message: bytes | None, status: int = 200) -> list[Action]:
+    def answer(self, message: bytes | None, status: int = 200) -> list[ExchangeAction]:
         """Send an answer; *status* applies if it is the whole response.
 
         The answer is None if the request was cancelled, which then gets no response (2025-11-25,
         cancellation, "Behavior Requirements").
         """
         last = self._answered + 1 == self.expected
-        was = self._advance(Step.LAST if last else Step.ANSWER)
+        was = self._advance(ExchangeEvent.LAST if last else ExchangeEvent.ANSWER)
         self._answered += 1
-        if was is not State.WAITING:
-            return self._message(message, last=last, connected=was is State.STREAMING)
+        if was is not ExchangeState.WAITING:
+            return self._message(message, last=last, connected=was is ExchangeState.STREAMING)
         if message is not None:
             if not self.batch:
-                return [Whole(status, message)]
+                return [FullResponse(status, message)]
             self._held.append(message)
         if not last:
             return []
-        return [Whole(200, jsonrpc.encode_batch(self._held)) if self._held else Whole(202, b"")]
+        return [
+            FullResponse(200, jsonrpc.encode_batch(self._held))
+            if self._held
+            else FullResponse(202, b"")
+        ]
 
-    def release(self, retry: int) -> list[Action]:
+    def release(self, retry: int) -> list[ExchangeAction]:
         """End the connection; the client is to resume the stream after *retry* milliseconds.
 
         2025-11-25, transports, point 6. Does nothing on other revisions, which do not define it.
         """
         return self._detach(retry) if self.primed else []
 
-    def hand_over(self) -> list[Action]:
+    def hand_over(self) -> list[ExchangeAction]:
         """End the connection, because its client resumes the stream on another one.
 
         2025-11-25, transports, "Multiple Connections": each message is sent on one of them.
         """
         return self._detach(0) if self._index or self.primed else []
 
-    def _detach(self, retry: int) -> list[Action]:
-        was = self._advance(Step.RELEASE)
+    def _detach(self, retry: int) -> list[ExchangeAction]:
+        was = self._advance(ExchangeEvent.RELEASE)
         if was is self.state:
             return []
-        begun = self._head() if was is State.WAITING else []
-        return [*begun, End(sse.retry(retry))]
+        begun = self._head() if was is ExchangeState.WAITING else []
+        return [*begun, StreamEnd(sse.retry(retry))]
 
     def leave(self) -> bool:
         """Handle a disconnect of the client; return whether it cancels the calls."""
-        was = self._advance(Step.LEAVE)
-        if was is State.WAITING:
+        was = self._advance(ExchangeEvent.LEAVE)
+        if was is ExchangeState.WAITING:
             self.stream = None  # the client has no event id to resume from: nothing is stored
-        return was is not State.DONE and self.state is State.DONE
+        return was is not ExchangeState.DONE and self.state is ExchangeState.DONE
 
-    def _advance(self, step: Step) -> State:
+    def _advance(self, step: ExchangeEvent) -> ExchangeState:
         """Take *step*; return the state before it."""
         was = self.state
         moves = _TABLES[self.streams, self.streams and self.stream is not None, self.cancels]
@@ -254,33 +274,35 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
             raise LocalIllegalTransition(step.name, was.name) from None
         return was
 
-    def _begin(self, step: Step) -> list[Action]:
+    def _begin(self, step: ExchangeEvent) -> list[ExchangeAction]:
         was = self._advance(step)
-        opened = was is State.WAITING and self.state is State.STREAMING
+        opened = was is ExchangeState.WAITING and self.state is ExchangeState.STREAMING
         return self._head() if opened else []
 
-    def _head(self) -> list[Action]:
+    def _head(self) -> list[ExchangeAction]:
         """Start the stream: its head, the event to resume from, the answers of a batch so far."""
-        actions: list[Action] = [Begin()]
+        actions: list[ExchangeAction] = [StreamHead()]
         if self.stream is not None:
-            actions.append(Record(self.stream, 0, b"", last=False))
+            actions.append(StreamRecord(self.stream, 0, b"", last=False))
             if self.primed:
-                actions.append(Chunk(sse.prime(b"%b/0" % self.stream.encode())))
+                actions.append(StreamChunk(sse.prime(b"%b/0" % self.stream.encode())))
         held, self._held = self._held, []
         for message in held:
             actions += self._message(message, last=False, connected=True)
         return actions
 
-    def _message(self, message: bytes | None, *, last: bool, connected: bool) -> list[Action]:
+    def _message(
+        self, message: bytes | None, *, last: bool, connected: bool
+    ) -> list[ExchangeAction]:
         if message is None and not last:
             return []
-        actions: list[Action] = []
+        actions: list[ExchangeAction] = []
         self._index += 1
         stream, index = self.stream, self._index
         if connected:
             event_id = None if stream is None else b"%b/%d" % (stream.encode(), index)
             data = b"" if message is None else sse.event(message, event_id)
-            actions.append(End(data) if last else Chunk(data))
+            actions.append(StreamEnd(data) if last else StreamChunk(data))
         if stream is not None:
-            actions.append(Record(stream, index, message or b"", last))
+            actions.append(StreamRecord(stream, index, message or b"", last))
         return actions

@@ -30,7 +30,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["is_expected", "outcome_of", "refusal_of", "status_of", "tool_error"]
+__all__ = ["failure_outcome", "http_status_of", "is_expected", "store_failure", "tool_error"]
 
 
 def is_expected(error: BaseException) -> bool:
@@ -39,7 +39,7 @@ def is_expected(error: BaseException) -> bool:
     return shown and (isinstance(error, Overloaded) or not isinstance(error, InternalError))
 
 
-def status_of(error: McpError, revision: Revision) -> int:
+def http_status_of(error: McpError, revision: Revision) -> int:
     """Return the HTTP status of *error* where it answers an accepted request.
 
     Before 2026-07-28 that is a message like any other, which clients read only if it is 200.
@@ -47,7 +47,9 @@ def status_of(error: McpError, revision: Revision) -> int:
     return error.status if revision.modern else 200
 
 
-def outcome_of(error: Exception, request: Request, reference: str) -> CallToolResult | McpError:
+def failure_outcome(
+    error: Exception, request: Request, reference: str
+) -> CallToolResult | McpError:
     """Return what answers *request* when its hook raised *error*.
 
     *reference* is what the log calls the failure; it is all that an unexpected one shows.
@@ -68,7 +70,7 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         # Not an HTTP 500: the server works, and the error is explained.
         return tool_error(text) if call else McpError(text)
     if isinstance(error, StoreError):
-        return refusal_of(error, reference)
+        return store_failure(error, reference)
     if call and not isinstance(error, ContractError):
         return tool_error(f"The tool failed unexpectedly (reference {reference}).")
     return InternalError(f"Internal error (reference {reference})", reference=reference)
@@ -85,7 +87,7 @@ def _unable(error: CapabilityMissing, request: Request) -> str:
     )
 
 
-def refusal_of(error: StoreError, reference: str) -> InternalError:
+def store_failure(error: StoreError, reference: str) -> InternalError:
     """Return the response to a request that failed in the store.
 
     It is not an error of the tool: a full store, for example, is temporary. A record of another

@@ -39,7 +39,7 @@ __all__ = [
     "ToolRequest",
     "check_length",
     "check_names",
-    "decoded",
+    "decode_params",
     "notification_params",
     "session_params",
 ]
@@ -105,7 +105,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     param_headers: Mapping[bytes, bytes] | None = None
 
     @property
-    def asks_again(self) -> bool:
+    def answers_by_retry(self) -> bool:
         """Whether its client answers a question by sending its request again (2026-07-28 on).
 
         Before, the server sends the question as a request of its own.
@@ -239,7 +239,7 @@ _meta: Final = decoder_for(RequestMeta)
 _DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY}
 
 
-def decoded(decoder: msgspec.json.Decoder[P], raw: bytes | msgspec.Raw) -> P:
+def decode_params(decoder: msgspec.json.Decoder[P], raw: bytes | msgspec.Raw) -> P:
     """Decode params; absent params are an empty object.
 
     Raises:
@@ -266,12 +266,12 @@ def session_params(method: Method, raw: msgspec.Raw) -> tuple[RequestParams, msg
         MalformedParams: *method* does not accept them.
     """
     try:
-        return decoded(method.params_decoder, raw), raw
+        return decode_params(method.params_decoder, raw), raw
     except MalformedParams:
         usable = _with_usable_meta(raw)
         if usable is None:
             raise
-        return decoded(method.params_decoder, usable), usable
+        return decode_params(method.params_decoder, usable), usable
 
 
 def notification_params(
@@ -293,7 +293,7 @@ def notification_params(
         decoder = decoder_for(_CancelledParams)
     elif method is not None and method.is_notification:
         decoder = method.params_decoder
-    params: NotificationParams | Mapping[str, Any] = decoded(decoder, raw)
+    params: NotificationParams | Mapping[str, Any] = decode_params(decoder, raw)
     return params
 
 

@@ -2,8 +2,8 @@
 
 Every transport feeds the same machine, so that `initialize`, the era of a message, cancellation
 and responses are decided here only. The transport opens sessions, reads, writes and performs the
-actions. Nothing that a client sends makes the machine raise; an exception of `Catalog.find`, which
-is the server author's code, passes through.
+actions. No message of a client makes the machine raise. An exception of `ServerCatalog.find`, which
+is the server author's code, propagates.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,14 +13,14 @@ import msgspec
 
 from genmcp.core.request import Request, notification_params, session_params
 from genmcp.core.server_dispatch import (
-    Catalog,
     Era,
     Headers,
+    ServerCatalog,
     claimed_version,
     modern_request,
     session_request,
 )
-from genmcp.core.session import Offering, Session, begin, introduction
+from genmcp.core.session import ServerDescription, Session, anonymous_params, new_session
 from genmcp.errors import InvalidRequest, McpError
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import RequestId
@@ -34,19 +34,19 @@ __all__ = [
     "BUILTIN",
     "LISTEN",
     "Accept",
-    "Action",
-    "Cancel",
-    "Deliver",
+    "CancelRequest",
+    "DeliverResponse",
     "OpenSession",
     "Reject",
+    "ServerAction",
     "ServerConnection",
     "SessionReady",
-    "Start",
+    "StartRequest",
     "is_offered",
 ]
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartRequest(msgspec.Struct, frozen=True):
     """Run *request*, and respond to it."""
 
     request: Request
@@ -63,13 +63,13 @@ class SessionReady(msgspec.Struct, frozen=True):
     """The client has received the response to `initialize`: notifications may be sent to it."""
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class CancelRequest(msgspec.Struct, frozen=True):
     """Cancel the request *id*, which gets no response then. Ignored if it does not run."""
 
     id: RequestId
 
 
-class Deliver(msgspec.Struct, frozen=True):
+class DeliverResponse(msgspec.Struct, frozen=True):
     """Deliver *message*, the response to a request of the server, within *session*."""
 
     session: Session
@@ -93,10 +93,12 @@ class Reject(msgspec.Struct, frozen=True):
     method: str | None = None
 
 
-Action = Start | OpenSession | SessionReady | Cancel | Deliver | Accept | Reject
+ServerAction = (
+    StartRequest | OpenSession | SessionReady | CancelRequest | DeliverResponse | Accept | Reject
+)
 
 
-ANONYMOUS: Final = begin(introduction(REVISION), key="", now=0.0)
+ANONYMOUS: Final = new_session(anonymous_params(REVISION), key="", now=0.0)
 """The session of a `ping` that precedes `initialize`."""
 
 _ACCEPT: Final = Accept()
@@ -118,7 +120,7 @@ AT_ONCE: Final = _QUICK | _LISTS
 """The methods that are answered even if no slot for a call is free: as a rule they do not wait."""
 
 
-def is_offered(server: Offering, method: str) -> bool:
+def is_offered(server: ServerDescription, method: str) -> bool:
     """Return whether *method* is answered, by *server* or by the mux for it.
 
     A client may send what the declared capabilities permit, and nothing else: 2026-07-28, basic,
@@ -149,12 +151,12 @@ class ServerConnection(msgspec.Struct, eq=False):
     without headers.
     """
 
-    catalog: Catalog
+    catalog: ServerCatalog
     session: Session | None = None
     headers: Headers | None = None
     modern: bool = True
 
-    def receive(self, message: Message, era: Era | None = None) -> Action:
+    def receive(self, message: Message, era: Era | None = None) -> ServerAction:
         """Return the action for *message*.
 
         *era* is that of the HTTP request, from `era_of`; elsewhere the message alone decides.
@@ -168,7 +170,7 @@ class ServerConnection(msgspec.Struct, eq=False):
             if era is None:
                 era = self._era(message)
             if era is Era.MODERN:
-                return Start(modern_request(self.headers, message, self.catalog))
+                return StartRequest(modern_request(self.headers, message, self.catalog))
             if era is Era.HANDSHAKE:
                 params, _ = session_params(_INITIALIZE, message.params)
                 assert isinstance(params, InitializeRequestParams)
@@ -179,7 +181,7 @@ class ServerConnection(msgspec.Struct, eq=False):
                 if method != "ping":
                     raise InvalidRequest(_UNOPENED if self.modern else "Send initialize first")
                 session = ANONYMOUS
-            return Start(session_request(session, message, self.catalog))
+            return StartRequest(session_request(session, message, self.catalog))
         except McpError as error:
             # A value from here on: its frames refer to the caller's, which keeps it. That would be
             # a reference cycle for each rejected message.
@@ -188,12 +190,12 @@ class ServerConnection(msgspec.Struct, eq=False):
 
     def receive_batch(
         self, batch: Iterable[Message | InvalidRequest], error_of: Callable[[Exception], McpError]
-    ) -> list[Action]:
+    ) -> list[ServerAction]:
         """Return the actions for the members of a batch.
 
         A batch belongs to its session (2025-03-26, basic, "Batching"), so that a member neither
         opens another one (lifecycle, "Initialization") nor names a revision. *error_of* returns the
-        error for an exception of `Catalog.find`, which costs one member.
+        error for an exception of `ServerCatalog.find`, which costs one member.
 
         Raises:
             InvalidRequest: there is no session, or its revision has no batches.
@@ -201,7 +203,7 @@ class ServerConnection(msgspec.Struct, eq=False):
         if self.session is None:
             raise InvalidRequest("There must be one message at a time, not a batch")
         self.session.check_batch()
-        actions: list[Action] = []
+        actions: list[ServerAction] = []
         for member in batch:
             try:
                 if isinstance(member, InvalidRequest):
@@ -225,7 +227,7 @@ class ServerConnection(msgspec.Struct, eq=False):
             return Era.MODERN
         return Era.SESSION
 
-    def _notification(self, message: Message, era: Era | None) -> Action:
+    def _notification(self, message: Message, era: Era | None) -> ServerAction:
         if era is Era.HANDSHAKE:
             raise InvalidRequest("initialize must be a request")
         session = None if era is Era.MODERN else self.session
@@ -234,18 +236,18 @@ class ServerConnection(msgspec.Struct, eq=False):
             # 2026-07-28, Streamable HTTP: a client cancels by closing its connection.
             id: RequestId | None = getattr(params, "request_id", None)
             if id is not None and era is not Era.MODERN:
-                return Cancel(id)
+                return CancelRequest(id)
         elif message.method == "notifications/initialized" and session is not None:
             return _READY
         return _ACCEPT
 
-    def _response(self, message: Message, era: Era | None) -> Action:
+    def _response(self, message: Message, era: Era | None) -> ServerAction:
         if era is Era.MODERN:
             # 2026-07-28, Streamable HTTP, "Sending Messages", point 4.
             raise InvalidRequest("A client must not send responses")
         if self.session is None:
             raise InvalidRequest("The response answers no request of this server")
-        return Deliver(self.session, message)
+        return DeliverResponse(self.session, message)
 
 
 _UNOPENED: Final = (

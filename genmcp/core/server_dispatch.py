@@ -20,7 +20,7 @@ from genmcp.core.request import (
     RouteFacts,
     check_length,
     check_names,
-    decoded,
+    decode_params,
     session_params,
 )
 from genmcp.core.session import Session
@@ -48,23 +48,23 @@ from genmcp.wire.jsonrpc import Message, RequestOf
 from genmcp.wire.param_headers import check_method, check_name, check_params
 
 __all__ = [
-    "Catalog",
     "Era",
+    "ServerCatalog",
     "check_batch",
     "check_get",
     "check_legacy",
     "claimed_version",
-    "discovered",
+    "discover_result",
     "era_of",
-    "exchange_of",
+    "exchange_for",
     "modern_request",
-    "request_at_once",
+    "plain_request",
     "session_request",
     "with_route",
 ]
 
 
-class Catalog(Protocol):
+class ServerCatalog(Protocol):
     """What a server offers, as far as a message is judged by it."""
 
     def offers(self, method: str) -> bool:
@@ -192,7 +192,7 @@ def check_batch(headers: Headers) -> None:
     check_legacy(headers)
 
 
-def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request | None:
+def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Request | None:
     """Return the request of 2026-07-28 or later that *body* holds, decoded in one step.
 
     The headers name the type to decode it as. None: another revision is spoken, or the request is
@@ -210,7 +210,7 @@ def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request 
         return None
 
 
-def modern_request(headers: Headers | None, message: Message, catalog: Catalog) -> Request:
+def modern_request(headers: Headers | None, message: Message, catalog: ServerCatalog) -> Request:
     """Decode *message* as a request of 2026-07-28 or later, and check it.
 
     *headers* is None on a transport without any.
@@ -226,15 +226,17 @@ def modern_request(headers: Headers | None, message: Message, catalog: Catalog) 
     method = _MODERN_METHODS.get(name)
     fault: MalformedParams | None = None
     try:
-        params = decoded(_any_params if method is None else method.params_decoder, message.params)
+        params = decode_params(
+            _any_params if method is None else method.params_decoder, message.params
+        )
     except MalformedParams as error:
         # Faults in params that only this method has are judged after those of `_meta`.
-        params, fault = decoded(_any_params, message.params), error.with_traceback(None)
+        params, fault = decode_params(_any_params, message.params), error.with_traceback(None)
     id: RequestId = message.id  # type: ignore[assignment]  # a request: it has one
     return _judge(headers, name, method, id, params, fault, catalog, message.params)
 
 
-def session_request(session: Session, message: Message, catalog: Catalog) -> Request:
+def session_request(session: Session, message: Message, catalog: ServerCatalog) -> Request:
     """Return the request *message* makes within a legacy *session*.
 
     Raises:
@@ -275,7 +277,7 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     )
 
 
-def exchange_of(
+def exchange_for(
     requests: Sequence[Request], *, streams: bool, stream: str | None, batch: int = 0
 ) -> Exchange:
     """Return the exchange that answers *requests*, the accepted ones of one POST.
@@ -298,7 +300,7 @@ def exchange_of(
     )
 
 
-def discovered(capabilities: ServerCapabilities, instructions: str | None) -> DiscoverResult:
+def discover_result(capabilities: ServerCapabilities, instructions: str | None) -> DiscoverResult:
     """Return what a server is: 2026-07-28, server/discover; the versions of both eras."""
     return DiscoverResult(
         supported_versions=list(REVISIONS),
@@ -341,7 +343,7 @@ def _check_param_headers(
     """Check the headers that repeat arguments; return those to check once the route is resolved."""
     if route.headers:
         raw = params.arguments if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
-        check_params(headers, route.headers, decoded(_anything, raw))
+        check_params(headers, route.headers, decode_params(_anything, raw))
     if not route.pending:
         return None
     return {name: headers[name] for name in headers if name.startswith(_PARAM)}
@@ -354,7 +356,7 @@ def _judge(
     id: RequestId,
     params: RequestParams,
     fault: MalformedParams | None,
-    catalog: Catalog,
+    catalog: ServerCatalog,
     raw: bytes | msgspec.Raw,
 ) -> Request:
     """Return the request for *method*, called *name*, if its headers and params are in order.

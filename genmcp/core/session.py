@@ -17,13 +17,13 @@ from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams, InitializeResult
 
-__all__ = ["Offering", "Session", "begin", "introduction"]
+__all__ = ["ServerDescription", "Session", "anonymous_params", "new_session"]
 
 
 _SPOKEN: Final = [revision.version for revision in LEGACY]
 
 
-class Offering(Protocol):
+class ServerDescription(Protocol):
     """What a server declares: `initialize` introduces it, and its requests are routed, by that."""
 
     @property
@@ -71,7 +71,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
         if not self.revision.batches:
             raise InvalidRequest(f"The body must be one message: {self.version} has no batches")
 
-    def welcome(self, server: Offering) -> InitializeResult:
+    def initialize_result(self, server: ServerDescription) -> InitializeResult:
         """Return the result of the `initialize` that began the session."""
         return InitializeResult(
             protocol_version=self.version,
@@ -114,7 +114,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
 _decoder = msgspec.msgpack.Decoder(Session)
 
 
-def introduction(revision: Revision, name: str = "") -> InitializeRequestParams:
+def anonymous_params(revision: Revision, name: str = "") -> InitializeRequestParams:
     """Return the params of a client that has not introduced itself and can do nothing."""
     return InitializeRequestParams(
         protocol_version=revision.version,
@@ -123,7 +123,7 @@ def introduction(revision: Revision, name: str = "") -> InitializeRequestParams:
     )
 
 
-def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:
+def new_session(params: InitializeRequestParams, *, key: str, now: float) -> Session:
     """Return the session an `initialize` request asks for.
 
     2025-11-25, lifecycle, "Version Negotiation": the version asked for if it is spoken here,

@@ -24,19 +24,19 @@ __all__ = [
     "PROMPTS",
     "RESOURCES",
     "TOOLS",
-    "Change",
+    "ServerChange",
     "acknowledgement",
     "changes_of",
     "completion",
-    "everything",
-    "honoured",
+    "session_filter",
+    "supported_subset",
     "updated",
 ]
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True):
+class ServerChange(msgspec.Struct, frozen=True, array_like=True):
     """Something to tell of: the notification's method, and the resource if it is about one."""
 
     method: str
@@ -50,19 +50,19 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
         return ResourceUpdatedNotificationParams(self.uri, meta=meta)
 
 
-TOOLS: Final = Change("notifications/tools/list_changed")
-PROMPTS: Final = Change("notifications/prompts/list_changed")
-RESOURCES: Final = Change("notifications/resources/list_changed")
-EVERYTHING: Final = Change("")
+TOOLS: Final = ServerChange("notifications/tools/list_changed")
+PROMPTS: Final = ServerChange("notifications/prompts/list_changed")
+RESOURCES: Final = ServerChange("notifications/resources/list_changed")
+EVERYTHING: Final = ServerChange("")
 """Nobody knows any more what has changed: listeners are told of all that they listen for."""
 
 
-def updated(uri: str) -> Change:
+def updated(uri: str) -> ServerChange:
     """Return the change of the resource *uri*."""
-    return Change("notifications/resources/updated", uri)
+    return ServerChange("notifications/resources/updated", uri)
 
 
-def everything(capabilities: ServerCapabilities, uris: list[str]) -> SubscriptionFilter:
+def session_filter(capabilities: ServerCapabilities, uris: list[str]) -> SubscriptionFilter:
     """Return what a session hears of without asking, and the resources it has asked for."""
     every = SubscriptionFilter(
         tools_list_changed=True,
@@ -70,10 +70,10 @@ def everything(capabilities: ServerCapabilities, uris: list[str]) -> Subscriptio
         resources_list_changed=True,
         resource_subscriptions=uris,
     )
-    return honoured(every, capabilities, lambda uri: True)
+    return supported_subset(every, capabilities, lambda uri: True)
 
 
-def honoured(
+def supported_subset(
     wanted: SubscriptionFilter, capabilities: ServerCapabilities, there: Callable[[str], bool]
 ) -> SubscriptionFilter:
     """Return the part of *wanted* that a server of these *capabilities* can give.
@@ -92,7 +92,7 @@ def honoured(
     )
 
 
-def changes_of(heard: SubscriptionFilter) -> Iterator[Change]:
+def changes_of(heard: SubscriptionFilter) -> Iterator[ServerChange]:
     """Yield all that *heard* lets through."""
     if heard.tools_list_changed:
         yield TOOLS

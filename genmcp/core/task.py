@@ -31,10 +31,10 @@ from genmcp.core.outcome import Failed, pack
 from genmcp.core.waiting import (
     Asking,
     Awaiting,
+    AwaitingInput,
     End,
     Finished,
     Following,
-    InputRequired,
     Job,
     OnLost,
     Running,
@@ -419,7 +419,7 @@ def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Ta
     return replace(task.suspend(suspended, now), private=False, ttl=ttl)
 
 
-def require_input(task: Task, question: InputRequired, now: float) -> Task:
+def require_input(task: Task, question: AwaitingInput, now: float) -> Task:
     """Return a private *task* that waits until its client answers by a request of its own."""
     return replace(task, updated=now, changes=task.changes + 1, work=question)
 
@@ -475,7 +475,7 @@ def record_ttl(task: Task, retention: float) -> float | None:
     else, the record must not expire before the work reports to it, however late that is: then it is
     at least *retention* seconds, counted from when the task is due.
     """
-    if isinstance(task.work, InputRequired):
+    if isinstance(task.work, AwaitingInput):
         return task.work.ttl
     asks = isinstance(task.work, Asking) and task.outcome is None
     if task.ttl is None or task.end is not None or asks:

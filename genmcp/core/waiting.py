@@ -14,12 +14,12 @@ from genmcp.errors import ContractError
 __all__ = [
     "Asking",
     "Awaiting",
+    "AwaitingInput",
     "Continue",
     "End",
     "ExternalJob",
     "Finished",
     "Following",
-    "InputRequired",
     "Job",
     "OnLost",
     "Running",
@@ -317,7 +317,7 @@ class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
         return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
 
 
-class InputRequired(msgspec.Struct, frozen=True, tag="input_required"):
+class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
     """The client was asked, and continues the call by a request of its own, within *ttl* seconds.
 
     Only for a private task. *step* is the step of the call that asks, *result* the
@@ -329,7 +329,7 @@ class InputRequired(msgspec.Struct, frozen=True, tag="input_required"):
     ttl: float
 
 
-Work: TypeAlias = Running | Awaiting | Working | Following | Asking | InputRequired
+Work: TypeAlias = Running | Awaiting | Working | Following | Asking | AwaitingInput
 
 
 class Suspended(msgspec.Struct, frozen=True):

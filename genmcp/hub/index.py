@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.core.subscription import Change
+from genmcp.core.subscription import ServerChange
 from genmcp.hub.member import Member
 from genmcp.hub.members import Members
 from genmcp.policy import Policy
@@ -63,7 +63,7 @@ class Index(Listener):
             self._stock = _Stock([*self._parts.values()])
         return self._stock
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         """Look again when it is asked for."""
         if change.uri is None:
             self._stock = None

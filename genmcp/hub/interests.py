@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
-from genmcp.core.subscription import RESOURCES, Change
+from genmcp.core.subscription import RESOURCES, ServerChange
 from genmcp.errors import Overloaded
 from genmcp.hub.index import Index
 from genmcp.hub.member import Member
@@ -61,7 +61,7 @@ class Interests(Listener):
             for uri in heard:
                 self._drop(uri, _LINGER)
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         """Look again whose the resources are, once whoever else is told has heard of it."""
         if change == RESOURCES and self._asked and self._looking is None:
             self._looking = asyncio.get_running_loop().call_soon(self._look_again)

@@ -13,8 +13,8 @@ from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, pack
 from genmcp.core.request import Request, check_length
-from genmcp.core.server_dispatch import discovered
-from genmcp.core.subscription import honoured
+from genmcp.core.server_dispatch import discover_result
+from genmcp.core.subscription import supported_subset
 from genmcp.core.task import Task
 from genmcp.core.waiting import Asking
 from genmcp.errors import (
@@ -27,11 +27,11 @@ from genmcp.errors import (
     StoreError,
     TaskNotFound,
 )
-from genmcp.mux.changes import Listeners, Subscription
+from genmcp.mux.changes import SessionStreams, Subscription
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.sessions import Sessions
-from genmcp.mux.tasks import Tasks, result_of, shown
+from genmcp.mux.tasks import Tasks, task_fields, task_result
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.resources import SubscriptionFilter, SubscriptionsListenRequestParams
@@ -57,7 +57,13 @@ from genmcp.tasks.service import TaskChange, TaskService
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["TASKS_CHANGED", "BuiltinMethods", "detailed_of", "status_of", "watching"]
+__all__ = [
+    "TASKS_CHANGED",
+    "BuiltinMethods",
+    "detailed_task",
+    "task_status_notification",
+    "watching",
+]
 
 logger = logging.getLogger("genmcp")
 
@@ -69,7 +75,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     _server: Server
     _sessions: Sessions
-    _listeners: Listeners
+    _listeners: SessionStreams
     _tasks: Tasks
     _encoder: Encoder
     _limits: Limits
@@ -93,7 +99,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             case UnsubscribeRequestParams(uri=uri) if session is not None:
                 await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
         if request.method == "server/discover":
-            return discovered(self._server.capabilities, self._server.instructions)
+            return discover_result(self._server.capabilities, self._server.instructions)
         return Result()
 
     async def _subscribe(self, uri: str, channel: Channel, owner: Owner) -> None:
@@ -116,7 +122,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             return Result()
         task = await service.get(params.task_id, principal)
         if isinstance(params, TaskParams):
-            return detailed_of(task, self._encoder, service.records.now())
+            return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
             continuation = Continuation.unpack(task.continuation)
             # All answers are accepted, or none: after an error, the questions stay open.
@@ -148,7 +154,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
                 known.append((await self._tasks.service.get(id, principal)).id)
-        heard = honoured(wanted, self._server.capabilities, partial(self._has, principal))
+        heard = supported_subset(wanted, self._server.capabilities, partial(self._has, principal))
         return msgspec.structs.replace(heard, task_ids=known or None)
 
     def _has(self, principal: str | None, uri: str) -> bool:
@@ -188,17 +194,17 @@ async def _watch(
                 async for change in changes:
                     if isinstance(change, TaskChange) and _seen(change.task) != seen:
                         seen = _seen(change.task)
-                        subscription.tell(task=change.task)
+                        subscription.notify(task=change.task)
         except StoreError as error:
             logger.warning("a subscriber gets no more of task %s: %s", id, error)
 
 
-def detailed_of(task: Task, encoder: Encoder, now: float) -> DetailedTask:
+def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
     """Return the state of *task* as of *now* (`Store.now`), for its client."""
     return DetailedTask(**_members(task, encoder, now))
 
 
-def status_of(
+def task_status_notification(
     task: Task, encoder: Encoder, subscription: RequestId, now: float
 ) -> TaskStatusNotificationParams:
     """Return the same as a notification on the stream of *subscription*."""
@@ -208,7 +214,7 @@ def status_of(
 
 
 def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
-    members = shown(task, now)
+    members = task_fields(task, now)
     if task.progress is not None:
         numbers = {"progress": task.progress, "total": task.total}
         members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
@@ -217,7 +223,7 @@ def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
         members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
         members["error"] = msgspec.Raw(task.error)
     elif task.result is not None:
-        result = result_of(task, "tools/call")
+        result = task_result(task, "tools/call")
         members["result"] = msgspec.Raw(encoder.result(LATEST, result))
     elif isinstance(task.work, Asking) and task.status == "input_required":
         asked = task.work.missing.items()
@@ -248,7 +254,7 @@ def _good(
     return good
 
 
-def _check(question: bytes, shown: bytes, answer: Any) -> None:
+def _check(question: bytes, task_fields: bytes, answer: Any) -> None:
     """Check *answer* against *question*, or else against the question *shown* to the client.
 
     The two differ if the expected type changed in a deploy while the question was open. The tool
@@ -260,7 +266,7 @@ def _check(question: bytes, shown: bytes, answer: Any) -> None:
     try:
         unpack(question).read(answer)
     except (ArgumentFaults, ConfigurationError):
-        schema = msgspec.json.decode(shown).get("params", {}).get("requestedSchema")
+        schema = msgspec.json.decode(task_fields).get("params", {}).get("requestedSchema")
         if schema is None:
             raise
         FormQuestion("", schema=schema).read(answer)

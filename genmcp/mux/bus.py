@@ -211,7 +211,7 @@ class _Address(msgspec.Struct, frozen=True, array_like=True):
 _decode_address: Final = msgspec.msgpack.Decoder(_Address).decode
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """An answer on its way to the process that waits: a result as JSON, or the error's message."""
 
     number: int
@@ -232,11 +232,11 @@ class ServerRequests(msgspec.Struct, eq=False):
     _encoder: Encoder
     _timeout: float
     # The bus calls from any thread, and a request is awaited on any event loop.
-    _waiting: dict[int, "Future[Reply]"] = {}
+    _waiting: dict[int, "Future[ClientReply]"] = {}
     _numbers: Iterator[int] = msgspec.field(default_factory=count)
 
     def __post_init__(self) -> None:
-        self._bus.subscribe(Reply, self._on_reply)
+        self._bus.subscribe(ClientReply, self._on_reply)
 
     async def ask(
         self,
@@ -283,7 +283,7 @@ class ServerRequests(msgspec.Struct, eq=False):
         self._bus.open()
         number = next(self._numbers)
         address = _Address(self._bus.node, number, session)
-        future: Future[Reply] = Future()
+        future: Future[ClientReply] = Future()
         self._waiting[number] = future
         # A caller that is cancelled cannot cancel it, so that a reply may always be set.
         future.set_running_or_notify_cancel()
@@ -307,10 +307,10 @@ class ServerRequests(msgspec.Struct, eq=False):
         if address is None or address.session != session:
             raise InvalidRequest("The response answers no request of this server")
         error = None if message.error is None else message.error.message
-        reply = Reply(address.number, bytes(message.result), error)
+        reply = ClientReply(address.number, bytes(message.result), error)
         await self._bus.send(address.node, reply)
 
-    def _on_reply(self, reply: Reply) -> None:
+    def _on_reply(self, reply: ClientReply) -> None:
         if (future := self._waiting.pop(reply.number, None)) is not None:
             future.set_result(reply)
 

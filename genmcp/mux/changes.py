@@ -22,10 +22,10 @@ from typing import Final
 import msgspec
 
 from genmcp.core.session import Session
-from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
+from genmcp.core.subscription import EVERYTHING, ServerChange, changes_of, session_filter
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded, OverShare, StoreError
-from genmcp.mux.limits import Limits, retained
+from genmcp.mux.limits import Limits, replay_append
 from genmcp.mux.threads import Multimap
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
@@ -34,7 +34,7 @@ from genmcp.subscription import Listener
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["LISTENER", "Listeners", "Subscription", "Subscriptions", "on_wire"]
+__all__ = ["LISTENER", "SessionStreams", "Subscription", "Subscriptions", "to_wire"]
 
 logger = logging.getLogger("genmcp")
 
@@ -43,19 +43,19 @@ _AGAIN: Final = 1.0
 _READ_AT_ONCE: Final = 1000
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_change: Final = msgspec.msgpack.Decoder(Change).decode
+_decode_change: Final = msgspec.msgpack.Decoder(ServerChange).decode
 _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Subscription(msgspec.Struct, eq=False):
     """One listener, in one event loop: the changes it wants, and the news it has not received."""
 
-    wanted: frozenset[Change]
-    _changes: dict[Change, None] = {}
+    wanted: frozenset[ServerChange]
+    _changes: dict[ServerChange, None] = {}
     _tasks: dict[str, Task] = {}
     _waiter: "asyncio.Future[None] | None" = None
 
-    def tell(self, changes: Iterable[Change] = (), task: Task | None = None) -> None:
+    def notify(self, changes: Iterable[ServerChange] = (), task: Task | None = None) -> None:
         """Add *changes*, and the new state of *task*.
 
         A change that is pending already is received once, and of a task only the newest state.
@@ -66,7 +66,7 @@ class Subscription(msgspec.Struct, eq=False):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def news(self) -> tuple[Sequence[Change], Sequence[Task]]:
+    async def receive(self) -> tuple[Sequence[ServerChange], Sequence[Task]]:
         """Wait for news, and return all that are pending."""
         if not self._changes and not self._tasks:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -89,12 +89,12 @@ class Subscriptions(Listener):
         self._append = partial(Append, log, ttl=limits.replay_ttl, keep=limits.max_replay_events)
         self._keep = limits.max_replay_events
         self._lock = Lock()
-        self._unwritten: dict[Change, None] = {}
+        self._unwritten: dict[ServerChange, None] = {}
         self._written_in: asyncio.AbstractEventLoop | None = None
         self._writers: set[asyncio.Task[None]] = set()
         self._followers: dict[asyncio.AbstractEventLoop, _Follower] = {}
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         """Schedule the write of *change*; where no event loop runs, write it before returning."""
         try:
             loop = asyncio.get_running_loop()
@@ -124,7 +124,9 @@ class Subscriptions(Listener):
         except StoreError as error:
             logger.warning("listeners are not told of %d changes: %s", len(changes), error)
 
-    def listening(self, wanted: Iterable[Change]) -> AbstractAsyncContextManager[Subscription]:
+    def listening(
+        self, wanted: Iterable[ServerChange]
+    ) -> AbstractAsyncContextManager[Subscription]:
         """Yield a subscription that receives every change announced while this is entered.
 
         Raises:
@@ -132,7 +134,7 @@ class Subscriptions(Listener):
         """
         return self._follower().listening(wanted)
 
-    def change(self, subscription: Subscription, wanted: Iterable[Change]) -> None:
+    def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
         """Replace the changes that *subscription*, which is of this event loop, wants."""
         self._follower().change(subscription, frozenset(wanted))
 
@@ -153,12 +155,12 @@ class _Follower(msgspec.Struct, eq=False):
     _store: Store
     _log: str
     # Each listener is also one of EVERYTHING.
-    _listeners: Multimap[Change, Subscription] = msgspec.field(default_factory=Multimap)
+    _listeners: Multimap[ServerChange, Subscription] = msgspec.field(default_factory=Multimap)
     _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     _task: "asyncio.Task[None] | None" = None
 
     @asynccontextmanager
-    async def listening(self, wanted: Iterable[Change]) -> AsyncIterator[Subscription]:
+    async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
         async with self._lock:  # several may begin while the first one waits for the store
             if self._task is None:
                 after = await self._end()
@@ -173,7 +175,7 @@ class _Follower(msgspec.Struct, eq=False):
                 self._task.cancel()
                 self._task = None
 
-    def change(self, subscription: Subscription, wanted: frozenset[Change]) -> None:
+    def change(self, subscription: Subscription, wanted: frozenset[ServerChange]) -> None:
         self._remove(subscription)
         subscription.wanted = wanted
         self._add(subscription)
@@ -186,9 +188,9 @@ class _Follower(msgspec.Struct, eq=False):
         for change in (EVERYTHING, *subscription.wanted):
             self._listeners.discard(change, subscription)
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, change: ServerChange) -> None:
         for subscription in self._listeners.of(change):
-            subscription.tell(subscription.wanted if change == EVERYTHING else (change,))
+            subscription.notify(subscription.wanted if change == EVERYTHING else (change,))
 
     async def _follow(self, after: str | None) -> None:
         missed = False
@@ -198,11 +200,11 @@ class _Follower(msgspec.Struct, eq=False):
                     # The new place is found before listeners are notified: a change in between is
                     # announced twice, and never lost.
                     after = await self._end()
-                    self._tell(EVERYTHING)
+                    self._notify(EVERYTHING)
                     missed = False
                 async with aclosing(self._store.follow(self._log, after)) as events:
                     async for event in events:
-                        self._tell(_change(event.data))
+                        self._notify(_change(event.data))
             except LogTruncated:
                 missed = True
             except StoreError as error:
@@ -224,7 +226,7 @@ class _Follower(msgspec.Struct, eq=False):
             after = events[-1].id
 
 
-def _change(data: bytes) -> Change:
+def _change(data: bytes) -> ServerChange:
     try:
         return _decode_change(data)
     except msgspec.DecodeError:
@@ -243,7 +245,7 @@ _SUBSCRIBED: Final = b"subscribed to others"
 _MISSED: Final = b": events were missed that are not kept any more\n\n"
 
 
-class Listeners(msgspec.Struct, eq=False):
+class SessionStreams(msgspec.Struct, eq=False):
     """The listening streams of a mux's sessions, and their resource subscriptions."""
 
     _store: Store
@@ -261,7 +263,10 @@ class Listeners(msgspec.Struct, eq=False):
             Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
-        key, event = _resources(session), retained(self._limits, _log(session), _SUBSCRIBED, owner)
+        key, event = (
+            _resources(session),
+            replay_append(self._limits, _log(session), _SUBSCRIBED, owner),
+        )
         while True:
             entry = await self._store.get(key)
             uris = [] if entry is None else _decode_uris(entry.value)
@@ -305,7 +310,7 @@ class Listeners(msgspec.Struct, eq=False):
     async def listen(
         self, session: Session, after: str | None = None, *, opening: bytes = b"", owner: Owner = ()
     ) -> AsyncGenerator[LogEvent | bytes, None]:
-        """Return the events for *session*, until another listener begins; see `on_wire`.
+        """Return the events for *session*, until another listener begins; see `to_wire`.
 
         With *after*, the store's id of an event, those after it first. If some were dropped, a
         comment in the wire format states that, and those that are retained follow. *opening*, in
@@ -317,7 +322,7 @@ class Listeners(msgspec.Struct, eq=False):
             StoreError: the store has no room, or cannot be written to.
         """
         mine = _TAKEN + secrets.token_bytes(12)
-        await self.say(session.key, mine, owner)
+        await self.append(session.key, mine, owner)
         return self._messages(session, after, mine, opening, owner)
 
     async def _messages(
@@ -372,7 +377,7 @@ class Listeners(msgspec.Struct, eq=False):
         A client that does not read would otherwise fill its log with repetitions of one change.
         """
         while True:
-            changes, _ = await subscription.news()
+            changes, _ = await subscription.receive()
             for change in changes:
                 message = self._encoder.notification(
                     session.revision, change.method, change.params()
@@ -380,13 +385,13 @@ class Listeners(msgspec.Struct, eq=False):
                 if message in unsent:
                     continue
                 try:
-                    await self.say(session.key, message, owner)
+                    await self.append(session.key, message, owner)
                 except StoreError as error:
                     logger.warning("a session is not told of a change: %s", error)
                 else:
                     unsent.add(message)
 
-    async def _hear(self, wanted: Collection[Change]) -> None:
+    async def _hear(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
         uris = [change.uri for change in wanted if change.uri is not None]
         if uris:
@@ -396,12 +401,12 @@ class Listeners(msgspec.Struct, eq=False):
             except McpError as error:
                 logger.warning("a session is not told of its resources: %s", error)
 
-    async def _wanted(self, session: Session) -> Collection[Change]:
+    async def _wanted(self, session: Session) -> Collection[ServerChange]:
         entry = await self._store.get(_resources(session.key))
         uris = [] if entry is None else _decode_uris(entry.value)
-        return [*changes_of(everything(self._server.capabilities, uris))]
+        return [*changes_of(session_filter(self._server.capabilities, uris))]
 
-    async def say(
+    async def append(
         self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
     ) -> None:
         """Send *message* to the listener of *session*; it counts towards the accounts of *owner*.
@@ -411,7 +416,7 @@ class Listeners(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = retained(self._limits, _log(session), message, owner, new=new)
+        event = replay_append(self._limits, _log(session), message, owner, new=new)
         await self._store.apply(event)
 
     async def end(self, session: str, owner: Owner = ()) -> None:
@@ -422,7 +427,7 @@ class Listeners(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = retained(self._limits, _log(session), _ENDED, owner)
+        event = replay_append(self._limits, _log(session), _ENDED, owner)
         await self._give_back(Delete(_resources(session)), event)
 
     async def _give_back(self, record: Put | Delete, event: Append) -> None:
@@ -435,8 +440,8 @@ class Listeners(msgspec.Struct, eq=False):
             await self._store.apply(record, msgspec.structs.replace(event, owner=()))
 
 
-async def on_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of `Listeners.listen` in the wire format, with their ids."""
+async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of `SessionStreams.listen` in the wire format, with their ids."""
     async with aclosing(messages):
         async for each in messages:
             if isinstance(each, LogEvent):

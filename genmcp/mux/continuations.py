@@ -30,16 +30,23 @@ from genmcp.errors import (
     SealExpired,
     TaskNotFound,
 )
-from genmcp.mux.sinks import Services, pass_on
-from genmcp.mux.tasks import Tasks, handle_of, result_of, suspended
-from genmcp.mux.waits import Awaitables, ask, outcome_of, requests_of, taken, unable
+from genmcp.mux.sinks import Services, forward_notification
+from genmcp.mux.tasks import Tasks, create_task_result, suspension_of, task_result
+from genmcp.mux.waits import (
+    Awaitables,
+    answers_outcome,
+    ask_client,
+    merge_answers,
+    missing_capability,
+    pending_requests,
+)
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
 from genmcp.tasks.service import TaskMessage, TaskService
 
-__all__ = ["Continuations", "States", "has_tasks"]
+__all__ = ["Continuations", "RequestStateCodec", "has_tasks"]
 
 logger = logging.getLogger("genmcp")
 
@@ -52,7 +59,7 @@ class Continuations:
         self._store = services.store
         self._owners = services.owners
         self._kept = services.limits.input_timeout  # for how many seconds a state is valid
-        self._states = States(services.seal, self._kept)
+        self._states = RequestStateCodec(services.seal, self._kept)
         self._tasks = tasks
         self._awaitables = Awaitables()
 
@@ -91,9 +98,9 @@ class Continuations:
                 else:
                     call = channel.call
                     call.continuation, call.run = continuation, None
-                    if CallAction.PARK in call.advance(CallEvent.SUSPEND):
+                    if CallAction.WRITE_STEP in call.advance(CallEvent.SUSPEND):
                         await self._tasks.park(
-                            channel, suspended(continuation, self._tasks.awaiting)
+                            channel, suspension_of(continuation, self._tasks.awaiting)
                         )
                     outcome = await self._awaitables.outcome(step.take())
             finally:
@@ -124,7 +131,7 @@ class Continuations:
         if step.questions and channel.call.promoted and not has_tasks(channel.request):
             # Its client got an answer that says it goes on, and knows no way to give another.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
-        return unable(continuation, channel) or suspended(continuation, step.work)
+        return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
 
     async def _work(
         self, work: Job | ExternalJob, continuation: Continuation, channel: Channel
@@ -134,28 +141,30 @@ class Continuations:
         channel.sink.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
         if channel.request.policy.task != "never" and has_tasks(channel.request):
-            return handle_of(task, self._store.now())
+            return create_task_result(task, self._store.now())
         return await self._followed(task.id, channel, known=task)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
     ) -> Outcome | InputRequiredResult:
         """Ask the client, in the way of its revision."""
-        if failed := unable(continuation, channel):
+        if failed := missing_capability(continuation, channel):
             return failed
-        if channel.request.asks_again:
-            continuation = taken(continuation, _brought(channel.request))
+        if channel.request.answers_by_retry:
+            continuation = merge_answers(continuation, _brought(channel.request))
             if continuation.missing:
                 return self._input_required(continuation, channel)
-            return outcome_of(continuation)
+            return answers_outcome(continuation)
         channel.call.continuation = continuation
-        answered = await ask(continuation, channel)
-        return answered if isinstance(answered, Failed) else outcome_of(answered)
+        answered = await ask_client(continuation, channel)
+        return answered if isinstance(answered, Failed) else answers_outcome(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
         channel.call.continuation = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
-        return InputRequiredResult(input_requests=requests_of(continuation), request_state=state)
+        return InputRequiredResult(
+            input_requests=pending_requests(continuation), request_state=state
+        )
 
     async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
         """Go on with a call whose client has answered."""
@@ -164,16 +173,16 @@ class Continuations:
             await channel.settle()
             channel.call.advance(CallEvent.STORE)
         channel._restore(continuation.assigns)
-        continuation = taken(continuation, request.input_responses)
-        failed = unable(continuation, channel)
+        continuation = merge_answers(continuation, request.input_responses)
+        failed = missing_capability(continuation, channel)
         if continuation.missing and failed is None:
             await self._spend(channel, continuation, once=False)
             return self._input_required(continuation, channel)
         await self._spend(channel, continuation)
         if continuation.task is not None:
             await self._answer(continuation, channel, failed)
-            return await self._followed(continuation.task, channel, continuation.heard)
-        outcome = failed or outcome_of(continuation)
+            return await self._followed(continuation.task, channel, continuation.last_event)
+        outcome = failed or answers_outcome(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
 
@@ -249,18 +258,18 @@ class Continuations:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
                 return asking
-            failed = unable(asking, channel)
+            failed = missing_capability(asking, channel)
             if failed is None:
-                if channel.request.asks_again:
+                if channel.request.answers_by_retry:
                     return self._input_required(asking, channel)
                 await channel.settle()
-                answered = await ask(asking, channel)
+                answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered
                 else:
                     asking = answered
             await self._answer(asking, channel, failed)
-            after, known = asking.heard, None
+            after, known = asking.last_event, None
 
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None
@@ -288,16 +297,16 @@ async def _end_of(
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
-                await pass_on(each.data, channel)
+                await forward_notification(each.data, channel)
                 continue
             task = each.task
             if task.progress is not None:
                 await channel.progress(task.progress, task.total, task.message)
             if task.ended:
-                return result_of(task, channel.request.method)
+                return task_result(task, channel.request.method)
             if isinstance(task.work, Asking) and not task.settled:
                 continuation = Continuation.unpack(task.continuation)
-                return msgspec.structs.replace(continuation, task=id, heard=each.id)
+                return msgspec.structs.replace(continuation, task=id, last_event=each.id)
     raise TaskNotFound(id)
 
 
@@ -340,7 +349,7 @@ def _next(
     return continuation
 
 
-class States(msgspec.Struct, eq=False):
+class RequestStateCodec(msgspec.Struct, eq=False):
     """The request states of one mux, each valid for *ttl* seconds.
 
     The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,

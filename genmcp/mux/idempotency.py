@@ -16,11 +16,11 @@ from genmcp.core.call import CallEvent
 from genmcp.core.outcome import digest
 from genmcp.core.request import Request
 from genmcp.core.task import Task
-from genmcp.core.waiting import InputRequired, Running, Suspended
+from genmcp.core.waiting import AwaitingInput, Running, Suspended
 from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.sinks import Services
-from genmcp.mux.tasks import Tasks, finished, handle_of, result_of, suspended
+from genmcp.mux.tasks import Tasks, create_task_result, suspension_of, task_result, to_finished
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.params import IDEMPOTENCY_KEY
 from genmcp.protocol.tools import CallToolResult
@@ -83,18 +83,18 @@ class Idempotency:
                 )
             if task is None or await self._is_free(task):
                 held = await self._create(channel, slot, arguments, stored)
-            elif isinstance(task.work, InputRequired) and self._continues(task.work, channel):
+            elif isinstance(task.work, AwaitingInput) and self._continues(task.work, channel):
                 assert stored is not None
                 held = await self._keyed.resume(stored)
-            elif isinstance(task.work, InputRequired):
-                if not request.asks_again:
+            elif isinstance(task.work, AwaitingInput):
+                if not request.answers_by_retry:
                     raise InvalidParams(
                         f"The call with this {IDEMPOTENCY_KEY} waits for an answer of its client, "
                         f"which needs a revision from 2026-07-28 on"
                     )
                 return msgspec.json.decode(task.work.result, type=InputRequiredResult)
             elif task.private and task.ended:
-                return result_of(task, request.method)
+                return task_result(task, request.method)
             elif task.private:
                 after = seen[1] if seen[0] == task.id else None
                 seen = task.id, await self._keyed.changed(task, after)
@@ -117,7 +117,7 @@ class Idempotency:
 
     async def _is_free(self, task: Task) -> bool:
         """Return whether a call may run with the key of *task*."""
-        if task.ended or not task.private or isinstance(task.work, InputRequired):
+        if task.ended or not task.private or isinstance(task.work, AwaitingInput):
             return task.frees_key
         return not await self._keyed.runs(task)
 
@@ -133,7 +133,7 @@ class Idempotency:
         )
         return await self._keyed.create(task, replaces)
 
-    def _continues(self, question: InputRequired, channel: Channel) -> bool:
+    def _continues(self, question: AwaitingInput, channel: Channel) -> bool:
         """Return whether the request of *channel* answers the latest question of its call.
 
         A copy of the call, or of the answer to an earlier question, gets that question again.
@@ -184,13 +184,13 @@ class Idempotency:
         if call.task is not None:
             return True
         if isinstance(result, CallToolResult):
-            return await self._keyed.close(held, finished(result))
+            return await self._keyed.close(held, to_finished(result))
         if isinstance(result, InputRequiredResult):
             assert call.continuation is not None
             encoded, step = msgspec.json.encode(result), call.continuation.step
-            question = InputRequired(step, encoded, self._question_ttl)
-            parked = suspended(call.continuation, None)
-            return await self._keyed.ask(held, question, parked)
+            question = AwaitingInput(step, encoded, self._question_ttl)
+            suspended = suspension_of(call.continuation, None)
+            return await self._keyed.ask(held, question, suspended)
         return await self._keyed.close(held, None)
 
     async def _join(
@@ -198,7 +198,7 @@ class Idempotency:
     ) -> Result | Suspended | None:
         """Answer as the call that has become *task* was; None if that was cancelled meanwhile."""
         if request.policy.task != "never" and has_tasks(request):
-            return handle_of(task, self._store.now())
+            return create_task_result(task, self._store.now())
         if request.request_state is not None and self._continuations.answers(task.id, channel):
             channel.call.advance(CallEvent.RESUME)
             return await self._continuations.begin(request, channel)

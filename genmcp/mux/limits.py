@@ -15,7 +15,7 @@ from genmcp.errors import ConfigurationError, Overloaded, ToolError
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append
 
-__all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots", "retained"]
+__all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots", "replay_append"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def retained(
+def replay_append(
     limits: Limits, log: str, data: bytes, owner: Owner = (), *, new: bool = False
 ) -> Append:
     """Return the append of an event to *log*, retained within *limits* for a client that resumes.

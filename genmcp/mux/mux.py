@@ -21,7 +21,7 @@ import msgspec
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
-from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
+from genmcp.core.failures import failure_outcome, http_status_of, is_expected, store_failure
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
@@ -39,7 +39,7 @@ from genmcp.errors import (
 )
 from genmcp.mux.builtin_methods import BuiltinMethods
 from genmcp.mux.bus import MessageBus, ServerRequests
-from genmcp.mux.changes import Listeners, Subscriptions
+from genmcp.mux.changes import SessionStreams, Subscriptions
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
@@ -49,7 +49,7 @@ from genmcp.mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp.mux.sinks import Services
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
-from genmcp.mux.threads import Threads
+from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
@@ -64,7 +64,7 @@ from genmcp.tasks.retry import LogThrottle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import printable
 
-__all__ = ["PARKED", "Answer", "Mux", "error_of", "mux_of"]
+__all__ = ["TASK_SUSPENDED", "EncodedResponse", "Mux", "error_of", "mux_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -77,7 +77,7 @@ _LOOK: Final = 1.0
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class EncodedResponse(msgspec.Struct, frozen=True):
     """A request's answer as JSON; its HTTP status and headers, if it is the whole response.
 
     No message: the request was cancelled, and gets no answer. outcome: what the message says.
@@ -91,7 +91,7 @@ class Answer(msgspec.Struct, frozen=True):
     raised: BaseException | None = None
 
 
-PARKED: Final = Answer(None)
+TASK_SUSPENDED: Final = EncodedResponse(None)
 
 
 class Mux:
@@ -140,29 +140,37 @@ class Mux:
         audience = audience or server.info.name
         clock, secret = _clock(self.store), _secret(secret, self.store)
         self._seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
-        self._complaints = LogThrottle(logger)
+        self._warnings = LogThrottle(logger)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
-        self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
+        self.session_streams = SessionStreams(
+            self.store, self.subscriptions, server, self.encoder, bounds
+        )
         self.changes = server.changes or ChangeNotifier()
         self.changes.follow(self.subscriptions)
-        self.held = ConcurrencyLimit("max_waiting_calls", bounds, "waiting calls")
+        self.waiting_calls = ConcurrencyLimit("max_waiting_calls", bounds, "waiting calls")
         self.streams = ConcurrencyLimit("max_streams", bounds, "open streams")
-        self.bodies = ConcurrencyLimit("max_total_body_bytes", bounds, "bytes of bodies")
-        self.subscribed = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
+        self.body_bytes = ConcurrencyLimit("max_total_body_bytes", bounds, "bytes of bodies")
+        self.subscribed_bytes = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
         self.calls = CallRegistry()
         ttl, keep = bounds.replay_ttl, bounds.max_replay_events
         self.bus = MessageBus(self.store, audience, ttl=ttl, keep=keep)
         self.broadcast = SessionBroadcast(self.calls, self.bus, self.store, audience, bounds, clock)
         self.sessions = Sessions(seal, self.store, bounds, clock, self.broadcast)
-        self.threads = _threads(bounds)
+        self.threads = _thread_pool(bounds)
         self.observers = Observers(telemetry)
-        self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
+        self.server_requests = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
         engine = _engine(engine, self.store)
         self._make_tasks(seal, audience, engine=engine, jobs=jobs, external=external)
         lives, look = self.tasks.service.heartbeats.lives, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         self.builtin = BuiltinMethods(
-            server, self.sessions, self.listeners, self.tasks, self.encoder, bounds, self.owners
+            server,
+            self.sessions,
+            self.session_streams,
+            self.tasks,
+            self.encoder,
+            bounds,
+            self.owners,
         )
         self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
@@ -205,9 +213,9 @@ class Mux:
             Overloaded: too many sessions have ended before their time; this one stays open.
         """
         await self.broadcast.end(session, client)
-        await self.listeners.end(session.key, self.owners.of(client))
+        await self.session_streams.end(session.key, self.owners.of(client))
 
-    async def _answer(self, request: Request, channel: Channel) -> Answer:
+    async def _answer(self, request: Request, channel: Channel) -> EncodedResponse:
         try:
             route, params = request.route, request.params
             result: Result | Continue | Suspended
@@ -229,13 +237,13 @@ class Mux:
                     result = await self.continuations.advance(result, channel)
                 if isinstance(result, Suspended):
                     await self.tasks.park(channel, result)
-                    return PARKED
+                    return TASK_SUSPENDED
             cursor = None if route is not None else self._sealed_cursor(result, channel)
             message = self.encoder.response(request.revision, request.id, result, cursor)
             # The result of a task was checked when it ended.
             if len(message) > self.limits.max_result_bytes and request.method != "tasks/get":
                 raise self.limits.too_large()
-            return Answer(message, 200, _NO_HEADERS, result)
+            return EncodedResponse(message, 200, _NO_HEADERS, result)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
@@ -243,7 +251,7 @@ class Mux:
                 raise
             return self.failure(request, error)
 
-    async def _observed(self, request: Request, channel: Channel) -> Answer:
+    async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""
         marks = self.observers.began(request, channel)
         try:
@@ -259,14 +267,16 @@ class Mux:
 
     def respond(
         self, request: Request, outcome: Result | McpError, raised: BaseException | None = None
-    ) -> Answer:
+    ) -> EncodedResponse:
         """Return the answer with *outcome*; *raised*: the exception of the hook, if it failed."""
         revision, id = request.revision, request.id
         if isinstance(outcome, McpError):
             message = self.encoder.error(revision, id, outcome)
-            return Answer(message, status_of(outcome, revision), outcome.headers, outcome, raised)
+            return EncodedResponse(
+                message, http_status_of(outcome, revision), outcome.headers, outcome, raised
+            )
         message = self.encoder.response(revision, id, outcome)
-        return Answer(message, 200, _NO_HEADERS, outcome, raised)
+        return EncodedResponse(message, 200, _NO_HEADERS, outcome, raised)
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method, params = request.method, request.params
@@ -301,18 +311,18 @@ class Mux:
         assert outcome is not None
         return outcome
 
-    def failure(self, request: Request, error: BaseException) -> Answer:
+    def failure(self, request: Request, error: BaseException) -> EncodedResponse:
         """Return what answers *request*, whose hook ended with *error*."""
         reference = secrets.token_hex(6)
         if isinstance(error, StoreFull):
-            self._complaints.log(logging.ERROR, "%s was refused: %s", request.method, error)
+            self._warnings.log(logging.ERROR, "%s was refused: %s", request.method, error)
         if not is_expected(error):
             named = printable(request.key)
             logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:
-            return self.respond(request, outcome_of(error, request, reference), error)
+            return self.respond(request, failure_outcome(error, request, reference), error)
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
             # What an McpError carries is up to whoever raised it.
             logger.error("an error cannot be said [%s]", reference, exc_info=fault)
@@ -362,7 +372,7 @@ def error_of(error: Exception) -> McpError:
     reference = secrets.token_hex(6)
     if isinstance(error, StoreError):
         logger.warning("a request was refused [%s]: %s", reference, error)
-        return refusal_of(error, reference)
+        return store_failure(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
 
@@ -396,8 +406,8 @@ def _engine(given: Engine | None, store: Store) -> Engine:
     return LocalEngine(store.deliveries)
 
 
-def _threads(bounds: Limits) -> Threads:
-    return Threads(
+def _thread_pool(bounds: Limits) -> ThreadPool:
+    return ThreadPool(
         bounds.max_threads,
         bounds.max_thread_queue,
         of_client=bounds.max_threads_per_client,

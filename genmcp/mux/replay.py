@@ -12,10 +12,10 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from genmcp.core.exchange import Action, Record
+from genmcp.core.exchange import ExchangeAction, StreamRecord
 from genmcp.core.request import Request
 from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError
-from genmcp.mux.limits import Limits, retained
+from genmcp.mux.limits import Limits, replay_append
 from genmcp.mux.threads import Multimap
 from genmcp.protocol.params import RequestId
 from genmcp.stores.accounts import Owner
@@ -58,7 +58,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(StoredEvent).decode
 
 
-class Writer(Protocol):
+class StreamWriter(Protocol):
     """A response that sends a stream's messages to its client as they come."""
 
     def hand_over(self) -> None:
@@ -79,7 +79,7 @@ class Replay(msgspec.Struct, eq=False):
     _look: float
     # The responses that send each stream, so that one that resumes it can take over from them. A
     # session's streams may be on several event loops.
-    writers: Multimap[str, Writer] = msgspec.field(default_factory=Multimap)
+    writers: Multimap[str, StreamWriter] = msgspec.field(default_factory=Multimap)
 
     async def check(self, session: str, stream: str) -> None:
         """Check that *stream* can be resumed.
@@ -95,7 +95,7 @@ class Replay(msgspec.Struct, eq=False):
             )
 
     async def resume(
-        self, session: str, stream: str, after: int, writer: Writer, recover: Recover
+        self, session: str, stream: str, after: int, writer: StreamWriter, recover: Recover
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of *stream* after number *after*, in the wire format.
 
@@ -189,15 +189,15 @@ class StoredStream(msgspec.Struct, eq=False):
     _stored: int = -1
     _begun: bool = False  # events are stored, and the last one is not among them
 
-    def add(self, writer: Writer) -> None:
+    def add(self, writer: StreamWriter) -> None:
         """Register *writer* as the response that sends the stream."""
         self._replay.writers.add(self._log, writer)
 
-    def discard(self, writer: Writer) -> None:
+    def discard(self, writer: StreamWriter) -> None:
         """Unregister *writer*."""
         self._replay.writers.discard(self._log, writer)
 
-    async def keep(self, records: Sequence[Record]) -> None:
+    async def keep(self, records: Sequence[StreamRecord]) -> None:
         """Store *records*; a failure of the store is logged."""
         self._begun = True
         # Set before the write, so that the record says which calls are open once it is stored.
@@ -228,14 +228,14 @@ class StoredStream(msgspec.Struct, eq=False):
             except StoreError as error:
                 logger.warning("the task that a stream waits for cannot be kept: %s", error)
 
-    def answered(self, request: Request, actions: Sequence[Action]) -> None:
+    def answered(self, request: Request, actions: Sequence[ExchangeAction]) -> None:
         """Record that *request* was answered by *actions*.
 
         It stays open until its response is stored: a slow client may delay that, and if the process
         is killed in the meantime, another one has to answer the request.
         """
         # Without a record the response is sent with the first event of the stream, or never.
-        records = (each.index for each in actions if type(each) is Record)
+        records = (each.index for each in actions if type(each) is StreamRecord)
         self._answered[request] = next(records, 0)
 
     async def end(self) -> None:
@@ -259,7 +259,7 @@ class StoredStream(msgspec.Struct, eq=False):
     async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:
         limits, log = self._replay.limits, self._log
         await self._replay.store.apply(
-            *(retained(limits, log, _encode(each), owner) for each in events)
+            *(replay_append(limits, log, _encode(each), owner) for each in events)
         )
 
     def _is_open(self, request: Request) -> bool:

@@ -22,8 +22,8 @@ from genmcp.core.waiting import Finished, Suspended
 from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.sinks import Services, StoredRequest, TaskSink
-from genmcp.mux.tasks import finished
-from genmcp.mux.waits import outcome_of
+from genmcp.mux.tasks import to_finished
+from genmcp.mux.waits import answers_outcome
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
@@ -86,14 +86,14 @@ class Resumption(msgspec.Struct, eq=False):
         if isinstance(came_to, Suspended):
             tell(came_to)
             return came_to
-        kept = finished(came_to, raised=raised is not None)
+        kept = to_finished(came_to, raised=raised is not None)
         limits = self._services.limits
         if kept.result is not None and len(kept.result) > limits.max_result_bytes:
             raised = limits.too_large()
             if await self._tasks.values.keep(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
             came_to = self._outcome(channel.request, raised)
-            kept = finished(came_to)
+            kept = to_finished(came_to)
         tell(came_to, raised)
         del raised  # its traceback holds this frame, which would hold it in turn
         return kept
@@ -138,4 +138,4 @@ def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
         if isinstance(answer, Failed):
             return answer
         answers[each.key] = msgspec.json.encode(answer.value)
-    return outcome_of(continuation.answered(answers))
+    return answers_outcome(continuation.answered(answers))

@@ -17,7 +17,7 @@ from genmcp.core.call import CallEvent
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
-from genmcp.core.session import Session, begin
+from genmcp.core.session import Session, new_session
 from genmcp.errors import (
     ForeignSeal,
     InvalidParams,
@@ -68,13 +68,15 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         # To unseal takes half of the time of a call, and the session is usually a recent one.
         return lru_cache(_REMEMBERED)(self._unseal)
 
-    def begin(self, params: InitializeRequestParams, principal: str | None) -> tuple[Session, str]:
+    def open_new(
+        self, params: InitializeRequestParams, principal: str | None
+    ) -> tuple[Session, str]:
         """Return a new session and its id.
 
         Raises:
             InvalidParams: the client's information is too large to be repeated in a header.
         """
-        session = begin(params, key=secrets.token_urlsafe(12), now=self._now())
+        session = new_session(params, key=secrets.token_urlsafe(12), now=self._now())
         packed = session.pack()
         if len(packed) > _MAX_BYTES:
             raise InvalidParams(
@@ -169,14 +171,14 @@ class CallRegistry(Multimap[str, Cancellable]):
                 call.cancel(CallEvent.CANCEL)
 
 
-class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+class SessionCancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancels a call of a session."""
 
     session: str
     id: RequestId
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """A session that began at *issued* (Unix time), of *principal* or *address*, has ended."""
 
     session: str
@@ -223,8 +225,8 @@ class SessionBroadcast:
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
-        bus.subscribe(Cancel, lambda message: calls.cancel(message.session, message.id))
-        self._ends.subscribe(Ended, self._on_end)
+        bus.subscribe(SessionCancel, lambda message: calls.cancel(message.session, message.id))
+        self._ends.subscribe(SessionEnded, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
         """Return whether the session of this key was ended before its time."""
@@ -251,7 +253,7 @@ class SessionBroadcast:
 
     async def cancel(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs."""
-        await self._send(self._bus, Cancel(session, id))
+        await self._send(self._bus, SessionCancel(session, id))
 
     async def end(self, session: Session, client: ClientKey) -> None:
         """End *session* of *client* in every process: cancel its calls, revoke its id.
@@ -262,20 +264,20 @@ class SessionBroadcast:
         """
         self._forget_expired()
         self.places.check(client)
-        ended = Ended(session.key, session.issued, client.principal, client.address)
+        ended = SessionEnded(session.key, session.issued, client.principal, client.address)
         await self._send(self._ends, ended)
 
     async def aclose(self) -> None:
         """Stop receiving ends; the bus of the calls is another's."""
         await self._ends.aclose()
 
-    async def _send(self, bus: MessageBus, message: Cancel | Ended) -> None:
+    async def _send(self, bus: MessageBus, message: SessionCancel | SessionEnded) -> None:
         try:
             await bus.send(EVERYBODY, message)
         except StoreError as error:
             logger.warning("the other processes are not told of a session: %s", error)
 
-    def _on_end(self, message: Ended) -> None:
+    def _on_end(self, message: SessionEnded) -> None:
         """Remember the session before its calls are cancelled, so that it gets no new ones."""
         self._forget_expired()
         if message.session not in self._slots:  # delivery is at least once

@@ -17,7 +17,7 @@ from genmcp.mux.bus import MessageBus
 from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.telemetry import Observers
-from genmcp.mux.threads import Threads
+from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.params import LoggingLevel, ProgressNotificationParams, RequestId
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
@@ -31,7 +31,7 @@ from genmcp.tasks.jobs import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
 from genmcp.wire.jsonrpc import params_of
 
-__all__ = ["MuxSink", "Services", "StoredRequest", "TaskSink", "pass_on"]
+__all__ = ["MuxSink", "Services", "StoredRequest", "TaskSink", "forward_notification"]
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -48,7 +48,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     assigns: dict[str, Any]
     bus: MessageBus
     sessions: Sessions
-    threads: Threads
+    threads: ThreadPool
     changes: ChangeNotifier
     observers: Observers
     outcome_of: Callable[[str, str | None], Awaitable[CallToolResult]]
@@ -242,7 +242,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
     @property
     def closed(self) -> bool:
         """Whether the task was cancelled, or is over."""
-        return self._call.discards
+        return self._call.discards_output
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Store progress in the task, and log other notifications for its followers.
@@ -292,7 +292,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         raise CapabilityMissing({})
 
 
-async def pass_on(packed: bytes, channel: Channel) -> None:
+async def forward_notification(packed: bytes, channel: Channel) -> None:
     """Send on *channel* a notification that a task has stored."""
     stored = msgspec.msgpack.decode(packed, type=StoredNotification)
     method = LATEST.methods.get(stored.method)

@@ -34,7 +34,7 @@ from genmcp.core.waiting import (
 )
 from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
 from genmcp.mux.sinks import Services, StoredRequest
-from genmcp.mux.waits import requests_of
+from genmcp.mux.waits import pending_requests
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
@@ -51,19 +51,19 @@ from genmcp.wire.jsonrpc import ErrorBody
 __all__ = [
     "Tasks",
     "advertised_ttl",
-    "finished",
-    "handle_of",
-    "held_over",
-    "result_of",
-    "shown",
-    "state_of",
-    "suspended",
+    "create_task_result",
+    "progress_text",
+    "still_running_result",
+    "suspension_of",
+    "task_fields",
+    "task_result",
+    "to_finished",
 ]
 
 logger = logging.getLogger("genmcp")
 
 
-class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
+class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
     """Tells the process where a call runs that its *task* was cancelled."""
 
     task: str
@@ -99,7 +99,7 @@ class Tasks:
         )
         self.worker = self.service.worker
         self.worker.busy = self._busy
-        services.bus.subscribe(Stop, self._stop)
+        services.bus.subscribe(StopTask, self._stop)
 
     # Calls that become tasks.
 
@@ -116,18 +116,18 @@ class Tasks:
         An answer that is sent again has the same continuation, so that its work begins once. A call
         with an idempotency key has its record already.
         """
-        keyed, parked = channel.keyed, suspended(continuation, work)
+        keyed, suspended = channel.keyed, suspension_of(continuation, work)
         call = StoredRequest.of(channel).pack()
         if keyed is not None:
             # From now on `keyed` frees the key, and a cancellation has to cancel the record.
-            channel.call.task, channel.call.doubtful = keyed.id, None
-            return await self._publish(channel, keyed, parked, call)
+            channel.call.task, channel.call.unconfirmed = keyed.id, None
+            return await self._publish(channel, keyed, suspended, call)
         step = str(continuation.step)
         id = self._services.seal.mark(
             Purpose.TASK, continuation.id, step, key_id=continuation.key_id
         )
         channel.call.task = id
-        return await self.service.create(self._made(channel, id, parked), call)
+        return await self.service.create(self._made(channel, id, suspended), call)
 
     def new_id(self, channel: Channel) -> str:
         """Return the id of the call as a task; an unguessable one: 160 random bits."""
@@ -142,13 +142,13 @@ class Tasks:
         self._services.bus.open()
         continuation, keyed = channel.call.continuation, channel.keyed
         call = StoredRequest.of(channel).pack()
-        parked = Suspended(0, b"", Running(self._services.bus.node))
+        suspended = Suspended(0, b"", Running(self._services.bus.node))
         if continuation is not None:
-            parked = suspended(continuation, self.awaiting)
+            suspended = suspension_of(continuation, self.awaiting)
         if keyed is None:
-            return await self.service.create(self._made(channel, id, parked), call)
+            return await self.service.create(self._made(channel, id, suspended), call)
         try:
-            return await self._publish(channel, keyed, parked, call)
+            return await self._publish(channel, keyed, suspended, call)
         except Conflict:
             return None
 
@@ -167,11 +167,11 @@ class Tasks:
                 if call.outcome is None:
                     await self.service.cancel(id, channel.principal)
                 else:
-                    ended = finished(call.outcome, raised=call.raised)
+                    ended = to_finished(call.outcome, raised=call.raised)
                     await self.service.finish(id, ended, fencing_token=keyed.token)
 
     async def _publish(
-        self, channel: Channel, keyed: HeldTask, parked: Suspended, call: bytes
+        self, channel: Channel, keyed: HeldTask, suspended: Suspended, call: bytes
     ) -> Task:
         """Make the private task of a keyed call one whose id clients are given.
 
@@ -180,7 +180,7 @@ class Tasks:
         """
         try:
             ttl = channel.request.policy.result_ttl
-            return await self.service.keyed.publish(keyed, parked, call, ttl)
+            return await self.service.keyed.publish(keyed, suspended, call, ttl)
         except IllegalTransition as late:
             # A worker may have claimed the step before a repeated write of it.
             try:
@@ -188,9 +188,9 @@ class Tasks:
             except TaskNotFound:
                 raise Conflict(f"the key of a call was taken by another: {late}") from late
 
-    def _made(self, channel: Channel, id: str, parked: Suspended) -> Task:
+    def _made(self, channel: Channel, id: str, suspended: Suspended) -> Task:
         policy = channel.request.policy
-        return self.new_task(channel, id, parked.work, policy.result_ttl, parked)
+        return self.new_task(channel, id, suspended.work, policy.result_ttl, suspended)
 
     def new_task(
         self,
@@ -198,7 +198,7 @@ class Tasks:
         id: str,
         work: Work,
         ttl: float,
-        parked: Suspended | None = None,
+        suspended: Suspended | None = None,
         **fields: Any,
     ) -> Task:
         """Return a new task for the call of *channel*, which waits for *work*."""
@@ -214,20 +214,20 @@ class Tasks:
             due=now,
             ttl=ttl,
             on_lost=channel.request.policy.on_worker_lost,
-            step=0 if parked is None else parked.step,
-            continuation=b"" if parked is None else parked.continuation,
+            step=0 if suspended is None else suspended.step,
+            continuation=b"" if suspended is None else suspended.continuation,
             work=work,
             **fields,
         )
 
     # Calls that are tasks.
 
-    async def park(self, channel: Channel, parked: Suspended) -> None:
+    async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Let the task that *channel* has become wait for something else."""
         call = channel.call
         assert call.task is not None
         await channel.sink.flush()
-        task = await self.service.park(call.task, parked, fencing_token=call.fencing_token)
+        task = await self.service.park(call.task, suspended, fencing_token=call.fencing_token)
         call.fencing_token = task.fencing_token
 
     async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
@@ -247,7 +247,7 @@ class Tasks:
                     await self.service.leave(id, fencing_token=token)
                 elif CallAction.WRITE_OUTCOME in actions:
                     assert call.outcome is not None
-                    ended = finished(call.outcome, raised=call.raised)
+                    ended = to_finished(call.outcome, raised=call.raised)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
@@ -285,7 +285,7 @@ class Tasks:
         """Cancel a task and stop what runs of it; return it as it was, None if it was over."""
         task = await self.service.cancel(id, owner, private=private)
         if task is not None and task.bound_node is not None:
-            await self._services.bus.send(task.bound_node, Stop(id))
+            await self._services.bus.send(task.bound_node, StopTask(id))
         return task
 
     def runs(self, id: str, stop: Callable[[], None]) -> None:
@@ -295,7 +295,7 @@ class Tasks:
     def _busy(self) -> bool:
         return bool(self._running) or self.service.keyed.busy
 
-    def _stop(self, message: Stop) -> None:
+    def _stop(self, message: StopTask) -> None:
         if (stop := self._running.get(message.task)) is not None:
             stop()
 
@@ -304,12 +304,12 @@ class Tasks:
         try:
             task = await self.service.get(id, owner)
             if task.ended:
-                return cast(CallToolResult, result_of(task, "tools/call"))
+                return cast(CallToolResult, task_result(task, "tools/call"))
         except TaskNotFound:
             return tool_error(f"There is no call {id}, or its result is not kept any more.")
         except McpError as error:
             return tool_error(f"There is no result of call {id}: {error.message}")
-        return tool_error(f"Call {id} has no result yet: {state_of(task)}.")
+        return tool_error(f"Call {id} has no result yet: {progress_text(task)}.")
 
     async def aclose(self) -> None:
         """Stop working on tasks.
@@ -319,7 +319,9 @@ class Tasks:
         await self.service.aclose(within=None if self._services.store.durable else 0.0)
 
 
-def suspended(continuation: Continuation, work: Job | ExternalJob | Awaiting | None) -> Suspended:
+def suspension_of(
+    continuation: Continuation, work: Job | ExternalJob | Awaiting | None
+) -> Suspended:
     """Return what a task waits for: *work*, or the answers to the questions asked."""
     waits_for: Work
     if isinstance(work, Job):
@@ -330,7 +332,7 @@ def suspended(continuation: Continuation, work: Job | ExternalJob | Awaiting | N
         waits_for = work
     else:
         encode = msgspec.json.encode
-        waits_for = Asking({k: encode(v) for k, v in requests_of(continuation).items()})
+        waits_for = Asking({k: encode(v) for k, v in pending_requests(continuation).items()})
     return Suspended(continuation.step, continuation.pack(), waits_for)
 
 
@@ -352,14 +354,14 @@ async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
         logger.error("on_cancel failed", exc_info=error)
 
 
-def finished(result: Result | McpError, *, raised: bool = False) -> Finished:
+def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
     """Return the stored form of the *result* of a call; *raised*: its hook has raised that."""
     if isinstance(result, McpError):
         return finished_with_error(result)
     return Finished(result=msgspec.json.encode(result), raised=raised)
 
 
-def result_of(task: Task, method: str) -> Result:
+def task_result(task: Task, method: str) -> Result:
     """Return the result of a *task* that is over; *method* is what was called.
 
     Raises:
@@ -374,12 +376,12 @@ def result_of(task: Task, method: str) -> Result:
     return cast(Result, result)
 
 
-def handle_of(task: Task, now: float) -> CreateTaskResult:
+def create_task_result(task: Task, now: float) -> CreateTaskResult:
     """Return the response to a call that is a task: the handle, as of *now* (`Store.now`)."""
-    return CreateTaskResult(**shown(task, now))
+    return CreateTaskResult(**task_fields(task, now))
 
 
-def held_over(task: Task, *, tool: str | None) -> CallToolResult:
+def still_running_result(task: Task, *, tool: str | None) -> CallToolResult:
     """Return what a client that does not gets, once it has waited as long as it may.
 
     *tool* is the name of the one that gives the result, if there is one.
@@ -388,7 +390,7 @@ def held_over(task: Task, *, tool: str | None) -> CallToolResult:
     return tool_error(goes_on + (f"; the tool {tool} gets its result." if tool else "."))
 
 
-def shown(task: Task, now: float) -> dict[str, Any]:
+def task_fields(task: Task, now: float) -> dict[str, Any]:
     """Return the members that a client sees of a *task* in every status, as of *now*."""
     kept = advertised_ttl(task, now)
     return {
@@ -418,7 +420,7 @@ def advertised_ttl(task: Task, now: float) -> float | None:
     return task.ttl + passed
 
 
-def state_of(task: Task) -> str:
+def progress_text(task: Task) -> str:
     """Return the state of a *task* that is not over, in words."""
     if task.status == "input_required":
         return "it waits for answers"

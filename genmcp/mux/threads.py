@@ -16,10 +16,10 @@ import msgspec
 from genmcp.core.waiting import Continue
 from genmcp.errors import Overloaded
 
-__all__ = ["Multimap", "Threads", "Turns"]
+__all__ = ["Multimap", "ThreadPool", "ThreadTurns"]
 
 
-class Turns(msgspec.Struct, eq=False):
+class ThreadTurns(msgspec.Struct, eq=False):
     """The threads of one event loop, assigned to clients in turn. Owned by the thread pool.
 
     A client is any hashable value; None has no bound per client.
@@ -111,7 +111,7 @@ class Turns(msgspec.Struct, eq=False):
                 del self._queues[client]
 
 
-class Threads:
+class ThreadPool:
     """A thread pool in which at most *most* functions run at once per event loop.
 
     At most *waiting* wait for a thread. *of_client* and *waiting_of_client* bound those of one
@@ -130,7 +130,7 @@ class Threads:
         self._bounds = (most, of_client or most, waiting, waiting_of_client or waiting)
         self._open = partial(ThreadPoolExecutor, most, thread_name_prefix="genmcp")
         self._pool = self._open()
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadTurns] = WeakKeyDictionary()
 
     @property
     def waiting(self) -> int:
@@ -151,7 +151,7 @@ class Threads:
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)
         if turns is None:
-            turns = self._turns[loop] = Turns(*self._bounds)
+            turns = self._turns[loop] = ThreadTurns(*self._bounds)
         await turns.acquire(client)
         try:
             work = self._pool.submit(copy_context().run, _run, function, *arguments)
@@ -172,7 +172,7 @@ class Threads:
 
 
 def _give_back(
-    loop: asyncio.AbstractEventLoop, turns: Turns, client: Hashable, work: "Future[Any]"
+    loop: asyncio.AbstractEventLoop, turns: ThreadTurns, client: Hashable, work: "Future[Any]"
 ) -> None:
     with suppress(RuntimeError):  # the loop was closed, and its waiting calls with it
         loop.call_soon_threadsafe(turns.release, client)

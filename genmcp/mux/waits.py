@@ -12,7 +12,7 @@ import msgspec
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
 from genmcp.core.call import CallEvent
-from genmcp.core.continuation import Asked, Continuation
+from genmcp.core.continuation import AskedQuestion, Continuation
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.errors import (
     ArgumentFaults,
@@ -27,17 +27,24 @@ from genmcp.protocol.client_features import InputRequest, ListRootsRequestParams
 from genmcp.question.packing import unpack
 from genmcp.tasks.attempt import wait_error_of
 
-__all__ = ["Awaitables", "ask", "outcome_of", "requests_of", "taken", "unable"]
+__all__ = [
+    "Awaitables",
+    "answers_outcome",
+    "ask_client",
+    "merge_answers",
+    "missing_capability",
+    "pending_requests",
+]
 
 _decode = msgspec.json.Decoder().decode
 
 
-def requests_of(continuation: Continuation) -> dict[str, InputRequest]:
+def pending_requests(continuation: Continuation) -> dict[str, InputRequest]:
     """Return what the client has not answered yet, by its names on the wire."""
     return {each.name: unpack(each.question).request for each in continuation.missing}
 
 
-def unable(continuation: Continuation, channel: Channel) -> Failed | None:
+def missing_capability(continuation: Continuation, channel: Channel) -> Failed | None:
     """Return the outcome of questions that the client of *channel* cannot be asked; else None."""
     lacking: dict[str, Any] = {}
     for each in continuation.missing:
@@ -46,7 +53,7 @@ def unable(continuation: Continuation, channel: Channel) -> Failed | None:
     return Failed(CapabilityMissing(lacking)) if lacking else None
 
 
-def taken(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
+def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
     """Return *continuation* with those of the *responses*, by names, that answer it.
 
     What answers nothing is ignored, and what is no answer is to be asked again (2026-07-28,
@@ -64,7 +71,7 @@ def taken(continuation: Continuation, responses: Mapping[str, Any]) -> Continuat
     return continuation.answered(good)
 
 
-def outcome_of(continuation: Continuation) -> Outcome:
+def answers_outcome(continuation: Continuation) -> Outcome:
     """Return what the answers, which are all there, mean to the tool."""
     values: dict[str, Any] = {}
     for each in continuation.asked:
@@ -78,7 +85,7 @@ def outcome_of(continuation: Continuation) -> Outcome:
     return Done(values)
 
 
-async def ask(continuation: Continuation, channel: Channel) -> Continuation | Failed:
+async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
     """Ask the client by requests of the server's own; return the answers, or why there are none."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
     channel.call.advance(CallEvent.ASK)
@@ -94,7 +101,7 @@ async def ask(continuation: Continuation, channel: Channel) -> Continuation | Fa
     return continuation.answered(dict(answers))
 
 
-async def _ask(asked: Asked, channel: Channel) -> tuple[str, bytes]:
+async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
     question = unpack(asked.question)
     params = question.request.params or ListRootsRequestParams()
     try:
@@ -112,7 +119,7 @@ class Awaitables:
     """What the calls of one mux wait for here."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, _Wait] = {}
+        self._pending: dict[int, _FutureWait] = {}
 
     async def outcome(self, on: Any) -> Outcome:
         """Wait for *on*, a coroutine, Task or future, and return how it has ended.
@@ -143,18 +150,18 @@ class Awaitables:
                 raise
             return Failed(wait_error_of(_WORK, error))
 
-    def _wait_for(self, on: AnyFuture) -> "_Wait":
+    def _wait_for(self, on: AnyFuture) -> "_FutureWait":
         known = self._pending.get(id(on))
         # One that was dropped stays until its call goes on; another may have its address then.
         if known is not None and known.is_for(on):
             raise ContractError("two calls wait for one future: each needs one of its own")
         if isinstance(on, asyncio.Future) and on.get_loop() is not asyncio.get_running_loop():
             raise ContractError("the call waits for a future of another event loop")
-        wait = self._pending[id(on)] = _Wait(on)
+        wait = self._pending[id(on)] = _FutureWait(on)
         return wait
 
 
-class _Wait:
+class _FutureWait:
     """A call's wait for a future; *over* brings its outcome. There may be many: it is small."""
 
     __slots__ = ("_future", "_kept", "over")

@@ -14,7 +14,7 @@ from genmcp.core.failures import tool_error
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN
-from genmcp.core.session import begin, introduction
+from genmcp.core.session import anonymous_params, new_session
 from genmcp.core.waiting import Continue
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound, ToolNotFound
 from genmcp.mux.mux import Mux
@@ -36,7 +36,7 @@ TIMEOUT: Final = 30.0
 
 # The session of a message that needs none: it has no `initialize`, and its client declared no
 # capability, so that nothing can be asked of it.
-_SESSION: Final = begin(introduction(REVISION, "in-process"), key="in-process", now=0.0)
+_SESSION: Final = new_session(anonymous_params(REVISION, "in-process"), key="in-process", now=0.0)
 
 # Connections with calls that continue as tasks after their response. An event loop references its
 # tasks weakly; without this they could be collected.

@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Final
 
 from genmcp.core.task import Task, require_input, resume_in, slot_of
-from genmcp.core.waiting import Awaiting, Finished, InputRequired, Running, Suspended
+from genmcp.core.waiting import Awaiting, AwaitingInput, Finished, Running, Suspended
 from genmcp.errors import (
     IllegalTransition,
     InternalError,
@@ -110,7 +110,7 @@ class KeyedTasks:
             StoreError: as for `create`.
         """
         was, question, node = stored.task, stored.task.work, self._heartbeats.own
-        assert isinstance(question, InputRequired)
+        assert isinstance(question, AwaitingInput)
         token = was.fencing_token + 1 + secrets.randbits(_TOKEN_BITS)
         before = HeldTask(self._records, was.id, was.fencing_token, stored)
         held = HeldTask(self._records, was.id, token)
@@ -160,7 +160,7 @@ class KeyedTasks:
         """Record that the call does not run here any more."""
         self._running.discard((held.id, held.token))
 
-    async def publish(self, held: HeldTask, parked: Suspended, call: bytes, ttl: float) -> Task:
+    async def publish(self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float) -> Task:
         """Make the call an ordinary task: with its raw request, retained for *ttl* seconds.
 
         A promotion that fails is repeated by its caller, while the call runs on. A wait for a job
@@ -172,7 +172,7 @@ class KeyedTasks:
             IllegalTransition: the call has ended, or another call has its key.
             StoreUnavailable: it is not written, or not yet.
         """
-        write = self._writer.publishing(held, parked, call, ttl)
+        write = self._writer.publishing(held, suspended, call, ttl)
         begun = False
 
         async def publish() -> Task:
@@ -192,15 +192,15 @@ class KeyedTasks:
                 await self.close(held, None)
                 raise
 
-        if isinstance(parked.work, Running | Awaiting):
+        if isinstance(suspended.work, Running | Awaiting):
             return await publish()
         return await self._retry.wait_for_write(publish_or_free(), held.id)
 
-    async def ask(self, held: HeldTask, question: InputRequired, parked: Suspended) -> bool:
+    async def ask(self, held: HeldTask, question: AwaitingInput, suspended: Suspended) -> bool:
         """Write that the call waits for a request of its client.
 
         If a promotion that was reported as failed has published it after all, other clients may
-        have its handle: then it waits as a task does, as in *parked*. Return False then, and if
+        have its handle: then it waits as a task does, as in *suspended*. Return False then, and if
         another process has taken it over: the question is to be read from the record.
         """
         published = False
@@ -208,7 +208,7 @@ class KeyedTasks:
         def ask(task: Task, now: float) -> Task:
             nonlocal published
             published = not task.private
-            return task.suspend(parked, now) if published else require_input(task, question, now)
+            return task.suspend(suspended, now) if published else require_input(task, question, now)
 
         return await self._end(held, ask) and not published
 

@@ -229,7 +229,7 @@ class TaskService:
         """
         return await self._held(id, fencing_token).change(partial(progressed, progress))
 
-    async def park(self, id: str, parked: Suspended, *, fencing_token: int) -> Task:
+    async def park(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
         """Let the call wait for something else, which begins if an engine does it.
 
         It waits as long as the store accepts no write.
@@ -238,7 +238,7 @@ class TaskService:
             IllegalTransition: see above; or the call has reached that step already.
         """
         await self.start()
-        return await self._writer.park(self._held(id, fencing_token), parked)
+        return await self._writer.park(self._held(id, fencing_token), suspended)
 
     async def finish(self, id: str, ended: Finished, *, fencing_token: int) -> Task:
         """End the task.

@@ -178,33 +178,33 @@ class TaskWriter:
         return await self.retry.uninterrupted(create())
 
     def publishing(
-        self, held: HeldTask, parked: Suspended, call: bytes, ttl: float
+        self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float
     ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that makes a private task an ordinary one, which waits as in *parked*.
+        """Return a function that publishes a private task, which then waits as in *suspended*.
 
         It may be called again if the store failed. It raises IllegalTransition if the task is over,
         or another call has its key.
         """
-        step = held.step(lambda task, now: publish_task(task, parked, now, ttl), call)
+        step = held.step(lambda task, now: publish_task(task, suspended, now, ttl), call)
 
         async def publish() -> Task:
-            await self._enter(held.id, parked.work)
+            await self._enter(held.id, suspended.work)
             task = await step()
             await self.scheduler.submit(task)
             return task
 
         return lambda: self.retry.uninterrupted(publish(), held.id)
 
-    async def park(self, held: HeldTask, parked: Suspended) -> Task:
+    async def park(self, held: HeldTask, suspended: Suspended) -> Task:
         """Let the task wait again.
 
         Raises:
             IllegalTransition: it is over, or another process has taken it over.
         """
-        step = held.step(lambda task, now: task.suspend(parked, now))
+        step = held.step(lambda task, now: task.suspend(suspended, now))
 
         async def park() -> Task:
-            await self._enter(held.id, parked.work)
+            await self._enter(held.id, suspended.work)
             task = await step()
             await self.records.touch(task)
             await self.scheduler.submit(task)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp.core.outcome import check_json
 from genmcp.core.server import Reject
-from genmcp.core.server_dispatch import request_at_once
+from genmcp.core.server_dispatch import plain_request
 from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.mux.mux import Mux, error_of, mux_of
 from genmcp.server import Server
@@ -175,9 +175,9 @@ class Endpoint:
         They open an event stream at *path*, whose first event names the URL to POST to: the same
         path, with their session in its query. Newer clients use `route`.
         """
-        from genmcp.transports.sse_pair import SsePair
+        from genmcp.transports.sse_pair import SseEndpoint
 
-        return route_to(SsePair(self.__call__), path)
+        return route_to(SseEndpoint(self.__call__), path)
 
     async def aclose(self) -> None:
         """Close responses on this event loop, hand jobs to other processes, and close an own mux.
@@ -294,7 +294,7 @@ async def _post(http: HttpRequest) -> None:
     body = await read_body(http, table.get(b"content-length"))
     try:
         jsonrpc.check(body, mux.limits.max_depth, mux.limits.max_containers)
-        request = request_at_once(table, body, mux)
+        request = plain_request(table, body, mux)
         if request is None:
             message = jsonrpc.parse(body, mux.limits.max_batch_messages)
     except Exception:

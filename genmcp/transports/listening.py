@@ -11,34 +11,34 @@ from typing import Final
 from msgspec.structs import replace
 
 from genmcp.core.client_key import ClientKey
-from genmcp.core.exchange import Action, Begin, Chunk, End
+from genmcp.core.exchange import ExchangeAction, StreamChunk, StreamEnd, StreamHead
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.errors import Overloaded
-from genmcp.mux.builtin_methods import TASKS_CHANGED, status_of, watching
+from genmcp.mux.builtin_methods import TASKS_CHANGED, task_status_notification, watching
 from genmcp.mux.changes import Subscription
 from genmcp.mux.mux import Mux
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.timers import Deadline
+from genmcp.transports.timers import AdjustableTimeout
 from genmcp.wire import sse
 from genmcp.wire.sse import COMMENT
 
-__all__ = ["EventStream", "farewell", "listen", "listening", "without_params"]
+__all__ = ["EventStream", "closing_response", "listen", "open_subscription", "without_params"]
 
 
 class EventStream:
     """Sends the events of a source until it ends, the client leaves, or the server stops.
 
-    A comment breaks each silence of `Endpoint(heartbeat=)` seconds. farewell: the last event, which
-    tells the client that the server has ended the stream.
+    A comment interrupts each silence of `Endpoint(heartbeat=)` seconds. closing_response: the last
+    event, by which the client learns that the server has ended the stream.
     """
 
-    def __init__(self, http: HttpRequest, *, farewell: bytes = b"") -> None:
+    def __init__(self, http: HttpRequest, *, closing_response: bytes = b"") -> None:
         self._http = http
-        self._farewell = farewell
+        self._farewell = closing_response
         self._scope: asyncio.Timeout | None = None
         self._writing = False
 
@@ -74,18 +74,18 @@ class EventStream:
                     # Only now: if the server has begun to exit, this stops the stream at once, and
                     # only an entered scope can be stopped.
                     http.shutdown.add(self.stop, idle=True)
-                    await self._write(Begin())
+                    await self._write(StreamHead())
                     while (data := await self._next(source)) is not None:
-                        await self._write(Chunk(data))
+                        await self._write(StreamChunk(data))
             except TimeoutError:
                 if not scope.expired():
                     raise
-                if self._writing:  # a farewell could then be part of another event
+                if self._writing:  # the response could then be part of another event
                     raise ClientLeft from None
             self._scope = None
             # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
             # basic/patterns, "Subscriptions", "Graceful Closure".
-            await self._write(End(self._farewell), LAST_WORDS)
+            await self._write(StreamEnd(self._farewell), LAST_WORDS)
         finally:
             self._scope = None
             watch.cancel()
@@ -97,7 +97,7 @@ class EventStream:
         following = asyncio.ensure_future(anext(source, None))
         try:
             while not (await asyncio.wait({following}, timeout=self._http.heartbeat))[0]:
-                await self._write(Chunk(COMMENT))
+                await self._write(StreamChunk(COMMENT))
             return following.result()
         finally:
             # The source can be closed only when it does not run.
@@ -105,12 +105,12 @@ class EventStream:
                 following.cancel()
                 await asyncio.wait({following})
 
-    async def _write(self, action: Action, seconds: float | None = None) -> None:
+    async def _write(self, action: ExchangeAction, seconds: float | None = None) -> None:
         http = self._http
         self._writing = True
         try:
             writing = perform([action], http.send, http.headers)
-            await Deadline(seconds or http.mux.limits.write_timeout).bound(writing)
+            await AdjustableTimeout(seconds or http.mux.limits.write_timeout).bound(writing)
         except TimeoutError:
             raise ClientLeft from None
         self._writing = False
@@ -124,19 +124,19 @@ async def listen(http: HttpRequest, request: Request) -> None:
     """Respond to *request*, a `subscriptions/listen`, with an event stream.
 
     Raises:
-        McpError: see `listening`.
+        McpError: see `open_subscription`.
     """
     mux = http.mux
-    async with listening(mux, request, http.client_key) as (request, messages):
+    async with open_subscription(mux, request, http.client_key) as (request, messages):
         # There may be many open streams, which need neither headers nor body.
         http.table = {}
         if http.body_size:
             http.release_body()
-        end = sse.event(farewell(mux, request))
-        await EventStream(http, farewell=end).serve(_events(messages))
+        end = sse.event(closing_response(mux, request))
+        await EventStream(http, closing_response=end).serve(_events(messages))
 
 
-def farewell(mux: Mux, request: Request) -> bytes:
+def closing_response(mux: Mux, request: Request) -> bytes:
     """Return the response to *request*, sent when the server ends its stream."""
     return mux.encoder.response(request.revision, request.id, completion(request.id))
 
@@ -147,7 +147,7 @@ def without_params(request: Request) -> Request:
 
 
 @asynccontextmanager
-async def listening(
+async def open_subscription(
     mux: Mux, request: Request, client: ClientKey
 ) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
     """Open the stream of *request*, on any transport.
@@ -162,7 +162,7 @@ async def listening(
     wanted = await _supported(mux, request, client)
     request = without_params(request)
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
-    with mux.streams.hold(client), mux.subscribed.hold(client, size=_size_of(wanted)):
+    with mux.streams.hold(client), mux.subscribed_bytes.hold(client, size=_size_of(wanted)):
         async with mux.server.hearing(uris or ()) as uris_heard:
             honored = None if uris is None else [*uris_heard]
             wanted = replace(wanted, resource_subscriptions=honored)
@@ -202,12 +202,14 @@ async def _messages(
     while True:
         yield messages
         del messages  # the first would keep a copy of all subscriptions for the life of the stream
-        changes, tasks = await subscription.news()
+        changes, tasks = await subscription.receive()
         now = mux.store.now()
         messages = [
             *(encoder.notification(revision, each.method, each.params(id)) for each in changes),
             *(
-                encoder.notification(revision, TASKS_CHANGED, status_of(each, encoder, id, now))
+                encoder.notification(
+                    revision, TASKS_CHANGED, task_status_notification(each, encoder, id, now)
+                )
                 for each in tasks
             ),
         ]

@@ -20,25 +20,25 @@ from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.request import Request
 from genmcp.core.server import (
     LISTEN,
-    Action,
-    Cancel,
-    Deliver,
+    CancelRequest,
+    DeliverResponse,
     OpenSession,
     Reject,
+    ServerAction,
     ServerConnection,
     SessionReady,
-    Start,
+    StartRequest,
 )
-from genmcp.core.session import Session, begin
+from genmcp.core.session import Session, new_session
 from genmcp.errors import InvalidRequest, StoreError, TooLarge
-from genmcp.mux.mux import Answer, Mux, error_of
+from genmcp.mux.mux import EncodedResponse, Mux, error_of
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
 from genmcp.stores.store import LogEvent
-from genmcp.transports.listening import farewell, listening, without_params
+from genmcp.transports.listening import closing_response, open_subscription, without_params
 from genmcp.transports.request import decode, reject
 from genmcp.transports.responder import BatchAnswers
 from genmcp.transports.running_call import RunningCall
@@ -98,17 +98,17 @@ class PipedCall(RunningCall[Pipe], eq=False):
             Overloaded: no slot is free; no response is sent.
         """
         pipe, request = self.caller, self.request
-        if self.over:
+        if self.ended:
             await pipe.respond(request, None)
             return
         try:
             begun = self.begin()
-            answer = begun if isinstance(begun, Answer) else await self.outcome(begun)
+            answer = begun if isinstance(begun, EncodedResponse) else await self.outcome(begun)
         finally:
-            self.over = True
+            self.ended = True
             if promotions := self.promotions():
                 await asyncio.wait(promotions)
-        if not self.handed_out:
+        if not self.has_handle:
             await pipe.respond(request, answer.message)
 
     def hold(self, channel: Channel) -> None:
@@ -121,8 +121,8 @@ class PipedCall(RunningCall[Pipe], eq=False):
 
         A call whose client has a handle continues.
         """
-        if not self.handed_out:
-            self.over = True
+        if not self.has_handle:
+            self.ended = True
             self.report(CallEvent.CANCEL)
 
     def leave(self) -> None:
@@ -130,11 +130,11 @@ class PipedCall(RunningCall[Pipe], eq=False):
 
         A client that has a handle may connect again, so that its task is released instead.
         """
-        self.report(CallEvent.SHUTDOWN if self.handed_out else CallEvent.LEAVE)
+        self.report(CallEvent.SHUTDOWN if self.has_handle else CallEvent.LEAVE)
 
-    async def hand_out(self, answer: Answer) -> None:
+    async def send_handle(self, answer: EncodedResponse) -> None:
         """Send a handle while the hook runs on."""
-        await super().hand_out(answer)
+        await super().send_handle(answer)
         await self.caller.respond(self.request, answer.message)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
@@ -228,49 +228,53 @@ class PipeConnection(Pipe):
         actions = self._server.receive_batch(batch, error_of)
         rejects = [each for each in actions if isinstance(each, Reject) and each.answered]
         pipe = _Batch(self, [self._reject(each) for each in rejects])
-        calls = [PipedCall(pipe, each.request) for each in actions if isinstance(each, Start)]
+        calls = [
+            PipedCall(pipe, each.request) for each in actions if isinstance(each, StartRequest)
+        ]
         for action in actions:
-            if not isinstance(action, Start | Reject):
+            if not isinstance(action, StartRequest | Reject):
                 self._perform(action)
         # Its calls start after that, so that a cancellation in a batch is for earlier calls.
         running = [self._run(call, partial(pipe.run, call)) for call in calls]
         self._start(pipe.finish(running))
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: ServerAction) -> None:
         match action:
-            case Start(request=request) if request.route is None and request.method == LISTEN:
+            case StartRequest(request=request) if (
+                request.route is None and request.method == LISTEN
+            ):
                 stream = self._start(self._listen(request))
                 self._streams[stream] = without_params(request)
                 stream.add_done_callback(self._streams.pop)
-            case Start(request=request):
+            case StartRequest(request=request):
                 if request.method == "resources/subscribe" and self._relay is not None:
                     self._start_relay()
                 call = PipedCall(self, request)
                 self._run(call, call.run)
             case OpenSession(id=id, params=params):
                 # A client that sends `initialize` again, behind a proxy say, opens another session.
-                session = begin(params, key=secrets.token_urlsafe(12), now=time.time())
+                session = new_session(params, key=secrets.token_urlsafe(12), now=time.time())
                 self._stop_relay()
                 self._server.session = self._opened = session
-                result = session.welcome(self.mux.server)
+                result = session.initialize_result(self.mux.server)
                 self.put(self.mux.encoder.response(session.revision, id, result))
             case SessionReady():
                 self._start_relay()
-            case Cancel(id=id):
+            case CancelRequest(id=id):
                 for stream, listened in self._streams.items():
                     if listened.id == id:
                         stream.cancel()
                 for call in self._calls:
                     if call.request.id == id:
                         call.withdraw()
-            case Deliver(session=session, message=message):
+            case DeliverResponse(session=session, message=message):
                 self._start(self._deliver(session, message))
             case Reject(answered=True):
                 self.put(self._reject(action))
 
     async def _deliver(self, session: Session, message: Message) -> None:
         try:
-            await self.mux.asked.deliver(session.key, self.principal, message)
+            await self.mux.server_requests.deliver(session.key, self.principal, message)
         except (InvalidRequest, StoreError) as error:
             logger.debug("a response is dropped: %s", error)
 
@@ -338,7 +342,7 @@ class PipeConnection(Pipe):
         for stream, request in self._streams.items():
             stream.cancel()
             # 2026-07-28, basic/patterns, "Subscriptions", "Graceful Closure".
-            self.put(farewell(self.mux, request))
+            self.put(closing_response(self.mux, request))
         await _wait(self._tasks, grace)
         for call in self._calls:
             call.leave()
@@ -351,14 +355,14 @@ class PipeConnection(Pipe):
         if self._opened is not None:
             with suppress(StoreError):
                 owner = self.mux.owners.of(self.client_key)
-                await self.mux.listeners.end(self._opened.key, owner)
+                await self.mux.session_streams.end(self._opened.key, owner)
 
     # Its notifications.
 
     async def _listen(self, request: Request) -> None:
         """Send the notifications that *request*, a `subscriptions/listen`, subscribes to."""
         try:
-            async with listening(self.mux, request, self.client_key) as (request, messages):
+            async with open_subscription(self.mux, request, self.client_key) as (request, messages):
                 async for each in messages:
                     for message in each:
                         await self.send(message)
@@ -370,7 +374,7 @@ class PipeConnection(Pipe):
         owner = self.mux.owners.of(self.client_key)
         try:
             while True:
-                events = await self.mux.listeners.listen(session, owner=owner)
+                events = await self.mux.session_streams.listen(session, owner=owner)
                 async with aclosing(events):
                     async for each in events:
                         if isinstance(each, LogEvent):
@@ -425,7 +429,7 @@ class _Batch(Pipe):
     async def respond(self, request: Request, message: bytes | None) -> None:
         """Add the response of one of the requests to the batch."""
         await self._connection.respond(request, None)
-        bounded = self._bounds.bounded(request, Answer(message)).message
+        bounded = self._bounds.bounded(request, EncodedResponse(message)).message
         if bounded is not None:
             self._responses.append(bounded)
         self._unanswered -= 1

@@ -15,13 +15,13 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server import (
     LISTEN,
-    Action,
-    Cancel,
-    Deliver,
+    CancelRequest,
+    DeliverResponse,
     OpenSession,
     Reject,
+    ServerAction,
     ServerConnection,
-    Start,
+    StartRequest,
 )
 from genmcp.core.server_dispatch import (
     SESSION_HEADER,
@@ -34,7 +34,7 @@ from genmcp.core.server_dispatch import (
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
-from genmcp.mux.changes import LISTENER, on_wire
+from genmcp.mux.changes import LISTENER, to_wire
 from genmcp.mux.mux import error_of
 from genmcp.mux.replay import OpenCall
 from genmcp.mux.sinks import StoredRequest
@@ -66,7 +66,7 @@ def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -
             return _post_later(http, message)
         session = session_of(http)
     action = ServerConnection(http.mux, session, headers=http.table).receive(message, era)
-    if isinstance(action, Start):
+    if isinstance(action, StartRequest):
         return Responder(http, action.request).serve()
     return _respond(http, session, action)
 
@@ -78,12 +78,14 @@ async def _post_later(http: HttpRequest, message: Message) -> None:
     await answering
 
 
-async def _respond(http: HttpRequest, session: Session | None, action: Action) -> None:
+async def _respond(http: HttpRequest, session: Session | None, action: ServerAction) -> None:
     mux = http.mux
     if isinstance(action, OpenSession):
-        session, id = mux.sessions.begin(action.params, http.principal)
+        session, id = mux.sessions.open_new(action.params, http.principal)
         headers = [(SESSION_HEADER, id.encode())]
-        body = mux.encoder.response(session.revision, action.id, session.welcome(mux.server))
+        body = mux.encoder.response(
+            session.revision, action.id, session.initialize_result(mux.server)
+        )
         await http.reply(200, body, headers)
     elif isinstance(action, Reject) and action.answered and session is not None:
         await http.reply(200, reject(http, action, session.key, session.revision))
@@ -92,7 +94,7 @@ async def _respond(http: HttpRequest, session: Session | None, action: Action) -
         await http.reply(202)
 
 
-async def perform(http: HttpRequest, action: Action) -> None:
+async def perform(http: HttpRequest, action: ServerAction) -> None:
     """Perform the action for a message that gets no response of its own.
 
     Raises:
@@ -103,9 +105,9 @@ async def perform(http: HttpRequest, action: Action) -> None:
         case Reject(error=error):
             # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
             raise error
-        case Deliver(session=session, message=message):
-            await http.mux.asked.deliver(session.key, http.principal, message)
-        case Cancel(id=id):
+        case DeliverResponse(session=session, message=message):
+            await http.mux.server_requests.deliver(session.key, http.principal, message)
+        case CancelRequest(id=id):
             assert http.session is not None
             await http.mux.broadcast.cancel(http.session, id)
 
@@ -121,14 +123,14 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     session = session_of(http)
     connection = ServerConnection(http.mux, session, headers=http.table)
     actions = connection.receive_batch(batch, error_of)
-    requests = [each.request for each in actions if isinstance(each, Start)]
+    requests = [each.request for each in actions if isinstance(each, StartRequest)]
     refused = [
         reject(http, each, session.key, session.revision)
         for each in actions
         if isinstance(each, Reject) and each.answered
     ]
     for action in actions:
-        if isinstance(action, Cancel | Deliver):
+        if isinstance(action, CancelRequest | DeliverResponse):
             with suppress(InvalidRequest):  # a late response must not reject the other members
                 await perform(http, action)
     if requests:
@@ -160,7 +162,7 @@ async def get(http: HttpRequest) -> None:
             # no stream is offered.
             if not http.mux.offers(LISTEN):
                 raise NotAllowed("This server announces nothing: there is no stream", "POST")
-            source = on_wire(await http.mux.listeners.listen(session, owner=http.owner))
+            source = to_wire(await http.mux.session_streams.listen(session, owner=http.owner))
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -205,7 +207,9 @@ async def _resumed(
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:
-        return on_wire(await http.mux.listeners.listen(session, after=number, owner=http.owner))
+        return to_wire(
+            await http.mux.session_streams.listen(session, after=number, owner=http.owner)
+        )
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await http.mux.replay.check(session.key, stream)

@@ -18,9 +18,9 @@ from genmcp.core.continuation import Continuation
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.mux.continuations import has_tasks
-from genmcp.mux.mux import Answer, Mux
+from genmcp.mux.mux import EncodedResponse, Mux
 from genmcp.mux.sinks import TaskSink
-from genmcp.mux.tasks import handle_of, held_over, suspended
+from genmcp.mux.tasks import create_task_result, still_running_result, suspension_of
 from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.value import Result
 from genmcp.transports.timers import TimerTable
@@ -46,7 +46,7 @@ class Promotable(Protocol):
     def perform(self, actions: Collection[CallAction]) -> None:
         """Perform those of *actions* that take no time."""
 
-    async def hand_out(self, answer: Answer) -> None:
+    async def send_handle(self, answer: EncodedResponse) -> None:
         """Send *answer*, a handle, while the hook runs on."""
 
 
@@ -109,7 +109,7 @@ class Promotion(msgspec.Struct, eq=False):
 
     @property
     def _is_left_over(self) -> bool:
-        return self._channel.call.doubtful is not None and (
+        return self._channel.call.unconfirmed is not None and (
             self.writing is None or self.writing.done()
         )
 
@@ -142,7 +142,7 @@ class Promotion(msgspec.Struct, eq=False):
                     await self._send_handle()
                 elif action is CallAction.DELETE_RECORD:
                     await self._delete()
-                elif action is CallAction.PARK:
+                elif action is CallAction.WRITE_STEP:
                     await self._park()
                 else:
                     self._call.perform((action,))
@@ -154,13 +154,13 @@ class Promotion(msgspec.Struct, eq=False):
     async def _write(self) -> CallEvent:
         """Write the record. A repetition has the same id, since the first one may take place."""
         call, tasks = self._channel.call, self._mux.tasks
-        self._step = None if call.doubtful else call.continuation
-        call.doubtful = id = call.doubtful or tasks.new_id(self._channel)
+        self._step = None if call.unconfirmed else call.continuation
+        call.unconfirmed = id = call.unconfirmed or tasks.new_id(self._channel)
         self._task = task = await tasks.promote(self._channel, id)
         if task is None:  # the call has ended meanwhile, and so has its record
             return CallEvent.REFUSED
         if task.ended:  # written by an earlier attempt, and taken for lost while the store failed
-            call.doubtful = None
+            call.unconfirmed = None
             raise StoreUnavailable(f"task {id} is over")
         return CallEvent.WRITTEN
 
@@ -181,16 +181,16 @@ class Promotion(msgspec.Struct, eq=False):
         assert task is not None
         call = channel.call
         if self._as_task:
-            handle: Result = handle_of(task, mux.store.now())
+            handle: Result = create_task_result(task, mux.store.now())
         else:
             found = mux.find("tools/call", RESULT_TOOL)
-            handle = held_over(task, tool=None if found is None else RESULT_TOOL)
+            handle = still_running_result(task, tool=None if found is None else RESULT_TOOL)
         call.handle, self._reached = handle, call.continuation
         if call.phase is CallPhase.TASK:
-            call.task, call.fencing_token, call.doubtful = task.id, task.fencing_token, None
+            call.task, call.fencing_token, call.unconfirmed = task.id, task.fencing_token, None
             channel.sink = TaskSink(mux.services, mux.tasks.service, call, channel.sink.client_key)
             mux.tasks.runs(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
-        await self._call.hand_out(mux.respond(channel.request, handle))
+        await self._call.send_handle(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:
         """Write the step that the call has reached, if it is another one than was written."""
@@ -198,7 +198,7 @@ class Promotion(msgspec.Struct, eq=False):
         reached = self._reached  # a later step is written by the hook itself
         if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
             try:
-                await tasks.park(self._channel, suspended(reached, tasks.awaiting))
+                await tasks.park(self._channel, suspension_of(reached, tasks.awaiting))
             except IllegalTransition:
                 logger.debug("task %s was resumed elsewhere", call.task)
             except StoreError as error:
@@ -207,7 +207,7 @@ class Promotion(msgspec.Struct, eq=False):
     async def _delete(self) -> None:
         """Delete the record; if the store fails it becomes lost within a lease."""
         call = self._channel.call
-        id, call.doubtful = call.doubtful, None
+        id, call.unconfirmed = call.unconfirmed, None
         if id is not None:
             try:
                 await self._mux.tasks.withdraw(self._channel, id)

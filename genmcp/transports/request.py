@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.core.client_key import ClientKey, address_of, key_of
-from genmcp.core.exchange import Action, Begin, Chunk, End, Whole
+from genmcp.core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
 from genmcp.core.server import Reject
 from genmcp.errors import BodyTimeout, ConfigurationError, InvalidRequest, TooLarge
 from genmcp.mux.limits import Limits, Slots
@@ -30,7 +30,7 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.stores.accounts import Owner
 from genmcp.transports.running_call import Caller
 from genmcp.transports.shutdown import Shutdown
-from genmcp.transports.timers import Deadline, resume
+from genmcp.transports.timers import AdjustableTimeout, drive
 from genmcp.wire import jsonrpc
 from genmcp.wire.sse import MEDIA_TYPE
 
@@ -152,14 +152,14 @@ class HttpRequest(msgspec.Struct, eq=False):
         Raises:
             Overloaded: they exceed the share, or the total of all clients.
         """
-        bodies, more = self.mux.bodies, size - self.body_size
+        bodies, more = self.mux.body_bytes, size - self.body_size
         bodies.check(self.client_key, size=more)
         self._body_slots = bodies.acquire(self.client_key, size=more)
         self.body_size = size
 
     def release_body(self) -> None:
         """Stop counting the bytes of the body."""
-        self.mux.bodies.release(self._body_slots, size=self.body_size)
+        self.mux.body_bytes.release(self._body_slots, size=self.body_size)
         self.body_size = 0
 
     def in_loop(self, step: Callable[..., object], *arguments: Any) -> None:
@@ -222,9 +222,9 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
             return body
         rest = _read(message, http)
     else:
-        rest = _read_from(resume(work, waited), http)
+        rest = _read_from(drive(work, waited), http)
     try:
-        body = yield from Deadline(limits.body_timeout).bound(rest)
+        body = yield from AdjustableTimeout(limits.body_timeout).bound(rest)
     except TimeoutError:
         raise BodyTimeout(
             f"The body did not arrive within {limits.body_timeout:g} s (limit: body_timeout)"
@@ -330,14 +330,14 @@ async def reply(send: Send, status: int, body: bytes = b"", headers: Headers = (
         raise ClientLeft from None
 
 
-async def perform(actions: Sequence[Action], send: Send, headers: Headers) -> None:
+async def perform(actions: Sequence[ExchangeAction], send: Send, headers: Headers) -> None:
     """Send the ASGI messages for *actions* of an exchange; chunks that are ready are joined.
 
     Raises:
         ClientLeft: the connection is closed.
     """
     first = actions[0]
-    if type(first) is Whole:  # always the only action
+    if type(first) is FullResponse:  # always the only action
         await reply(send, first.status, first.body, headers)
         return
     ready: list[bytes] = []
@@ -345,12 +345,12 @@ async def perform(actions: Sequence[Action], send: Send, headers: Headers) -> No
     try:
         for action in actions:
             match action:
-                case Begin():
+                case StreamHead():
                     stream = [*_STREAM_HEADERS, *headers]
                     await send({"type": START, "status": 200, "headers": stream})
-                case Chunk(data=data):
+                case StreamChunk(data=data):
                     ready.append(data)
-                case End(data=data):
+                case StreamEnd(data=data):
                     ready.append(data)
                     ended = True
         if ready:

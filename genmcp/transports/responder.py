@@ -15,7 +15,7 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN, Reject
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
-from genmcp.mux.mux import Answer, Mux
+from genmcp.mux.mux import EncodedResponse, Mux
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
@@ -26,7 +26,7 @@ from genmcp.transports.request import ClientLeft, HttpRequest, as_headers, rejec
 from genmcp.transports.running_call import NO_ANSWER, RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.stream import OpenResponse, ResponseWriter
-from genmcp.transports.timers import TICK, Deadline, TimerTable, resume
+from genmcp.transports.timers import TICK, AdjustableTimeout, TimerTable, drive
 
 __all__ = ["BatchAnswers", "Responder", "serve_batch"]
 
@@ -57,21 +57,21 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if request.route is None and request.method == LISTEN:
             return listen(self.caller, request)
         begun = self.begin()
-        if isinstance(begun, Answer):
+        if isinstance(begun, EncodedResponse):
             if self.response is None:
                 return self._reply(begun)
             return self._serve(_answered(begun))
         return self._serve(self.outcome(begun))
 
-    def _reply(self, answer: Answer) -> Coroutine[Any, Any, None]:
+    def _reply(self, answer: EncodedResponse) -> Coroutine[Any, Any, None]:
         """Send *answer* as the whole response."""
-        self.over = True
-        visit = self.caller
-        visit.answered = True
-        headers = [*visit.headers, *as_headers(answer.headers)] if answer.headers else visit.headers
-        return reply(visit.send, answer.status, answer.message or b"", headers)
+        self.ended = True
+        http = self.caller
+        http.answered = True
+        headers = [*http.headers, *as_headers(answer.headers)] if answer.headers else http.headers
+        return reply(http.send, answer.status, answer.message or b"", headers)
 
-    async def _serve(self, outcome: Awaitable[Answer]) -> None:
+    async def _serve(self, outcome: Awaitable[EncodedResponse]) -> None:
         """Await the *outcome* of the hook, and respond."""
         try:
             answer = await outcome
@@ -86,14 +86,14 @@ class Responder(RunningCall[HttpRequest], eq=False):
                 await _finish_at_once(self.opened())
             raise
         finally:
-            self.over = True
+            self.ended = True
             response = self.response
             if response is not None:
                 promotions = self.promotions()
-                if promotions or not response.over:
+                if promotions or not response.ended:
                     await response.end(promotions)
 
-    async def _respond(self, answer: Answer) -> None:
+    async def _respond(self, answer: EncodedResponse) -> None:
         """Send *answer*, as one JSON body if nothing else was sent."""
         response = self.opened()
         if not response.is_unused or answer.message is None:
@@ -110,34 +110,34 @@ class Responder(RunningCall[HttpRequest], eq=False):
             return
         # The client has not read it yet. The watch and the heartbeat end now, but the shutdown
         # waits for the write, and shortens it.
-        visit = self.caller
-        deadline = Deadline(visit.mux.limits.write_timeout)
+        http = self.caller
+        deadline = AdjustableTimeout(http.mux.limits.write_timeout)
         stop = partial(deadline.hasten, LAST_WORDS)
-        visit.shutdown.add(stop)
+        http.shutdown.add(stop)
         response.close()
         try:
-            await deadline.bound(resume(sending, waited))
+            await deadline.bound(drive(sending, waited))
         except TimeoutError:
             raise ClientLeft from None
         finally:
-            visit.shutdown.discard(stop)
+            http.shutdown.discard(stop)
 
-    def respond(self, answer: Answer) -> None:
+    def respond(self, answer: EncodedResponse) -> None:
         """Send *answer* through the open response, unless the client got a handle."""
-        if not self.handed_out:
+        if not self.has_handle:
             self.opened().writer.answer(self.request, answer)
 
-    def cancelled_answer(self) -> Answer:
+    def cancelled_answer(self) -> EncodedResponse:
         """Return the answer of a call that its host, or its hook, has cancelled."""
         return self.caller.mux.respond(self.request, Overloaded("The call was cancelled"))
 
-    def overloaded(self, error: Overloaded) -> Answer:
+    def overloaded(self, error: Overloaded) -> EncodedResponse:
         """Return the answer of a request that found no slot, with the status of *error*."""
-        visit, request = self.caller, self.request
+        http, request = self.caller, self.request
         action = Reject(error, True, request.id, request.method)
-        message = reject(visit, action, request.session, request.revision)
+        message = reject(http, action, request.session, request.revision)
         # The status is sent on every revision, since the response has not begun.
-        return Answer(message, error.status, error.headers, error)
+        return EncodedResponse(message, error.status, error.headers, error)
 
     # Pending and open.
 
@@ -181,17 +181,17 @@ class Responder(RunningCall[HttpRequest], eq=False):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.over or (self.response is not None and self.response.closed)
+        return self.ended or (self.response is not None and self.response.closed)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client accepts an event stream."""
-        visit = self.caller
+        http = self.caller
         is_progress = isinstance(params, ProgressNotificationParams)
-        if not is_progress and get_ident() != visit.thread:
+        if not is_progress and get_ident() != http.thread:
             return await self._note_from_thread(request, method, params)
-        message = visit.mux.encoder.notification(request.revision, method, params)
+        message = http.mux.encoder.notification(request.revision, method, params)
         if is_progress:
-            visit.in_loop(self._report, message)
+            http.in_loop(self._report, message)
         else:
             writer = self.opened().writer
             await writer.room()
@@ -202,7 +202,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if time.monotonic() - self._turn > _TURN:
             await asyncio.sleep(0)
             self._turn = time.monotonic()
-        return visit.streams
+        return http.streams
 
     def _report(self, message: bytes) -> None:
         if not self.closed:  # a thread may be late
@@ -259,9 +259,9 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if self.response is not None and not self.response.is_unused:
             await self.response.writer.following(self.request, task)
 
-    async def hand_out(self, answer: Answer) -> None:
+    async def send_handle(self, answer: EncodedResponse) -> None:
         """Send a handle; if it is the whole response, before the promotion continues."""
-        await super().hand_out(answer)
+        await super().send_handle(answer)
         response = self.opened()
         response.writer.answer(self.request, answer)
         if response.closed:  # so that a disconnect does not matter any more
@@ -275,7 +275,7 @@ async def _finish_at_once(response: OpenResponse) -> None:
         await response.finish()
 
 
-async def _answered(answer: Answer) -> Answer:
+async def _answered(answer: EncodedResponse) -> EncodedResponse:
     return answer
 
 
@@ -294,12 +294,12 @@ def _may_be_pending(request: Request) -> bool:
 
 
 async def serve_batch(
-    visit: HttpRequest, requests: Sequence[Request], refused: Sequence[bytes]
+    http: HttpRequest, requests: Sequence[Request], refused: Sequence[bytes]
 ) -> None:
     """Respond to *requests*, each hook in a task of its own, and with the errors *refused*."""
-    response = OpenResponse(visit, requests, len(requests) + len(refused))
-    answers = BatchAnswers(visit.mux, refused)
-    calls = [Responder(visit, request, response=response) for request in requests]
+    response = OpenResponse(http, requests, len(requests) + len(refused))
+    answers = BatchAnswers(http.mux, refused)
+    calls = [Responder(http, request, response=response) for request in requests]
     left = dict.fromkeys(calls)
     members: set[asyncio.Task[None]] = set()
 
@@ -350,7 +350,7 @@ class BatchAnswers:
         self._mux = mux
         self._left = mux.limits.max_result_bytes - sum(map(len, refused))
 
-    async def answer(self, call: Responder, response: OpenResponse) -> Answer:
+    async def answer(self, call: Responder, response: OpenResponse) -> EncodedResponse:
         """Start *call*, which holds a turn; return its answer, and release the turn.
 
         It is not started if the *response* or the session has ended, if the server is shutting
@@ -365,7 +365,7 @@ class BatchAnswers:
             if self.full:  # not started, so the client can retry it
                 return self._mux.respond(request, self.overflow())
             begun = call.begin()
-            answer = begun if isinstance(begun, Answer) else await call.outcome(begun)
+            answer = begun if isinstance(begun, EncodedResponse) else await call.outcome(begun)
             await asyncio.sleep(0)  # let requests of other clients run between two members
             return self.bounded(request, answer)
         finally:
@@ -383,7 +383,7 @@ class BatchAnswers:
             f"The answers of this batch are larger than {most} bytes (limit: max_result_bytes)"
         )
 
-    def bounded(self, request: Request, answer: Answer) -> Answer:
+    def bounded(self, request: Request, answer: EncodedResponse) -> EncodedResponse:
         """Return *answer*, or an error if it does not fit; after that nothing fits any more."""
         size = len(answer.message or b"")
         if size > self._left:

@@ -23,20 +23,20 @@ from genmcp.core.server import AT_ONCE
 from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.limits import Slots
-from genmcp.mux.mux import PARKED, Answer, Mux
+from genmcp.mux.mux import TASK_SUSPENDED, EncodedResponse, Mux
 from genmcp.mux.sinks import MuxSink, Services
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
 from genmcp.transports.promotion import Promotion
-from genmcp.transports.timers import resume
+from genmcp.transports.timers import drive
 
 __all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall", "cancels_on_disconnect"]
 
 logger = logging.getLogger("genmcp")
 
-NO_ANSWER: Final = Answer(None)
+NO_ANSWER: Final = EncodedResponse(None)
 
-Begun = Answer | Coroutine[Any, Any, Answer]
+Begun = EncodedResponse | Coroutine[Any, Any, EncodedResponse]
 """A hook after its first step: its answer, or the rest of its work."""
 
 
@@ -70,17 +70,17 @@ C = TypeVar("C", bound=Caller)
 class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
     """Where the messages of a call of *caller* go. Owned by the channel of the call.
 
-    over: whether nothing is sent any more.
+    ended: whether nothing is sent any more.
     """
 
     caller: C
     request: Request
-    over: bool = False
+    ended: bool = False
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.over
+        return self.ended
 
     @property
     def services(self) -> Services:
@@ -111,18 +111,18 @@ class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
         Raises:
             WaitError: the client cannot be asked, answers with an error, or not in time.
         """
-        asked = self.caller.mux.asked
+        asked = self.caller.mux.server_requests
         return await asked.ask(request, self.caller.principal, method, params, self.send)
 
 
 class RunningCall(CallSink[C], eq=False):
     """A request and its hook. Owned by the transport, which subclasses it.
 
-    handed_out: whether the client got a handle, and the call gets no other response. channel: set
+    has_handle: whether the client got a handle, and the call gets no other response. channel: set
     while the hook waits.
     """
 
-    handed_out: bool = False
+    has_handle: bool = False
     channel: Channel | None = None
     _task: "asyncio.Task[Any] | None" = None
     _cancels: int = 0
@@ -141,9 +141,9 @@ class RunningCall(CallSink[C], eq=False):
         """
         caller, request = self.caller, self.request
         mux = caller.mux
-        if mux.held.full and request.method not in AT_ONCE:
+        if mux.waiting_calls.full and request.method not in AT_ONCE:
             try:
-                mux.held.check(caller.client_key, _tool_of(request))
+                mux.waiting_calls.check(caller.client_key, _tool_of(request))
             except Overloaded as error:
                 return self.overloaded(error)
         channel = Channel(request, self, caller.principal, mux.assigns, caller.copied)
@@ -153,12 +153,12 @@ class RunningCall(CallSink[C], eq=False):
         try:
             waited = work.send(None)
         except StopIteration as done:
-            answer: Answer = done.value
+            answer: EncodedResponse = done.value
             return answer
         self.hold(channel)
-        return resume(work, waited)
+        return drive(work, waited)
 
-    def overloaded(self, error: Overloaded) -> Answer:
+    def overloaded(self, error: Overloaded) -> EncodedResponse:
         """Return the answer of a request that found no slot, or raise *error*."""
         raise error
 
@@ -168,7 +168,7 @@ class RunningCall(CallSink[C], eq=False):
         self.channel = channel
         self._task = task = asyncio.current_task()
         self._counted = task.cancelling() if task is not None else 0
-        self._slots = caller.mux.held.acquire(caller.client_key, _tool_of(request))
+        self._slots = caller.mux.waiting_calls.acquire(caller.client_key, _tool_of(request))
         if request.session is not None:
             caller.mux.calls.add(request.session, self)
 
@@ -183,7 +183,7 @@ class RunningCall(CallSink[C], eq=False):
         """Start the promotion timer; a call that has not waited yet starts it when it does."""
         self.limit()
 
-    async def outcome(self, work: Awaitable[Answer]) -> Answer:
+    async def outcome(self, work: Awaitable[EncodedResponse]) -> EncodedResponse:
         """Await the rest of the *work* of the hook; return the answer to send.
 
         It has no message if the client cancelled the request.
@@ -205,10 +205,12 @@ class RunningCall(CallSink[C], eq=False):
         if call is None:  # nothing happened to the call that needs a decision
             return answer
         call.outcome = answer.outcome  # set before a late promotion reads it
-        event = CallEvent.PARKED if answer is PARKED else CallEvent.RETURNED
+        event = CallEvent.STORED if answer is TASK_SUSPENDED else CallEvent.RETURNED
         return await self._finish(channel, answer, await self._report_end(channel, event))
 
-    async def _interrupted(self, channel: Channel, error: asyncio.CancelledError) -> Answer:
+    async def _interrupted(
+        self, channel: Channel, error: asyncio.CancelledError
+    ) -> EncodedResponse:
         """Handle the end of the hook by a cancellation.
 
         Raises:
@@ -231,8 +233,8 @@ class RunningCall(CallSink[C], eq=False):
         return actions
 
     async def _finish(
-        self, channel: Channel, answer: Answer, actions: Collection[CallAction]
-    ) -> Answer:
+        self, channel: Channel, answer: EncodedResponse, actions: Collection[CallAction]
+    ) -> EncodedResponse:
         """Perform the *actions* that concern the client and the tool; return the answer to send."""
         mux = self.caller.mux
         if CallAction.CANCEL_WORK in actions:
@@ -258,7 +260,7 @@ class RunningCall(CallSink[C], eq=False):
             return
         self.channel = None  # the channel refers to this call: a reference cycle
         caller, request = self.caller, self.request
-        caller.mux.held.release(self._slots)
+        caller.mux.waiting_calls.release(self._slots)
         if request.session is not None:
             caller.mux.calls.discard(request.session, self)
         if self._promotion is not None:
@@ -301,12 +303,12 @@ class RunningCall(CallSink[C], eq=False):
         """The route of the request; a pending one is resolved only after the hook has begun."""
         return (self.request if self.channel is None else self.channel.request).route
 
-    async def hand_out(self, answer: Answer) -> None:
+    async def send_handle(self, answer: EncodedResponse) -> None:
         """Send *answer*, a handle, while the hook runs on.
 
         From now on the client may disconnect, and only `tasks/cancel` cancels the call.
         """
-        self.handed_out = True
+        self.has_handle = True
         if self.request.session is not None:
             self.caller.mux.calls.discard(self.request.session, self)
 

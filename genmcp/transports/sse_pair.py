@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import parse_qs, quote
 
 from genmcp.core.request import Request
-from genmcp.core.server import OpenSession, Reject, ServerConnection, Start
-from genmcp.core.session import Session, begin, introduction
+from genmcp.core.server import OpenSession, Reject, ServerConnection, StartRequest
+from genmcp.core.session import Session, anonymous_params, new_session
 from genmcp.errors import (
     Conflict,
     InvalidParams,
@@ -25,7 +25,7 @@ from genmcp.errors import (
     StoreError,
     StoreFull,
 )
-from genmcp.mux.changes import on_wire
+from genmcp.mux.changes import to_wire
 from genmcp.mux.threads import Multimap
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Put, StoreEntry
@@ -46,7 +46,7 @@ from genmcp.transports.running_call import cancels_on_disconnect
 from genmcp.wire import sse
 from genmcp.wire.http import check_get_headers, check_post_headers, preflight_headers
 
-__all__ = ["SsePair"]
+__all__ = ["SseEndpoint"]
 
 Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
 """Serves an ASGI request with the given function, and responds with the errors that it raises."""
@@ -58,7 +58,7 @@ _LARGEST: Final = 4096
 """How many bytes a client may say of itself: they are kept for as long as its session lives."""
 
 
-class SsePair:
+class SseEndpoint:
     """Serves both endpoints at one path. It is an ASGI application."""
 
     def __init__(self, admit: Admit) -> None:
@@ -91,17 +91,17 @@ class SsePair:
         mux = http.mux
         mux.broadcast.open()
         with mux.streams.hold(http.client_key):
-            session, id = mux.sessions.begin(introduction(REVISION), http.principal)
+            session, id = mux.sessions.open_new(anonymous_params(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
             owner, ttl = http.owner, mux.limits.session_ttl
             await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
-                source = await mux.listeners.listen(session, opening=opening, owner=owner)
-                await EventStream(http).serve(on_wire(source))
+                source = await mux.session_streams.listen(session, opening=opening, owner=owner)
+                await EventStream(http).serve(to_wire(source))
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
-                    if cancels_on_disconnect(call) and not call.handed_out:
+                    if cancels_on_disconnect(call) and not call.has_handle:
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
@@ -137,7 +137,7 @@ class SsePair:
         stream = _Stream(http, session.key)
         try:
             match action:
-                case Start(request=request):
+                case StartRequest(request=request):
                     await http.reply(202)
                     await self._run(session.key, PipedCall(stream, request), http)
                     return
@@ -186,7 +186,7 @@ class _Stream(Pipe):
 
     async def _append(self, message: bytes, *, new: bool = True) -> StoreError | None:
         try:
-            await self.mux.listeners.say(self._session, message, self._owner, new=new)
+            await self.mux.session_streams.append(self._session, message, self._owner, new=new)
         except StoreError as error:
             logger.warning("a message cannot be put on the stream of its client: %s", error)
             return error
@@ -201,7 +201,7 @@ async def _initialize(
     The revision is negotiated as on any transport: clients that fell back to this transport still
     speak newer session-based revisions, and other servers agree on them here.
     """
-    introduced = begin(action.params, key=session.key, now=session.issued)
+    introduced = new_session(action.params, key=session.key, now=session.issued)
     packed = introduced.pack()
     if len(packed) > _LARGEST:
         raise InvalidParams(
@@ -215,7 +215,7 @@ async def _initialize(
         )
     except Conflict:
         raise InvalidRequest("The session has ended, or was initialized twice at once") from None
-    result = introduced.welcome(mux.server)
+    result = introduced.initialize_result(mux.server)
     return mux.encoder.response(introduced.revision, action.id, result)
 
 

@@ -25,7 +25,14 @@ from genmcp.transports.pipe import PipeConnection
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.wire.lines import LineReader, frame
 
-__all__ = ["Reader", "Streams", "Writer", "private_streams", "serve_stdio", "serve_streams"]
+__all__ = [
+    "DescriptorReader",
+    "DescriptorWriter",
+    "Streams",
+    "private_streams",
+    "serve_stdio",
+    "serve_streams",
+]
 
 T = TypeVar("T")
 
@@ -87,8 +94,8 @@ async def serve_streams(
 ) -> None:
     """Serve as `serve_stdio` does, over other *streams*, which are left open."""
     mux = mux_of(target)
-    reader = Reader(streams.reader)
-    writer = Writer(
+    reader = DescriptorReader(streams.reader)
+    writer = DescriptorWriter(
         streams.writer, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
     )
     connection = PipeConnection(mux, writer, principal=principal)
@@ -109,7 +116,7 @@ async def serve_streams(
             await mux.aclose()
 
 
-class Reader:
+class DescriptorReader:
     """Reads from *descriptor* without blocking the event loop."""
 
     def __init__(self, descriptor: int) -> None:
@@ -146,7 +153,7 @@ class Reader:
                 reading.set_result(_read(self._descriptor))
 
 
-class Writer:
+class DescriptorWriter:
     """Writes messages to *descriptor*, one a line, without blocking the event loop.
 
     on_drain: called when the buffer, which was full, has been written. on_close: called once, when

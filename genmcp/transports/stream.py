@@ -17,10 +17,10 @@ from math import ceil
 import msgspec
 
 from genmcp.core.call import CallEvent
-from genmcp.core.exchange import Action, Begin, Exchange, Record, State
+from genmcp.core.exchange import Exchange, ExchangeAction, ExchangeState, StreamHead, StreamRecord
 from genmcp.core.request import Request
-from genmcp.core.server_dispatch import exchange_of
-from genmcp.mux.mux import Answer
+from genmcp.core.server_dispatch import exchange_for
+from genmcp.mux.mux import EncodedResponse
 from genmcp.mux.replay import StoredStream, log_of
 from genmcp.transports.request import (
     ClientLeft,
@@ -31,7 +31,14 @@ from genmcp.transports.request import (
 )
 from genmcp.transports.running_call import RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.timers import TICK, Deadline, LatestProgress, RateLimiter, TimerTable, start
+from genmcp.transports.timers import (
+    TICK,
+    AdjustableTimeout,
+    LatestProgress,
+    RateLimiter,
+    TimerTable,
+    start_eagerly,
+)
 
 __all__ = ["OpenResponse", "ResponseWriter"]
 
@@ -45,7 +52,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     it is closed, nothing of that is left.
 
     batch: the number of responses of a batch; 0 for a single request. calls: the calls whose hooks
-    have waited. stopping: whether the server is shutting down. over: whether the response has
+    have waited. stopping: whether the server is shutting down. ended: whether the response has
     ended.
     """
 
@@ -54,7 +61,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     _batch: int = 0
     calls: list[RunningCall[HttpRequest]] = []
     stopping: bool = False
-    over: bool = False
+    ended: bool = False
     _silence: float = 0.0
     _writer: "ResponseWriter | None" = None
     _watch: asyncio.Task[None] | None = None
@@ -62,7 +69,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.over or (self._writer is not None and self._writer.exchange.closed)
+        return self.ended or (self._writer is not None and self._writer.exchange.closed)
 
     @property
     def is_unused(self) -> bool:
@@ -76,7 +83,9 @@ class OpenResponse(msgspec.Struct, eq=False):
             http, requests = self._http, self._requests
             resumable = http.streams and requests[0].session is not None
             stream = secrets.token_urlsafe(9) if resumable else None
-            exchange = exchange_of(requests, streams=http.streams, stream=stream, batch=self._batch)
+            exchange = exchange_for(
+                requests, streams=http.streams, stream=stream, batch=self._batch
+            )
             now = http.loop.time()
             self._writer = ResponseWriter(http, self, requests, exchange, spoke=now)
             if exchange.batch:  # the stored events count answers that precede the stream
@@ -94,7 +103,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             http = self._http
             http.shutdown.add(self.stop)
             http.table = {}  # there may be many open responses, and headers are not read again
-            self._watch = start(http.loop, self._watch_client())
+            self._watch = start_eagerly(http.loop, self._watch_client())
             self._silence = http.heartbeat
             TimerTable.of(http.loop).add(self, self._silence)
             if self._writer is not None:  # `shutdown.add` may have made one
@@ -136,7 +145,7 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     def leave(self) -> None:
         """Handle a disconnect of the client."""
-        if self.over:
+        if self.ended:
             return
         self._http.detached = True
         exchange = self.writer.exchange
@@ -163,7 +172,7 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
-        self.over = True
+        self.ended = True
         self.calls = []  # they refer to this: a reference cycle
         http, watch = self._http, self._watch
         if watch is not None and not http.loop.is_closed():
@@ -206,11 +215,11 @@ class ResponseWriter(msgspec.Struct, eq=False):
     exchange: Exchange
     spoke: float
     begun: bool = False
-    _ready: list[Action] = []
+    _ready: list[ExchangeAction] = []
     _size: int = 0
     _task: "asyncio.Task[None] | None" = None
     _read: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    _deadline: Deadline | None = None
+    _deadline: AdjustableTimeout | None = None
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
     _kept: StoredStream | None = None
@@ -257,7 +266,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """End the connection, from any thread: the client resumes the stream on another one."""
         self._http.in_loop(lambda: self._push(self.exchange.hand_over()))
 
-    def answer(self, request: Request, answer: Answer) -> None:
+    def answer(self, request: Request, answer: EncodedResponse) -> None:
         """Send the answer to *request*."""
         if self.exchange.closed:
             return
@@ -303,9 +312,9 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     # How it is sent.
 
-    def _push(self, actions: list[Action], size: int = 0) -> None:
+    def _push(self, actions: list[ExchangeAction], size: int = 0) -> None:
         """Send *actions*, of about *size* bytes, together with those already waiting."""
-        if actions and self._kept is None and type(actions[0]) is Begin:
+        if actions and self._kept is None and type(actions[0]) is StreamHead:
             self.store()
         self._ready += actions
         self._size += size
@@ -327,7 +336,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     @property
     def _full(self) -> bool:
         full = self._size > self._http.mux.limits.write_buffer_bytes
-        return full and self.exchange.state is not State.WAITING
+        return full and self.exchange.state is not ExchangeState.WAITING
 
     async def room(self) -> None:
         """Wait until the client has read enough that more can be sent, or has left."""
@@ -382,7 +391,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     async def _flush(self) -> None:
         """Send everything that waits; treat a client that reads too slowly as disconnected."""
         stall = LAST_WORDS if self._hastened else self._http.mux.limits.write_timeout
-        self._deadline = Deadline(stall)
+        self._deadline = AdjustableTimeout(stall)
         try:
             await self._deadline.bound(self._perform())
         except Exception as error:
@@ -401,7 +410,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         actions, self._ready = self._ready, []
         self._size = 0
         if self._kept is not None:
-            records = [action for action in actions if type(action) is Record]
+            records = [action for action in actions if type(action) is StreamRecord]
             if records:
                 # Before they are sent, since a client may resume from any event it has received.
                 await self._kept.keep(records)

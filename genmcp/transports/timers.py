@@ -15,13 +15,13 @@ from genmcp.core.request import Request
 
 __all__ = [
     "TICK",
-    "Deadline",
+    "AdjustableTimeout",
     "LatestProgress",
     "RateLimiter",
     "Timed",
     "TimerTable",
-    "resume",
-    "start",
+    "drive",
+    "start_eagerly",
 ]
 
 TICK: Final = 0.05
@@ -200,7 +200,7 @@ T = TypeVar("T")
 
 
 @coroutine
-def resume(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+def drive(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
     """Continue *work*, whose first step has ended with the wait *waited*, as `await` would."""
     try:
         while True:
@@ -220,7 +220,9 @@ def resume(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
 
 if sys.version_info >= (3, 12):
 
-    def start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    def start_eagerly(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
+    ) -> "asyncio.Task[T]":
         """Return an asyncio.Task for *work* whose first step runs at once.
 
         This needs Python 3.12, and saves an iteration of the event loop.
@@ -229,12 +231,14 @@ if sys.version_info >= (3, 12):
 
 else:
 
-    def start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    def start_eagerly(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
+    ) -> "asyncio.Task[T]":
         """Return an asyncio.Task for *work*."""
         return loop.create_task(work)
 
 
-class Deadline:
+class AdjustableTimeout:
     """A limit on the time that a coroutine may take.
 
     It is asyncio.timeout from the first wait on; most coroutines end before, and cost nothing. A
@@ -260,7 +264,7 @@ class Deadline:
             return result
         try:
             async with asyncio.timeout(self._seconds) as self._timeout:
-                return await resume(work, waited)
+                return await drive(work, waited)
         finally:
             self._timeout = None
 

@@ -20,7 +20,7 @@ import json, sys
 def say(**members):
     print(json.dumps({"jsonrpc": "2.0", **members}), flush=True)
 
-def welcome(id, version="2025-06-18"):
+def initialize_result(id, version="2025-06-18"):
     server = {"name": "old", "version": "1"}
     capabilities = {"tools": {}}
     say(id=id, result={

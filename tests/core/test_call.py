@@ -44,7 +44,7 @@ EXPECTED = {
     CallPhase.PROMOTING: """
         SUSPEND, STORE -> PROMOTING
         PROMOTE -> late
-        WRITTEN -> TASK SEND_HANDLE PARK
+        WRITTEN -> TASK SEND_HANDLE WRITE_STEP
         FAILED -> RUNNING RETRY_LATER
         REFUSED -> RUNNING
         CANCEL -> CANCELLED CANCEL_HOOK
@@ -54,19 +54,19 @@ EXPECTED = {
         INTERRUPTED -> OVER
     """,
     CallPhase.TASK: """
-        SUSPEND -> TASK PARK
+        SUSPEND -> TASK WRITE_STEP
         ASK, ANSWERED, STORE, RESUME, FOLLOW, PROMOTE, CANCEL, LEAVE -> late
         TASK_CANCEL -> CANCELLED_TASK CANCEL_HOOK
         SHUTDOWN -> TASK CANCEL_HOOK
         RETURNED -> OVER WRITE_OUTCOME
-        PARKED -> OVER
+        STORED -> OVER
         INTERRUPTED -> OVER LEAVE_RECORD
     """,
     CallPhase.CANCELLED_TASK: """
-        SUSPEND -> CANCELLED_TASK PARK
+        SUSPEND -> CANCELLED_TASK WRITE_STEP
         ASK, ANSWERED, STORE, RESUME, FOLLOW, PROMOTE, CANCEL, LEAVE -> late
         TASK_CANCEL, SHUTDOWN -> CANCELLED_TASK CANCEL_HOOK
-        RETURNED, PARKED, INTERRUPTED -> OVER NOTIFY_TOOL
+        RETURNED, STORED, INTERRUPTED -> OVER NOTIFY_TOOL
     """,
     CallPhase.FOLLOWING: """
         ASK -> RELAYING
@@ -134,7 +134,7 @@ EXPECTED = {
 }
 """What each event leads to: the next phase and the actions. Events not named are impossible."""
 
-ENDS = (CallEvent.RETURNED, CallEvent.PARKED, CallEvent.INTERRUPTED)
+ENDS = (CallEvent.RETURNED, CallEvent.STORED, CallEvent.INTERRUPTED)
 
 
 def verdict(phase: CallPhase, event: CallEvent) -> str:

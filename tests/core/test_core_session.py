@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.core.request import ClientInfo
-from genmcp.core.session import Session, begin
+from genmcp.core.session import Session, new_session
 from genmcp.errors import SessionNotFound
 from genmcp.protocol.capabilities import (
     TASKS,
@@ -29,7 +29,7 @@ def asked(version: str, capabilities: ClientCapabilities | None = None) -> Initi
 @pytest.mark.parametrize("version", [revision.version for revision in LEGACY])
 def test_session_has_the_requested_version(version: str) -> None:
     """2025-11-25, lifecycle, "Version Negotiation": a supported one is accepted."""
-    session = begin(asked(version), key="k", now=7.0)
+    session = new_session(asked(version), key="k", now=7.0)
 
     assert ("k", 7.0, version) == (session.key, session.issued, session.version)
     assert REVISIONS[version] is session.revision
@@ -38,7 +38,7 @@ def test_session_has_the_requested_version(version: str) -> None:
 @pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01", "2099-01-01", ""])
 def test_session_falls_back_to_the_newest_version(version: str) -> None:
     """ "Otherwise, the server must respond with another": the newest with a handshake."""
-    assert "2025-11-25" == begin(asked(version), key="k", now=0.0).version
+    assert "2025-11-25" == new_session(asked(version), key="k", now=0.0).version
 
 
 @given(
@@ -61,7 +61,7 @@ def test_session_survives_packing(
 def test_session_has_the_info_of_its_client() -> None:
     """Each request of the session has the client info of `initialize`."""
     capabilities = ClientCapabilities(sampling=SamplingCapability())
-    session = begin(asked("2025-06-18", capabilities), key="k", now=0.0)
+    session = new_session(asked("2025-06-18", capabilities), key="k", now=0.0)
 
     assert session.client == ClientInfo(
         "2025-06-18", Implementation(name="client", version="1.2"), capabilities
@@ -72,7 +72,7 @@ def test_session_ignores_the_tasks_extension() -> None:
     """The extension applies to 2026-07-28 and later only."""
     capabilities = ClientCapabilities(extensions={TASKS: {}, "com.example/x": {}})
 
-    session = begin(asked("2025-11-25", capabilities), key="k", now=0.0)
+    session = new_session(asked("2025-11-25", capabilities), key="k", now=0.0)
 
     assert {"com.example/x": {}} == session.capabilities.extensions
 

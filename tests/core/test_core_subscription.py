@@ -7,12 +7,12 @@ from genmcp.core.subscription import (
     PROMPTS,
     RESOURCES,
     TOOLS,
-    Change,
+    ServerChange,
     acknowledgement,
     changes_of,
     completion,
-    everything,
-    honoured,
+    session_filter,
+    supported_subset,
     updated,
 )
 from genmcp.protocol.capabilities import (
@@ -42,7 +42,7 @@ WANTED = SubscriptionFilter(
 
 def test_filter_keeps_what_the_server_supports() -> None:
     """Every supported member, and each existing URI once."""
-    heard = honoured(WANTED, ALL, lambda uri: uri == "a:b")
+    heard = supported_subset(WANTED, ALL, lambda uri: uri == "a:b")
 
     assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(heard)]
 
@@ -50,23 +50,25 @@ def test_filter_keeps_what_the_server_supports() -> None:
 @pytest.mark.parametrize("capabilities", [SILENT, ServerCapabilities()])
 def test_filter_drops_undeclared_capabilities(capabilities: ServerCapabilities) -> None:
     """A capability that is not declared is left out, even if its component exists."""
-    assert SubscriptionFilter() == honoured(WANTED, capabilities, lambda uri: True)
+    assert SubscriptionFilter() == supported_subset(WANTED, capabilities, lambda uri: True)
 
 
 def test_filter_adds_nothing() -> None:
     """A member that is omitted or false stays out."""
     wanted = SubscriptionFilter(tools_list_changed=False)
 
-    assert [] == [*changes_of(honoured(wanted, ALL, lambda uri: True))]
+    assert [] == [*changes_of(supported_subset(wanted, ALL, lambda uri: True))]
 
 
 def test_session_receives_lists_and_its_own_resources() -> None:
     """Before 2026-07-28 changes of lists need no subscription."""
-    assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(everything(ALL, ["a:b"]))]
+    assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [
+        *changes_of(session_filter(ALL, ["a:b"]))
+    ]
 
 
 @pytest.mark.parametrize("change", [TOOLS, updated("a:b")])
-def test_change_has_its_subscription_and_resource(change: Change) -> None:
+def test_change_has_its_subscription_and_resource(change: ServerChange) -> None:
     """Both are in the notification where they apply."""
     bare = msgspec.to_builtins(change.params())
     named = msgspec.to_builtins(change.params("x"))

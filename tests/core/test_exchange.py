@@ -9,36 +9,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.core.exchange import (
-    Action,
-    Begin,
-    Chunk,
-    End,
     Exchange,
-    Record,
-    State,
-    Step,
-    Whole,
+    ExchangeAction,
+    ExchangeEvent,
+    ExchangeState,
+    FullResponse,
+    StreamChunk,
+    StreamEnd,
+    StreamHead,
+    StreamRecord,
     table,
 )
 from genmcp.errors import LocalIllegalTransition
 from genmcp.wire import sse
 
-WAITING, STREAMING, DETACHED, DONE = State
+WAITING, STREAMING, DETACHED, DONE = ExchangeState
 
-PRIME = Chunk(b"id: s/0\ndata: \n\n")
-BEAT = Chunk(b":\n\n")
-RETRY = End(b"retry: 100\n\n")
+PRIME = StreamChunk(b"id: s/0\ndata: \n\n")
+BEAT = StreamChunk(b":\n\n")
+RETRY = StreamEnd(b"retry: 100\n\n")
 
-Taken = list[Action] | bool  # the result of an event: actions, or whether the calls are cancelled
+Taken = (
+    list[ExchangeAction] | bool
+)  # the result of an event: actions, or whether the calls are cancelled
 
-STEPS: dict[Step, Callable[[Exchange], Taken]] = {
-    Step.OPEN: lambda exchange: exchange.open(),
-    Step.NOTE: lambda exchange: exchange.note(b"{}"),
-    Step.ANSWER: lambda exchange: exchange.answer(b"{}"),
-    Step.LAST: lambda exchange: exchange.answer(b"{}"),
-    Step.BEAT: lambda exchange: exchange.beat(),
-    Step.RELEASE: lambda exchange: exchange.release(100),
-    Step.LEAVE: lambda exchange: exchange.leave(),
+STEPS: dict[ExchangeEvent, Callable[[Exchange], Taken]] = {
+    ExchangeEvent.OPEN: lambda exchange: exchange.open(),
+    ExchangeEvent.NOTE: lambda exchange: exchange.note(b"{}"),
+    ExchangeEvent.ANSWER: lambda exchange: exchange.answer(b"{}"),
+    ExchangeEvent.LAST: lambda exchange: exchange.answer(b"{}"),
+    ExchangeEvent.BEAT: lambda exchange: exchange.beat(),
+    ExchangeEvent.RELEASE: lambda exchange: exchange.release(100),
+    ExchangeEvent.LEAVE: lambda exchange: exchange.leave(),
 }
 
 
@@ -54,7 +56,7 @@ def made(*, streams: bool, resumable: bool, cancels: bool, expected: int = 1) ->
     )
 
 
-def brought(exchange: Exchange, state: State) -> bool:
+def brought(exchange: Exchange, state: ExchangeState) -> bool:
     """Bring a new exchange that expects more than one answer to *state*, if it can get there."""
     if state is STREAMING:
         exchange.open()
@@ -67,22 +69,26 @@ def brought(exchange: Exchange, state: State) -> bool:
     return exchange.state is state
 
 
-def expected_move(state: State, step: Step, streams: bool, resumable: bool, cancels: bool) -> State:
+def expected_move(
+    state: ExchangeState, step: ExchangeEvent, streams: bool, resumable: bool, cancels: bool
+) -> ExchangeState:
     """Return the state after *step*, from the words of the specification and not from the table.
 
     Raises:
         KeyError: the step is impossible.
     """
     if state is DONE:
-        return {Step.BEAT: DONE, Step.LEAVE: DONE, Step.RELEASE: DONE}[step]
-    if step is Step.LAST:
+        return {ExchangeEvent.BEAT: DONE, ExchangeEvent.LEAVE: DONE, ExchangeEvent.RELEASE: DONE}[
+            step
+        ]
+    if step is ExchangeEvent.LAST:
         return DONE
-    if step is Step.LEAVE:
+    if step is ExchangeEvent.LEAVE:
         # 2026-07-28, "Cancellation"; 2025-11-25, transports, point 6.
         return DONE if cancels and state is not DETACHED else DETACHED
-    if step is Step.RELEASE:
+    if step is ExchangeEvent.RELEASE:
         return DETACHED if resumable else state
-    if state is WAITING and step in (Step.OPEN, Step.NOTE, Step.BEAT):
+    if state is WAITING and step in (ExchangeEvent.OPEN, ExchangeEvent.NOTE, ExchangeEvent.BEAT):
         return STREAMING if streams else WAITING
     return state
 
@@ -93,10 +99,10 @@ every_kind = pytest.mark.parametrize(
 
 
 @every_kind
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-@pytest.mark.parametrize("step", Step, ids=lambda step: step.name)
+@pytest.mark.parametrize("state", ExchangeState, ids=lambda state: state.name)
+@pytest.mark.parametrize("step", ExchangeEvent, ids=lambda step: step.name)
 def test_exchange_table_follows_the_specification(
-    state: State, step: Step, streams: bool, resumable: bool, cancels: bool
+    state: ExchangeState, step: ExchangeEvent, streams: bool, resumable: bool, cancels: bool
 ) -> None:
     """Each step in each state leads to the right state, or is not in the table."""
     moves = table(streams=streams, resumable=resumable, cancels=cancels)
@@ -110,16 +116,16 @@ def test_exchange_table_follows_the_specification(
 
 
 @every_kind
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-@pytest.mark.parametrize("step", Step, ids=lambda step: step.name)
+@pytest.mark.parametrize("state", ExchangeState, ids=lambda state: state.name)
+@pytest.mark.parametrize("step", ExchangeEvent, ids=lambda step: step.name)
 def test_exchange_takes_a_step_or_rejects_it(
-    state: State, step: Step, streams: bool, resumable: bool, cancels: bool
+    state: ExchangeState, step: ExchangeEvent, streams: bool, resumable: bool, cancels: bool
 ) -> None:
     """A step in the table changes the state; any other raises and changes nothing."""
     exchange = made(streams=streams, resumable=resumable, cancels=cancels, expected=2)
     if not brought(exchange, state):
         return  # a client without streams is never STREAMING, one that cancels never DETACHED
-    if step is Step.LAST and state is not DONE:
+    if step is ExchangeEvent.LAST and state is not DONE:
         exchange.answer(b"{}")
     before = repr(exchange)
 
@@ -135,13 +141,13 @@ def test_exchange_takes_a_step_or_rejects_it(
         assert (there is DONE) == exchange.closed
 
 
-def note(index: int, *, record: bool = True) -> list[Action]:
+def note(index: int, *, record: bool = True) -> list[ExchangeAction]:
     data = sse.event(b"{}", b"s/%d" % index if record else None)
-    kept = [Record("s", index, b"{}", last=False)] if record else []
-    return [Chunk(data), *kept]
+    kept = [StreamRecord("s", index, b"{}", last=False)] if record else []
+    return [StreamChunk(data), *kept]
 
 
-HEAD: list[Action] = [Begin(), Record("s", 0, b"", last=False), PRIME]
+HEAD: list[ExchangeAction] = [StreamHead(), StreamRecord("s", 0, b"", last=False), PRIME]
 # Kinds: streams, resumable, cancels.
 PLAIN, KEPT, DETACHES, JSON_ONLY, JSON_SESSION = (
     (True, False, True),
@@ -150,67 +156,69 @@ PLAIN, KEPT, DETACHES, JSON_ONLY, JSON_SESSION = (
     (False, False, True),
     (False, True, False),
 )
-RECORDED: list[Action] = [Record("s", 1, b"{}", last=False)]
-RECORDED_LAST: list[Action] = [Record("s", 1, b"{}", last=True)]
+RECORDED: list[ExchangeAction] = [StreamRecord("s", 1, b"{}", last=False)]
+RECORDED_LAST: list[ExchangeAction] = [StreamRecord("s", 1, b"{}", last=True)]
 
 # A kind, the events before, the event, its result.
-MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, Taken]] = [
-    (PLAIN, [], Step.OPEN, [Begin()]),
-    (PLAIN, [], Step.NOTE, [Begin(), *note(1, record=False)]),
-    (PLAIN, [], Step.ANSWER, []),
-    (PLAIN, [], Step.LAST, [Whole(200, b"{}")]),
-    (PLAIN, [], Step.BEAT, [Begin(), BEAT]),
-    (PLAIN, [], Step.RELEASE, []),
-    (PLAIN, [], Step.LEAVE, True),
-    (PLAIN, [Step.OPEN], Step.OPEN, []),
-    (PLAIN, [Step.OPEN], Step.NOTE, note(1, record=False)),
-    (PLAIN, [Step.OPEN], Step.ANSWER, note(1, record=False)),
-    (PLAIN, [Step.OPEN], Step.BEAT, [BEAT]),
-    (PLAIN, [Step.OPEN], Step.LAST, [End(sse.event(b"{}"))]),
-    (PLAIN, [Step.NOTE], Step.RELEASE, []),
-    (PLAIN, [Step.OPEN], Step.LEAVE, True),
-    (PLAIN, [Step.LAST], Step.LEAVE, False),
-    (PLAIN, [Step.LAST], Step.BEAT, []),
-    (PLAIN, [Step.LAST], Step.RELEASE, []),
-    (KEPT, [], Step.OPEN, HEAD),
-    (KEPT, [], Step.NOTE, [*HEAD, *note(1)]),
-    (KEPT, [], Step.LAST, [Whole(200, b"{}")]),
-    (KEPT, [], Step.BEAT, [*HEAD, BEAT]),
-    (KEPT, [], Step.RELEASE, [*HEAD, RETRY]),
-    (KEPT, [], Step.LEAVE, False),
-    (KEPT, [Step.LEAVE], Step.NOTE, []),
-    (KEPT, [Step.LEAVE], Step.LAST, []),
-    (KEPT, [Step.NOTE], Step.NOTE, note(2)),
-    (KEPT, [Step.NOTE], Step.RELEASE, [RETRY]),
+MOVES: list[tuple[tuple[bool, bool, bool], list[ExchangeEvent], ExchangeEvent, Taken]] = [
+    (PLAIN, [], ExchangeEvent.OPEN, [StreamHead()]),
+    (PLAIN, [], ExchangeEvent.NOTE, [StreamHead(), *note(1, record=False)]),
+    (PLAIN, [], ExchangeEvent.ANSWER, []),
+    (PLAIN, [], ExchangeEvent.LAST, [FullResponse(200, b"{}")]),
+    (PLAIN, [], ExchangeEvent.BEAT, [StreamHead(), BEAT]),
+    (PLAIN, [], ExchangeEvent.RELEASE, []),
+    (PLAIN, [], ExchangeEvent.LEAVE, True),
+    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.OPEN, []),
+    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.NOTE, note(1, record=False)),
+    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.ANSWER, note(1, record=False)),
+    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.BEAT, [BEAT]),
+    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.LAST, [StreamEnd(sse.event(b"{}"))]),
+    (PLAIN, [ExchangeEvent.NOTE], ExchangeEvent.RELEASE, []),
+    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.LEAVE, True),
+    (PLAIN, [ExchangeEvent.LAST], ExchangeEvent.LEAVE, False),
+    (PLAIN, [ExchangeEvent.LAST], ExchangeEvent.BEAT, []),
+    (PLAIN, [ExchangeEvent.LAST], ExchangeEvent.RELEASE, []),
+    (KEPT, [], ExchangeEvent.OPEN, HEAD),
+    (KEPT, [], ExchangeEvent.NOTE, [*HEAD, *note(1)]),
+    (KEPT, [], ExchangeEvent.LAST, [FullResponse(200, b"{}")]),
+    (KEPT, [], ExchangeEvent.BEAT, [*HEAD, BEAT]),
+    (KEPT, [], ExchangeEvent.RELEASE, [*HEAD, RETRY]),
+    (KEPT, [], ExchangeEvent.LEAVE, False),
+    (KEPT, [ExchangeEvent.LEAVE], ExchangeEvent.NOTE, []),
+    (KEPT, [ExchangeEvent.LEAVE], ExchangeEvent.LAST, []),
+    (KEPT, [ExchangeEvent.NOTE], ExchangeEvent.NOTE, note(2)),
+    (KEPT, [ExchangeEvent.NOTE], ExchangeEvent.RELEASE, [RETRY]),
     (
         KEPT,
-        [Step.NOTE],
-        Step.LAST,
-        [End(sse.event(b"{}", b"s/2")), Record("s", 2, b"{}", last=True)],
+        [ExchangeEvent.NOTE],
+        ExchangeEvent.LAST,
+        [StreamEnd(sse.event(b"{}", b"s/2")), StreamRecord("s", 2, b"{}", last=True)],
     ),
-    (KEPT, [Step.NOTE], Step.LEAVE, False),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.OPEN, []),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.BEAT, []),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.NOTE, RECORDED),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.ANSWER, RECORDED),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.LAST, RECORDED_LAST),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.LEAVE, False),
-    (KEPT, [Step.OPEN, Step.RELEASE], Step.RELEASE, []),
-    (KEPT, [Step.OPEN, Step.RELEASE], Step.LAST, RECORDED_LAST),
-    (JSON_ONLY, [], Step.OPEN, []),
-    (JSON_ONLY, [], Step.NOTE, []),
-    (JSON_ONLY, [], Step.BEAT, []),
-    (JSON_SESSION, [], Step.RELEASE, []),
-    ((False, False, False), [Step.LEAVE], Step.LAST, []),
-    (DETACHES, [Step.OPEN, Step.LEAVE], Step.NOTE, []),
-    (DETACHES, [Step.OPEN, Step.LEAVE], Step.LAST, []),
+    (KEPT, [ExchangeEvent.NOTE], ExchangeEvent.LEAVE, False),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.OPEN, []),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.BEAT, []),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, RECORDED),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.ANSWER, RECORDED),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, RECORDED_LAST),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.LEAVE, False),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.RELEASE], ExchangeEvent.RELEASE, []),
+    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.RELEASE], ExchangeEvent.LAST, RECORDED_LAST),
+    (JSON_ONLY, [], ExchangeEvent.OPEN, []),
+    (JSON_ONLY, [], ExchangeEvent.NOTE, []),
+    (JSON_ONLY, [], ExchangeEvent.BEAT, []),
+    (JSON_SESSION, [], ExchangeEvent.RELEASE, []),
+    ((False, False, False), [ExchangeEvent.LEAVE], ExchangeEvent.LAST, []),
+    (DETACHES, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, []),
+    (DETACHES, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, []),
 ]
 
 
-def made_for(kind: tuple[bool, bool, bool], before: list[Step], step: Step) -> Exchange:
+def made_for(
+    kind: tuple[bool, bool, bool], before: list[ExchangeEvent], step: ExchangeEvent
+) -> Exchange:
     """Return an exchange after the steps *before*; it expects an answer more than are not last."""
     streams, resumable, cancels = kind
-    expected = 1 + [*before, step].count(Step.ANSWER)
+    expected = 1 + [*before, step].count(ExchangeEvent.ANSWER)
     exchange = made(streams=streams, resumable=resumable, cancels=cancels, expected=expected)
     for earlier in before:
         STEPS[earlier](exchange)
@@ -220,10 +228,10 @@ def made_for(kind: tuple[bool, bool, bool], before: list[Step], step: Step) -> E
 @pytest.mark.parametrize(
     ("kind", "before", "step", "expected"),
     MOVES,
-    ids=lambda value: value.name if isinstance(value, Step) else None,
+    ids=lambda value: value.name if isinstance(value, ExchangeEvent) else None,
 )
 def test_exchange_step_returns_exactly_these_actions(
-    kind: tuple[bool, bool, bool], before: list[Step], step: Step, expected: Taken
+    kind: tuple[bool, bool, bool], before: list[ExchangeEvent], step: ExchangeEvent, expected: Taken
 ) -> None:
     """The first message decides the shape; ids and records exist only on a resumable stream."""
     assert expected == STEPS[step](made_for(kind, before, step))
@@ -238,22 +246,22 @@ def test_exchange_actions_are_tested_for_each_pair() -> None:
 
 def test_exchange_status_is_that_of_the_answer_alone() -> None:
     """An error that is the whole response has its own status (2026-07-28, "Server Validation")."""
-    assert [Whole(404, b"{}")] == Exchange().answer(b"{}", 404)
+    assert [FullResponse(404, b"{}")] == Exchange().answer(b"{}", 404)
 
 
 def test_exchange_without_an_answer_ends_empty() -> None:
     """A cancelled request has no answer (2025-11-25, cancellation, "Behavior Requirements")."""
-    assert [Whole(202, b"")] == Exchange().answer(None)
+    assert [FullResponse(202, b"")] == Exchange().answer(None)
 
     exchange = Exchange(stream="s")
     exchange.open()
 
-    assert [End(b""), Record("s", 1, b"", last=True)] == exchange.answer(None)
+    assert [StreamEnd(b""), StreamRecord("s", 1, b"", last=True)] == exchange.answer(None)
 
 
 def test_exchange_is_primed_where_the_revision_defines_it() -> None:
     """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
-    assert [Begin(), Record("s", 0, b"", last=False)] == Exchange(stream="s").open()
+    assert [StreamHead(), StreamRecord("s", 0, b"", last=False)] == Exchange(stream="s").open()
 
 
 def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
@@ -270,7 +278,7 @@ def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
 
     exchange.note(b"{}")
 
-    assert [End(b"retry: 0\n\n")] == exchange.hand_over()
+    assert [StreamEnd(b"retry: 0\n\n")] == exchange.hand_over()
     assert exchange.state is DETACHED
 
 
@@ -289,12 +297,12 @@ def test_exchange_batch_is_answered_in_one_array() -> None:
 
     assert [] == exchange.answer(b"1", 404)
     assert [] == exchange.answer(None)
-    assert [Whole(200, b"[1,3]")] == exchange.answer(b"3")
+    assert [FullResponse(200, b"[1,3]")] == exchange.answer(b"3")
 
 
 def test_exchange_batch_of_one_is_still_an_array() -> None:
     """A request that came in an array is answered in one."""
-    assert [Whole(200, b"[1]")] == Exchange(batch=True).answer(b"1")
+    assert [FullResponse(200, b"[1]")] == Exchange(batch=True).answer(b"1")
 
 
 def test_exchange_batch_without_any_answer_ends_empty() -> None:
@@ -302,7 +310,7 @@ def test_exchange_batch_without_any_answer_ends_empty() -> None:
     exchange = Exchange(expected=2, batch=True)
 
     assert [] == exchange.answer(None)
-    assert [Whole(202, b"")] == exchange.answer(None)
+    assert [FullResponse(202, b"")] == exchange.answer(None)
 
 
 def test_exchange_batch_that_becomes_a_stream_sends_held_answers() -> None:
@@ -310,9 +318,13 @@ def test_exchange_batch_that_becomes_a_stream_sends_held_answers() -> None:
     exchange = Exchange(expected=3, batch=True)
     exchange.answer(b"1")
 
-    assert [Begin(), Chunk(sse.event(b"1")), Chunk(sse.event(b"{}"))] == exchange.note(b"{}")
+    assert [
+        StreamHead(),
+        StreamChunk(sse.event(b"1")),
+        StreamChunk(sse.event(b"{}")),
+    ] == exchange.note(b"{}")
     assert [] == exchange.answer(None)
-    assert [End(sse.event(b"3"))] == exchange.answer(b"3")
+    assert [StreamEnd(sse.event(b"3"))] == exchange.answer(b"3")
 
 
 def test_exchange_shows_its_state() -> None:
@@ -349,7 +361,7 @@ def test_exchange_sends_one_response_in_any_order_of_events(
         batch=expected > 1,
     )
     left = cancelled = False
-    actions: list[Action] = []
+    actions: list[ExchangeAction] = []
     for step in steps:
         before = repr(exchange)
         try:
@@ -363,36 +375,38 @@ def test_exchange_sends_one_response_in_any_order_of_events(
             cancelled = cancelled or new
             continue
         if left:
-            assert all(isinstance(action, Record) for action in new)
+            assert all(isinstance(action, StreamRecord) for action in new)
         actions += new
 
-    check_response([each for each in actions if not isinstance(each, Record)])
-    records = [each for each in actions if isinstance(each, Record)]
+    check_response([each for each in actions if not isinstance(each, StreamRecord)])
+    records = [each for each in actions if isinstance(each, StreamRecord)]
     assert list(range(len(records))) == [record.index for record in records]
     assert not any(record.last for record in records[:-1])
     if records:
         assert records[-1].last == (exchange.closed and not cancelled)
     assert cancelled <= cancels
     if not streams:
-        assert not any(isinstance(action, Begin | Chunk | End) for action in actions)
+        assert not any(
+            isinstance(action, StreamHead | StreamChunk | StreamEnd) for action in actions
+        )
 
 
 def take(exchange: Exchange, step: str) -> Taken:
     if step == "nothing":
         return exchange.answer(None)
-    return STEPS[Step[step.upper()]](exchange)
+    return STEPS[ExchangeEvent[step.upper()]](exchange)
 
 
-def check_response(sent: list[Action]) -> None:
+def check_response(sent: list[ExchangeAction]) -> None:
     """Check that it is one JSON body, or a head, chunks and an end."""
-    if sent and isinstance(sent[0], Whole):
+    if sent and isinstance(sent[0], FullResponse):
         assert 1 == len(sent)
         return
     shape = [type(action) for action in sent]
-    assert shape[:1] in ([], [Begin])
-    assert Begin not in shape[1:]
-    assert Whole not in shape
-    assert End not in shape[:-1]
-    data = b"".join(each.data for each in sent if isinstance(each, Chunk | End))
+    assert shape[:1] in ([], [StreamHead])
+    assert StreamHead not in shape[1:]
+    assert FullResponse not in shape
+    assert StreamEnd not in shape[:-1]
+    data = b"".join(each.data for each in sent if isinstance(each, StreamChunk | StreamEnd))
     numbers = [int(number) for number in re.findall(rb"^id: s/([0-9]+)$", data, re.MULTILINE)]
     assert sorted(set(numbers)) == numbers

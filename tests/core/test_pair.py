@@ -27,15 +27,22 @@ from genmcp.core.client.events import (
     Withdrawn,
 )
 from genmcp.core.request import Request
-from genmcp.core.server import Cancel, Deliver, OpenSession, Reject, ServerConnection, Start
+from genmcp.core.server import (
+    CancelRequest,
+    DeliverResponse,
+    OpenSession,
+    Reject,
+    ServerConnection,
+    StartRequest,
+)
 from genmcp.core.server_dispatch import (
     SESSION_HEADER,
     Era,
-    discovered,
+    discover_result,
     era_of,
-    request_at_once,
+    plain_request,
 )
-from genmcp.core.session import Session, begin
+from genmcp.core.session import Session, new_session
 from genmcp.errors import InternalError, McpError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation, ServerCapabilities
 from genmcp.protocol.client_features import ListRootsRequestParams
@@ -69,7 +76,7 @@ class Server:
 def result_of(request: Request) -> Value:
     match request.method:
         case "server/discover":
-            return discovered(ServerCapabilities(), None)
+            return discover_result(ServerCapabilities(), None)
         case "tools/list":
             return ListToolsResult(tools=[], ttl_ms=0, cache_scope="private")
         case "tools/call":
@@ -238,9 +245,9 @@ class Pair(RuleBasedStateMachine):
         headers = {name.lower(): value for name, value in message_headers(send)}
         if self.welcomed:
             headers[SESSION_HEADER] = b"s"
-        request = request_at_once(headers, send.message, Offer())
+        request = plain_request(headers, send.message, Offer())
         if request is not None:
-            self.perform(self.pipe, Start(request), send)
+            self.perform(self.pipe, StartRequest(request), send)
             return
         message = jsonrpc.decode(send.message)
         assert isinstance(message, Message)
@@ -251,20 +258,20 @@ class Pair(RuleBasedStateMachine):
 
     def perform(self, connection: ServerConnection, action: Any, send: Send) -> None:
         match action:
-            case Start(request=request):
+            case StartRequest(request=request):
                 assert request.id not in self.running
                 if request.id not in self.hung or not request.revision.modern:
                     self.running[request.id] = request
             case OpenSession(id=id, params=params):
-                session = begin(params, key="s", now=0.0)
+                session = new_session(params, key="s", now=0.0)
                 connection.session = self.session = session
-                result = session.welcome(Server())
+                result = session.initialize_result(Server())
                 self.respond(id, self.encoder.response(session.revision, id, result))
-            case Cancel(id=id):
+            case CancelRequest(id=id):
                 # Over HTTP it may overtake the request, which then runs without a caller.
                 if self.running.pop(id, None) is not None:
                     self.cancelled.add(id)
-            case Deliver(message=message):
+            case DeliverResponse(message=message):
                 assert message.id in self.asked | self.withdrawn
                 self.asked.discard(message.id)
             case Reject(error=error):

@@ -11,14 +11,14 @@ from genmcp.core.request import RouteFacts
 from genmcp.core.server import (
     ANONYMOUS,
     Accept,
-    Action,
-    Cancel,
-    Deliver,
+    CancelRequest,
+    DeliverResponse,
     OpenSession,
     Reject,
+    ServerAction,
     ServerConnection,
     SessionReady,
-    Start,
+    StartRequest,
     is_offered,
 )
 from genmcp.core.server_dispatch import Era
@@ -96,12 +96,12 @@ def unexpected(error: Exception) -> McpError:
     raise AssertionError("the catalog has a defect") from error
 
 
-def outline(action: Action) -> str:
+def outline(action: ServerAction) -> str:
     """Return the kind of *action*, and the member that identifies it."""
     match action:
-        case Start(request=request):
+        case StartRequest(request=request):
             return f"start {request.method} {request.revision.version}"
-        case Cancel(id=id):
+        case CancelRequest(id=id):
             return f"cancel {id}"
         case Reject(error=error, answered=answered):
             return f"{'respond' if answered else 'drop'} {error.code}"
@@ -138,8 +138,13 @@ def outline(action: Action) -> str:
         (notification("notifications/unknown"), "Accept", "Accept", "Accept"),
         (message(method="notifications/unknown", params=[]), *["drop -32602"] * 3),
         # A response answers a request of the server, which it sends within a session only.
-        (RESPONSE, "drop -32600", "Deliver", "drop -32600"),
-        (message(error={"code": 1, "message": "no"}), "drop -32600", "Deliver", "drop -32600"),
+        (RESPONSE, "drop -32600", "DeliverResponse", "drop -32600"),
+        (
+            message(error={"code": 1, "message": "no"}),
+            "drop -32600",
+            "DeliverResponse",
+            "drop -32600",
+        ),
     ],
 )
 def test_server_decides_by_session_and_message(
@@ -157,7 +162,7 @@ def test_server_decides_by_session_and_message(
         (MODERN_LIST, "start tools/list 2026-07-28", "respond -32602", "start tools/list"),
         (LIST, "respond -32602", "respond -32602", "start tools/list"),
         (INITIALIZE, "respond -32602", "OpenSession", "start initialize"),
-        (RESPONSE, "drop -32600", "drop -32600", "Deliver"),
+        (RESPONSE, "drop -32600", "drop -32600", "DeliverResponse"),
         # 2026-07-28, Streamable HTTP: a client cancels by closing the connection.
         (cancelled(requestId=7), "Accept", "drop -32600", "cancel 7"),
         (cancelled(requestId=[]), "drop -32602", "drop -32600", "drop -32602"),
@@ -166,7 +171,12 @@ def test_server_decides_by_session_and_message(
         (notification("initialize"), "Accept", "drop -32600", "Accept"),
         (notification("notifications/unknown"), "Accept", "drop -32600", "Accept"),
         (message(method="notifications/unknown", params=[]), *_DROPPED),
-        (message(error={"code": 1, "message": "no"}), "drop -32600", "drop -32600", "Deliver"),
+        (
+            message(error={"code": 1, "message": "no"}),
+            "drop -32600",
+            "drop -32600",
+            "DeliverResponse",
+        ),
         # Without `_meta` a request does not belong to 2026-07-28, whatever its method.
         (PING, "respond -32602", "respond -32602", "start ping"),
         (request("unknown"), "respond -32602", "respond -32602", "respond -32601"),
@@ -205,7 +215,7 @@ def test_server_decides_by_era_and_message(
         (cancelled(requestId=[]), "drop -32602"),
         (notification("notifications/unknown"), "Accept"),
         (notification("initialize"), "Accept"),
-        (RESPONSE, "Deliver"),
+        (RESPONSE, "DeliverResponse"),
     ],
 )
 def test_server_decides_on_members_of_a_batch(given: Message, action: str) -> None:
@@ -228,7 +238,7 @@ def test_server_opens_a_session_with_the_params() -> None:
     assert None is connection.session
     connection.session = session("2025-03-26")
     started = connection.receive(LIST)
-    assert isinstance(started, Start)
+    assert isinstance(started, StartRequest)
     assert ("key", "2025-03-26") == (started.request.session, started.request.revision.version)
 
 
@@ -238,8 +248,8 @@ def test_server_serves_both_eras_on_one_connection() -> None:
 
     modern, legacy = connection.receive(MODERN_LIST), connection.receive(LIST)
 
-    assert isinstance(modern, Start)
-    assert isinstance(legacy, Start)
+    assert isinstance(modern, StartRequest)
+    assert isinstance(legacy, StartRequest)
     assert (LATEST, None) == (modern.request.revision, modern.request.session)
     assert (REVISIONS["2025-11-25"], "key") == (legacy.request.revision, legacy.request.session)
 
@@ -257,7 +267,7 @@ def test_server_delivers_a_response_within_its_session() -> None:
     """The runtime checks that the request was sent within the same session."""
     action = pipe(opened := session()).receive(RESPONSE)
 
-    assert isinstance(action, Deliver)
+    assert isinstance(action, DeliverResponse)
     assert (opened, RESPONSE) == (action.session, action.message)
 
 
@@ -265,7 +275,7 @@ def test_server_ping_before_initialize_needs_no_session() -> None:
     """It is answered like any ping, in the newest revision that has the method."""
     action = pipe().receive(PING)
 
-    assert isinstance(action, Start)
+    assert isinstance(action, StartRequest)
     assert (ANONYMOUS.key, LEGACY[0]) == ("", action.request.revision)
 
 
@@ -301,9 +311,9 @@ def test_server_members_of_a_batch_belong_to_its_session() -> None:
     rejected, started, cancels = connection.receive_batch(batch, unexpected)
 
     assert Reject(faulty, True, 3) == rejected
-    assert isinstance(started, Start)
+    assert isinstance(started, StartRequest)
     assert "2025-03-26" == started.request.revision.version
-    assert Cancel(7) == cancels
+    assert CancelRequest(7) == cancels
 
 
 class NoHandshake(Offer):

@@ -13,7 +13,7 @@ from genmcp.core.server_dispatch import (
     check_legacy,
     era_of,
     modern_request,
-    request_at_once,
+    plain_request,
     session_request,
     with_route,
 )
@@ -222,7 +222,7 @@ def modern(
     standard = {"mcp_protocol_version": MODERN_VERSION, "mcp_method": method, "mcp_name": "add"}
     given, catalog = head(**standard | headers), catalog or Offer()
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    at_once = request_at_once(given, body, catalog)
+    at_once = plain_request(given, body, catalog)
     try:
         request = modern_request(given, message(method, params), catalog)
     except McpError:
@@ -240,7 +240,7 @@ def test_dispatch_plain_request_is_decoded_once() -> None:
     body |= {"params": {"name": "add", "_meta": META}}
     given = head(mcp_protocol_version=MODERN_VERSION, mcp_method="tools/call", mcp_name="add")
 
-    request = request_at_once(given, json.dumps(body).encode(), Offer())
+    request = plain_request(given, json.dumps(body).encode(), Offer())
 
     assert request is not None
     assert Offer.routes["tools/call", "add"] is request.route

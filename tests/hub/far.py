@@ -17,7 +17,7 @@ from genmcp.core.client_key import LOCAL
 __all__ = ["NEW", "NOBODY", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]
 
 TIME = 10.0
-_REQUEST = SimpleNamespace(session=None, asks_again=True)
+_REQUEST = SimpleNamespace(session=None, answers_by_retry=True)
 #: A line to a client that cannot be told again.
 NOBODY = cast(
     Channel,

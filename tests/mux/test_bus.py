@@ -191,13 +191,13 @@ async def test_response_on_another_event_loop_reaches_its_call() -> None:
     )
     sent: list[bytes] = []
     call = asyncio.create_task(
-        mux.asked.ask(asking, None, "roots/list", ListRootsRequestParams(), sent.append)
+        mux.server_requests.ask(asking, None, "roots/list", ListRootsRequestParams(), sent.append)
     )
     await until(lambda: sent)
     id = msgspec.json.decode(sent[0])["id"]
     response = Message("2.0", id=id, result=msgspec.Raw(b'{"roots":[]}'))
 
     for _ in range(2):
-        await asyncio.to_thread(asyncio.run, mux.asked.deliver("key", None, response))
+        await asyncio.to_thread(asyncio.run, mux.server_requests.deliver("key", None, response))
 
     assert b'{"roots":[]}' == await asyncio.wait_for(call, PATIENCE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.subscription import PROMPTS, TOOLS, Change, updated
+from genmcp.core.subscription import PROMPTS, TOOLS, ServerChange, updated
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.mux import changes as module
 from genmcp.mux.changes import Subscription, Subscriptions
@@ -51,8 +51,8 @@ def subscriptions(store: MemoryStore, keep: int = 100) -> Subscriptions:
     return Subscriptions(store, LOG, Limits(replay_ttl=60, max_replay_events=keep))
 
 
-async def news(subscription: Subscription) -> list[Change]:
-    changes, _ = await asyncio.wait_for(subscription.news(), 5)
+async def news(subscription: Subscription) -> list[ServerChange]:
+    changes, _ = await asyncio.wait_for(subscription.receive(), 5)
     return [*changes]
 
 
@@ -154,7 +154,7 @@ def test_changes_are_announced_where_no_event_loop_runs() -> None:
     store = MemoryStore()
     heard = subscriptions(store)
 
-    async def listen() -> list[Change]:
+    async def listen() -> list[ServerChange]:
         async with heard.listening([TOOLS, PROMPTS]) as subscription:
             await asyncio.to_thread(heard.announce, PROMPTS)
             return await news(subscription)

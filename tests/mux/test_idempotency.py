@@ -102,7 +102,7 @@ async def call(client: Client, key: str = "k", **arguments: Any) -> str:
 
 async def held(app: Endpoint, number: int) -> None:
     """Wait until so many calls wait."""
-    await until(lambda: len(app.mux.held) == number)
+    await until(lambda: len(app.mux.waiting_calls) == number)
 
 
 def refused(answer: Connection) -> str:

@@ -185,7 +185,7 @@ async def test_job_of_a_keyed_call_begins_when_the_store_is_back(store: Any) -> 
     store.refuses = refusing(StoreUnavailable("locked"), is_task)
     assert "error" in (await client.send(keyed(client))).json  # after a lease
     async with client.open(keyed(client)) as copy:
-        await until(lambda: len(app.mux.held) == 1)
+        await until(lambda: len(app.mux.waiting_calls) == 1)
         store.refuses = None
         go.set()
         await copy.over()
@@ -243,7 +243,7 @@ async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
             free.set()
             await refused.over()
             async with client.open(keyed(client)) as copy:
-                await until(lambda: len(app.mux.held) == 2)
+                await until(lambda: len(app.mux.waiting_calls) == 2)
                 go.set()
                 await asyncio.gather(one.over(), copy.over())
 

@@ -130,7 +130,7 @@ async def test_copies_of_an_answer_run_once(store: Any) -> None:
     others = [asyncio.create_task(client.send(again)) for _ in range(3)]
     await until(lambda: tool.resumed)
     gate.set()  # its write is too late
-    await until(lambda: len(app.mux.held) == 4)
+    await until(lambda: len(app.mux.waiting_calls) == 4)
     reads = await asyncio.gather(*(app.mux.tasks.service.keyed.find("none") for _ in range(50)))
     assert not any(reads)  # by now each copy has looked at the record again
     tool.go.set()
@@ -175,7 +175,7 @@ async def test_copy_that_ends_while_it_resumes_frees_nothing(
             await left.over()
         await settled_after(app_b)
     copy = asyncio.create_task(at_b.send(again))
-    await until(lambda: len(app_b.mux.held) == 1)
+    await until(lambda: len(app_b.mux.waiting_calls) == 1)
     for _ in range(20):
         await app_b.mux.tasks.service.keyed.find("none")
     go.set()
@@ -188,7 +188,7 @@ async def test_copy_that_ends_while_it_resumes_frees_nothing(
 
 async def settled_after(app: Any) -> None:
     """Wait until the call that has ended has nothing to write any more."""
-    await until(lambda: not len(app.mux.held), pause=0.01)
+    await until(lambda: not len(app.mux.waiting_calls), pause=0.01)
     await settled(app)
 
 
@@ -248,7 +248,7 @@ async def test_client_that_leaves_late_frees_no_key(store: Any) -> None:
         tool.go.set()
         await store.reached.wait()
         leaving.disconnect()
-        await until(lambda: not len(app.mux.held), pause=0.01)
+        await until(lambda: not len(app.mux.waiting_calls), pause=0.01)
     gate.set()
 
     assert "done" == await call(client)

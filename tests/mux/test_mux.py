@@ -139,7 +139,7 @@ def test_mux_serves_servers(server: Any) -> None:
 
 
 def test_mux_secret_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GENMCP_SECRET counts unless a secret is given; one that is too few is refused."""
+    """GENMCP_SECRET counts unless a secret is given; one that is too short is refused."""
     monkeypatch.setenv("GENMCP_SECRET", "short")
 
     with pytest.raises(ConfigurationError, match="too few"):

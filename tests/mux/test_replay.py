@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.exchange import Record
+from genmcp.core.exchange import StreamRecord
 from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import InvalidRequest, StoreUnavailable
 from genmcp.mux.limits import Limits
@@ -54,8 +54,8 @@ async def lost(calls: Sequence[OpenCall]) -> AsyncGenerator[bytes, None]:
         yield b"%b waits for %b" % (str(each.id).encode(), str(each.task).encode())
 
 
-def record(index: int, *, last: bool = False) -> Record:
-    return Record("s", index, b"%d" % index if index else b"", last)
+def record(index: int, *, last: bool = False) -> StreamRecord:
+    return StreamRecord("s", index, b"%d" % index if index else b"", last)
 
 
 async def heard(replay: Replay, after: int = 0) -> list[bytes]:

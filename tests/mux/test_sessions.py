@@ -36,7 +36,7 @@ def made(**limits: float) -> Mux:
 
 def begin(mux: Mux, clock: Clock) -> tuple[Session, str]:
     clock.now += 1
-    return mux.sessions.begin(PARAMS, None)
+    return mux.sessions.open_new(PARAMS, None)
 
 
 def is_open(mux: Mux, id: str) -> bool:

@@ -16,7 +16,7 @@ from genmcp import (
     prompt,
     tool,
 )
-from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.subscription import Listener
 from genmcp.testing import connect
 
@@ -25,10 +25,10 @@ class Ear(Listener):
     """Keeps what it is told."""
 
     def __init__(self, suite: Suite) -> None:
-        self.heard: list[Change] = []
+        self.heard: list[ServerChange] = []
         suite.changes.follow(self)
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         self.heard.append(change)
 
 
@@ -73,7 +73,7 @@ def empty() -> Suite:
 )
 @pytest.mark.parametrize("by_name", [False, True])
 async def test_suite_components_come_and_go(
-    component: object, name: str, told: Change, by_name: bool
+    component: object, name: str, told: ServerChange, by_name: bool
 ) -> None:
     """What is added is listed and announced, and so is what is removed, by itself or by name."""
     suite = empty()

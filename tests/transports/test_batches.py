@@ -218,7 +218,7 @@ async def test_batch_runs_a_few_requests_at_a_time() -> None:
         await until(lambda: len(running) == 2)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert 2 == len(running) == len(app.mux.held)
+        assert 2 == len(running) == len(app.mux.waiting_calls)
         go.set()
         await connection.over()
 
@@ -254,14 +254,14 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
     other = Client(app, client=("192.0.2.2", 1))
     batch = [client.call("hold", id=number) for number in range(50)]
     async with client.open(batch) as connection:
-        await until(lambda: len(app.mux.held) == 10)
+        await until(lambda: len(app.mux.waiting_calls) == 10)
         connection.disconnect()
 
         answered = await other.send(other.call("say", {"times": 1}))
         await client.send(method="DELETE")  # cancels the calls
 
     assert 200 == answered.status
-    assert 0 == len(app.mux.held)
+    assert 0 == len(app.mux.waiting_calls)
 
 
 async def test_batch_makes_nothing_for_requests_that_wait_for_their_turn() -> None:
@@ -281,7 +281,7 @@ async def test_batch_makes_nothing_for_requests_that_wait_for_their_turn() -> No
 
         assert len(asyncio.all_tasks()) - before < 10
         await client.send(method="DELETE")
-        await until(lambda: len(app.mux.held) == 0)
+        await until(lambda: len(app.mux.waiting_calls) == 0)
 
     assert 2 == len(running)
 
@@ -312,4 +312,4 @@ async def test_batch_that_is_cancelled_begins_nothing_more(way: str) -> None:
         await connection.over()
 
     assert 2 == len(running)
-    assert 0 == len(mux.held)
+    assert 0 == len(mux.waiting_calls)

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
-from genmcp.mux.threads import Turns
+from genmcp.mux.threads import ThreadTurns
 from tests.support.asgi import MODERN, PATIENCE, Client, until
 
 
@@ -40,7 +40,7 @@ async def test_bounds_calls_that_wait_are_counted() -> None:
     """One too many is refused with 503 and told when to come again; then there is a place."""
     client = Client(served(hold, answer, max_waiting_calls=2, anonymous_share=1))
     async with client.open(client.call("hold")), client.open(client.call("hold")):
-        await until(lambda: len(client.app.mux.held) == 2)
+        await until(lambda: len(client.app.mux.waiting_calls) == 2)
 
         refused = await client.send(client.call("answer"))
 
@@ -49,7 +49,7 @@ async def test_bounds_calls_that_wait_are_counted() -> None:
         refused.json["error"][key] for key in ("code", "data")
     )
     assert "(limit: max_waiting_calls)" in refused.json["error"]["message"]
-    assert 0 == len(client.app.mux.held)
+    assert 0 == len(client.app.mux.waiting_calls)
     assert 200 == (await client.send(client.call("answer"))).status
 
 
@@ -58,7 +58,7 @@ async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None
     client = Client(served(hold, answer, max_waiting_calls_per_principal=1))
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
     async with client.open(client.call("hold"), headers=ada):
-        await until(lambda: len(client.app.mux.held) == 1)
+        await until(lambda: len(client.app.mux.waiting_calls) == 1)
 
         refused = await client.send(client.call("answer"), headers=ada)
         served_ = await client.send(client.call("answer"), headers=bob)
@@ -185,14 +185,14 @@ async def test_bounds_hold_for_calls_that_come_at_once() -> None:
             await stack.enter_async_context(connection)
         await until(lambda: sum(each.status == 503 for each in connections) == 15)
 
-        assert 5 == len(client.app.mux.held)
+        assert 5 == len(client.app.mux.waiting_calls)
 
 
 async def test_bounds_lists_are_served_when_all_places_are_taken() -> None:
     """What waits for nothing takes no place."""
     client = Client(served(hold, max_waiting_calls=1))
     async with client.open(client.call("hold")):
-        await until(lambda: len(client.app.mux.held) == 1)
+        await until(lambda: len(client.app.mux.waiting_calls) == 1)
 
         assert 200 == (await client.send(client.request("tools/list"))).status
 
@@ -266,7 +266,7 @@ async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
     """One tool has taken all of its own; another one is called."""
     client = Client(served(hold, answer, max_waiting_calls_per_tool=1))
     async with client.open(client.call("hold")):
-        await until(lambda: len(client.app.mux.held) == 1)
+        await until(lambda: len(client.app.mux.waiting_calls) == 1)
 
         refused = await client.send(client.call("hold"))
         called = await client.send(client.call("answer"))
@@ -288,7 +288,7 @@ async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
     client = Client(served(block, max_threads=1, max_thread_queue=1))
     async with client.open(client.call("block")) as one, client.open(client.call("block")) as two:
         await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
-        await until(lambda: len(client.app.mux.held) == 2)
+        await until(lambda: len(client.app.mux.waiting_calls) == 2)
 
         refused = await client.send(client.call("block"))
         go.set()
@@ -396,7 +396,7 @@ async def test_bounds_address_leaves_places_for_others() -> None:
     app = served(hold, answer, max_waiting_calls_per_address=1)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.held) == 1)
+        await until(lambda: len(app.mux.waiting_calls) == 1)
 
         refused = await one.send(one.call("answer"))
         answered = await other.send(other.call("answer"))
@@ -412,7 +412,7 @@ async def test_bounds_ipv6_network_is_one_client() -> None:
     one = Client(app, client=("2001:db8::1", 7))
     neighbour = Client(app, client=("2001:db8::2", 7))
     async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.held) == 1)
+        await until(lambda: len(app.mux.waiting_calls) == 1)
 
         assert 429 == (await neighbour.send(neighbour.call("answer"))).status
 
@@ -423,7 +423,7 @@ async def test_bounds_session_leaves_places_for_others() -> None:
     one = await Client.begin(app, "2025-11-25", client=ONE)
     other = await Client.begin(app, "2025-11-25", client=ONE)
     async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.held) == 1)
+        await until(lambda: len(app.mux.waiting_calls) == 1)
 
         refused = await one.send(one.call("answer"))
         answered = await other.send(other.call("answer"))
@@ -438,7 +438,7 @@ async def test_bounds_sessions_share_their_address() -> None:
     app = served(hold, answer, max_waiting_calls_per_address=1)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.held) == 1)
+        await until(lambda: len(app.mux.waiting_calls) == 1)
         again = await Client.begin(app, "2025-11-25", client=ONE)
 
         refused = await again.send(again.call("answer"))
@@ -452,7 +452,7 @@ async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
     app = served(hold, answer, max_waiting_calls=2, anonymous_share=0.5)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.held) == 1)
+        await until(lambda: len(app.mux.waiting_calls) == 1)
 
         refused = await other.send(other.call("answer"))
         named = await other.send(other.call("answer"), headers={"x-user": "ada"})
@@ -490,7 +490,7 @@ async def test_bounds_client_key_replaces_the_peer_address() -> None:
     client = Client(Endpoint(mux, client_key=of_proxy), client=ONE)
     headers = {"x-real-ip": "198.51.100.1"}
     async with client.open(client.call("hold"), headers=headers):
-        await until(lambda: len(mux.held) == 1)
+        await until(lambda: len(mux.waiting_calls) == 1)
 
         same = await client.send(client.call("answer"), headers=headers)
         other = await client.send(client.call("answer"), headers={"x-real-ip": "198.51.100.2"})
@@ -508,7 +508,7 @@ async def test_bounds_client_key_of_a_wrong_type_fails_the_request() -> None:
     answered = await client.send(client.call("hold"))
 
     assert 500 == answered.status
-    assert 0 == len(mux.held)
+    assert 0 == len(mux.waiting_calls)
 
 
 @pytest.mark.parametrize("settings", [{"heartbeat": 0}, {"grace": -1}, {"client_key": "x"}])
@@ -545,7 +545,7 @@ async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
     )
     async with McpClient(mux) as client:
         held = asyncio.create_task(client.call("hold"))
-        await until(lambda: len(mux.held) == 1)
+        await until(lambda: len(mux.waiting_calls) == 1)
 
         assert "here" == (await client.call("answer")).text
         held.cancel()
@@ -580,11 +580,11 @@ async def test_bounds_clients_take_turns_for_threads() -> None:
         for number, user in enumerate(["ada"] * 4 + ["bob"] * 2):
             call = client.call("block", {"name": user}, id=number)
             await stack.enter_async_context(client.open(call, headers={"x-user": user}))
-            await until(lambda count=number + 1: len(client.app.mux.held) == count)  # type: ignore[misc]
+            await until(lambda count=number + 1: len(client.app.mux.waiting_calls) == count)  # type: ignore[misc]
         await blocking.has_begun()
         for _ in range(6):
             blocking.go.release()
-        await until(lambda: len(client.app.mux.held) == 0)
+        await until(lambda: len(client.app.mux.waiting_calls) == 0)
 
     assert ["ada", "ada", "bob", "ada", "bob", "ada"] == blocking.order
 
@@ -602,7 +602,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
         client.open(called("ada", 1), headers=ada),
         client.open(called("ada", 2), headers=ada),
     ):
-        await until(lambda: len(client.app.mux.held) == 2)
+        await until(lambda: len(client.app.mux.waiting_calls) == 2)
         async with client.open(called("bob", 3), headers=bob) as third:
             await blocking.has_begun()
             await blocking.has_begun()
@@ -610,7 +610,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
             for _ in range(3):
                 blocking.go.release()
             await third.over()
-        await until(lambda: len(client.app.mux.held) == 0)
+        await until(lambda: len(client.app.mux.waiting_calls) == 0)
 
 
 async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -> None:
@@ -620,12 +620,12 @@ async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     call = one.call("block", {"name": "x"})
     async with one.open(call), one.open(call), other.open(call):
-        await until(lambda: len(app.mux.held) == 3)
+        await until(lambda: len(app.mux.waiting_calls) == 3)
 
         refused = await one.send(call)
         for _ in range(3):
             blocking.go.release()
-        await until(lambda: len(app.mux.held) == 0)
+        await until(lambda: len(app.mux.waiting_calls) == 0)
 
     assert 429 == refused.status
     assert "(limit: max_thread_queue_per_client)" in refused.json["error"]["message"]
@@ -651,7 +651,7 @@ async def test_bounds_cancelled_call_does_not_keep_its_turn() -> None:
 
 async def test_bounds_turns_pass_over_cancelled_calls() -> None:
     """A thread goes to a call that still wants it, also where others are just being cancelled."""
-    turns = Turns(1, 1, 10, 10)
+    turns = ThreadTurns(1, 1, 10, 10)
     await turns.acquire("ada")
     waiting = {name: asyncio.create_task(turns.acquire(name)) for name in ("bob", "eve", "joe")}
     await asyncio.sleep(0)

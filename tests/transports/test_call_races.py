@@ -184,7 +184,7 @@ async def test_copy_of_a_keyed_task_is_held_over() -> None:
     assert f"It goes on, as call {task['taskId']}" in said(connection)
     Stage.go.set()
     assert "worked well" == text_of(await over(owner, task["taskId"]))
-    assert not len(app.mux.held)
+    assert not len(app.mux.waiting_calls)
 
 
 async def test_client_cancels_keyed_call_during_promotion() -> None:
@@ -233,7 +233,7 @@ async def test_job_of_keyed_call_ends_before_the_handle() -> None:
     async with client.open(keyed(client)) as connection:
         await asked.wait()
         Stage.go.set()
-        await until(lambda: not len(app.mux.held))
+        await until(lambda: not len(app.mux.waiting_calls))
         gate.set()
         await connection.over()
 
@@ -250,7 +250,7 @@ async def test_host_cancels_keyed_call_before_the_handle() -> None:
     async with client.open(keyed(client)) as connection:
         await asked.wait()
         connection.task.cancel()
-        await until(lambda: not len(app.mux.held))
+        await until(lambda: not len(app.mux.waiting_calls))
         gate.set()
         await asyncio.wait([connection.task])
         assert connection.task.cancelled()

@@ -132,7 +132,7 @@ async def test_call_that_was_held_over_is_asked_for_later(kind: type[Holds], ver
 
     assert '{"said":"done"}' == await result_of(client, id_in(text))
     assert ["ended"] == tool.saw
-    assert 0 == len(app.mux.held)
+    assert 0 == len(app.mux.waiting_calls)
     await app.mux.aclose()
 
 
@@ -312,7 +312,7 @@ async def test_call_of_a_batch_is_held_over_once(kind: type[Holds]) -> None:
     app = serving(holds := kind(), slow)
 
     def one_left() -> bool:
-        return len(app.mux.held) == 1 and bool(holds.channels)
+        return len(app.mux.waiting_calls) == 1 and bool(holds.channels)
 
     client = await Client.begin(app, "2025-03-26")
     batch = [client.call("holds", id=1), client.call("slow", id=2)]

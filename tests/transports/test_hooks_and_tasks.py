@@ -100,7 +100,7 @@ async def test_host_may_cancel_by_a_scope_of_anyio(version: str) -> None:
         await connection.over()
 
     assert went_on.is_set()
-    assert (0, 0) == (len(endpoint.mux.held), len(endpoint.mux.calls))
+    assert (0, 0) == (len(endpoint.mux.waiting_calls), len(endpoint.mux.calls))
     async with asyncio.timeout(PATIENCE):
         await endpoint.aclose()
 
@@ -126,7 +126,7 @@ async def test_batch_whose_host_cancels_again_and_again_leaves_nothing() -> None
             await asyncio.sleep(0)
         await connection.over()
 
-    assert 0 == len(endpoint.mux.held)
+    assert 0 == len(endpoint.mux.waiting_calls)
     async with asyncio.timeout(PATIENCE):
         await endpoint.aclose()
 

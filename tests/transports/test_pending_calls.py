@@ -148,13 +148,13 @@ async def test_cancelled_notification_reaches_a_pending_call() -> None:
     client = await Client.begin(app, "2025-11-25")
     async with client.open(client.call("wait", id=7)) as connection:
         await wait.began.wait()
-        assert 1 == len(app.mux.held)
+        assert 1 == len(app.mux.waiting_calls)
         await client.send(client.notification("notifications/cancelled", requestId=7))
         await connection.over()
 
     assert wait.cancelled.is_set()
     assert (202, b"") == (connection.status, connection.body)
-    assert 0 == len(app.mux.held)
+    assert 0 == len(app.mux.waiting_calls)
 
 
 async def test_slot_is_given_back_once_per_call() -> None:
@@ -164,7 +164,7 @@ async def test_slot_is_given_back_once_per_call() -> None:
     for seconds, leaves in ((0, False), (1.2 * TICK, False), (4 * TICK, True)):
         message = client.call("wait", {"seconds": seconds})
         await bare(app, client, message, leaves=leaves)
-        assert 0 == len(app.mux.held)
+        assert 0 == len(app.mux.waiting_calls)
 
 
 async def test_host_that_cancels_a_pending_call_gets_its_cancellation() -> None:
@@ -346,4 +346,4 @@ async def test_error_of_the_hosts_receive_ends_an_open_call(
     assert [500] == statuses
     assert "the host's" in caplog.text
     assert wait.cancelled.is_set()
-    assert 0 == len(app.mux.held)
+    assert 0 == len(app.mux.waiting_calls)

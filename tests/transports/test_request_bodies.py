@@ -251,14 +251,14 @@ async def test_bodies_of_one_client_have_a_share() -> None:
     one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
     text = {"text": "x" * 60_000}
     async with one.open(one.call("hold", text)):
-        await until(lambda: len(mux.held) == 1)
+        await until(lambda: len(mux.waiting_calls) == 1)
         refused = await one.send(one.call("echo", text))
         small = await one.send(one.call("echo", {"text": "x"}))
         answered = await other.send(other.call("echo", text))
 
     assert [429, 200, 200] == [refused.status, small.status, answered.status]
     assert "(limit: max_total_body_bytes_per_address)" in refused.json["error"]["message"]
-    assert 0 == len(mux.bodies)
+    assert 0 == len(mux.body_bytes)
     assert 200 == (await one.send(one.call("echo", text))).status
 
 
@@ -277,7 +277,7 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
     async def receives() -> dict[str, Any]:
         message = await receive()
         if not message["more_body"]:  # the client leaves before the last part
-            assert 40_000 == len(mux.bodies)
+            assert 40_000 == len(mux.body_bytes)
             return {"type": "http.disconnect"}
         return message
 
@@ -287,7 +287,7 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
 
     assert 429 == refused.status
     assert 499 == connection.status
-    assert 0 == len(mux.bodies)
+    assert 0 == len(mux.body_bytes)
 
 
 async def test_bodies_count_within_a_session() -> None:
@@ -303,7 +303,7 @@ async def test_bodies_count_within_a_session() -> None:
     )
     client = await Client.begin(Endpoint(mux), "2025-11-25")
     async with client.open(client.call("hold", {"text": "x" * 60_000})):
-        await until(lambda: len(mux.held) == 1)
+        await until(lambda: len(mux.waiting_calls) == 1)
         refused = await client.send(client.call("echo", {"text": "x"}))
         await client.send(method="DELETE")
 

@@ -462,8 +462,8 @@ async def test_shutdown_ends_a_body_that_its_client_does_not_read(
     client = Client(serving(outlasts_a_tick, grace=0))
     async with client.open(client.call("outlasts_a_tick")) as connection:
         connection.reading.clear()
-        await until(lambda: len(client.app.mux.held) == 1)
-        await until(lambda: len(client.app.mux.held) == 0)
+        await until(lambda: len(client.app.mux.waiting_calls) == 1)
+        await until(lambda: len(client.app.mux.waiting_calls) == 0)
 
         await client.app.aclose()
         await connection.over()

@@ -28,7 +28,7 @@ from genmcp import (
 )
 from genmcp.errors import StoreUnavailable
 from genmcp.transports.pipe import PipedCall
-from genmcp.transports.stdio import Reader, Streams, serve_streams
+from genmcp.transports.stdio import DescriptorReader, Streams, serve_streams
 from tests.support.asgi import PATIENCE, TASKS, until
 from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
@@ -693,7 +693,7 @@ async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -
     second = os.dup(first)
     os.set_blocking(first, False)
     try:
-        reading = [asyncio.ensure_future(Reader(each).read()) for each in (first, second)]
+        reading = [asyncio.ensure_future(DescriptorReader(each).read()) for each in (first, second)]
         await asyncio.sleep(0)
         os.write(to_both, b"one")
         await asyncio.wait(reading, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)

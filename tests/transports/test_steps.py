@@ -2,7 +2,7 @@
 
 import asyncio
 
-from genmcp.transports.timers import resume
+from genmcp.transports.timers import drive
 
 
 async def test_steps_closed_while_it_waits_closes_the_work() -> None:
@@ -16,7 +16,7 @@ async def test_steps_closed_while_it_waits_closes_the_work() -> None:
             closed.append(True)
 
     begun = work()
-    rest = resume(begun, begun.send(None))
+    rest = drive(begun, begun.send(None))
     rest.send(None)
     rest.close()
 

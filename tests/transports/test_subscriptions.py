@@ -474,7 +474,7 @@ async def test_listener_has_bounds(uris: list[str], status: int, setting: str) -
 
     assert status == answer.status
     assert setting in answer.json["error"]["message"]
-    assert 0 == len(client.app.mux.streams) == len(client.app.mux.subscribed)
+    assert 0 == len(client.app.mux.streams) == len(client.app.mux.subscribed_bytes)
 
 
 async def test_listeners_of_one_client_have_a_share() -> None:
