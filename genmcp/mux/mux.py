@@ -163,15 +163,8 @@ class Mux:
         self._make_tasks(seal, audience, engine=engine, jobs=jobs, external=external)
         lives, look = self.tasks.service.heartbeats.lives, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
-        self.builtin = BuiltinMethods(
-            server,
-            self.sessions,
-            self.session_streams,
-            self.tasks,
-            self.encoder,
-            bounds,
-            self.owners,
-        )
+        state = self.sessions, self.session_streams, self.tasks
+        self.builtin = BuiltinMethods(server, *state, self.encoder, bounds, self.owners)
         self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
@@ -238,7 +231,11 @@ class Mux:
                 if isinstance(result, Suspended):
                     await self.tasks.park(channel, result)
                     return TASK_SUSPENDED
-            cursor = None if route is not None else self._sealed_cursor(result, channel)
+            cursor = (
+                None
+                if route is not None
+                else _seal_cursor(self._seal, result, channel, self.limits)
+            )
             message = self.encoder.response(request.revision, request.id, result, cursor)
             # The result of a task was checked when it ended.
             if len(message) > self.limits.max_result_bytes and request.method != "tasks/get":
@@ -285,25 +282,9 @@ class Mux:
         if isinstance(params, PaginatedRequestParams):
             cursor = params.cursor
             if cursor is not None:
-                cursor = self._open_cursor(cursor, channel)
+                cursor = _open_cursor(self._seal, cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
-
-    # A cursor is bound to its list and its principal. 2026-07-28, server/utilities, "Pagination":
-    # cursors are opaque, and an invalid one is -32602.
-    def _sealed_cursor(self, result: Result, channel: Channel) -> str | None:
-        if not isinstance(result, PaginatedResult) or result.next_cursor is None:
-            return None
-        cursor = result.next_cursor.encode("utf-8", "surrogatepass")
-        bound = channel.request.method, channel.principal
-        return self._seal.seal(Purpose.CURSOR, cursor, *bound, ttl=self.limits.cursor_ttl)
-
-    def _open_cursor(self, text: str, channel: Channel) -> str:
-        bound = channel.request.method, channel.principal
-        try:
-            return self._seal.open(Purpose.CURSOR, text, *bound).decode("utf-8", "surrogatepass")
-        except SealError:
-            raise InvalidParams("Invalid cursor") from None
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
@@ -356,6 +337,28 @@ class Mux:
             await self.store.aclose()
 
 
+# A cursor is bound to its list and its principal, so that it opens no other list and shows no entries
+# that another principal sees. 2026-07-28, server/utilities, "Pagination": cursors are opaque, and
+# an invalid one is -32602.
+
+
+def _seal_cursor(seal: Seal, result: Result, channel: Channel, limits: Limits) -> str | None:
+    if not isinstance(result, PaginatedResult) or result.next_cursor is None:
+        return None
+    # A server may use any text, also one with a lone surrogate.
+    cursor = result.next_cursor.encode("utf-8", "surrogatepass")
+    bound = channel.request.method, channel.principal
+    return seal.seal(Purpose.CURSOR, cursor, *bound, ttl=limits.cursor_ttl)
+
+
+def _open_cursor(seal: Seal, text: str, channel: Channel) -> str:
+    bound = channel.request.method, channel.principal
+    try:
+        return seal.open(Purpose.CURSOR, text, *bound).decode("utf-8", "surrogatepass")
+    except SealError:
+        raise InvalidParams("Invalid cursor") from None
+
+
 def mux_of(target: Mux | Server) -> Mux:
     """Return *target* if it is a mux, else a new mux of this server.
 
@@ -375,6 +378,15 @@ def error_of(error: Exception) -> McpError:
         return store_failure(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
+
+
+def _thread_pool(limits: Limits) -> ThreadPool:
+    return ThreadPool(
+        limits.max_threads,
+        limits.max_thread_queue,
+        of_client=limits.max_threads_per_client,
+        waiting_of_client=limits.max_thread_queue_per_client,
+    )
 
 
 def _checked(server: Server) -> Server:

@@ -11,7 +11,7 @@ import pytest
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
 from genmcp.errors import StoreUnavailable
 from genmcp.mux.bus import EVERYBODY
-from genmcp.mux.sessions import SessionEnded
+from genmcp.mux.sessions import EndSession
 from genmcp.stores.store import LogEvent, Store
 from tests.support.asgi import LEGACIES, Client, until
 
@@ -153,9 +153,9 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
         assert 200 == (await client.send(client.call("mark"))).status
         session = other.mux.sessions.open(client.session or "", None)
         bus = other.mux.broadcast._ends
-        await bus.send(EVERYBODY, SessionEnded(session.key, session.issued))
+        await bus.send(EVERYBODY, EndSession(session.key, session.issued))
         for number in range(35):
-            await bus.send(EVERYBODY, SessionEnded(f"other {number}", session.issued))
+            await bus.send(EVERYBODY, EndSession(f"other {number}", session.issued))
         released.append(True)
         await until(lambda: session.key in slow.mux.broadcast, pause=0.01)
         assert 404 == (await client.send(client.call("mark"))).status
