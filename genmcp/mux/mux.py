@@ -337,7 +337,7 @@ class Mux:
             await self.store.aclose()
 
 
-# A cursor is bound to its list and its principal, so that it opens no other list and shows no entries
+# A cursor is bound to its list and its principal: it opens no other list, and shows no entries
 # that another principal sees. 2026-07-28, server/utilities, "Pagination": cursors are opaque, and
 # an invalid one is -32602.
 
