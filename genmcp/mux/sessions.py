@@ -171,14 +171,14 @@ class CallRegistry(Multimap[str, Cancellable]):
                 call.cancel(CallEvent.CANCEL)
 
 
-class SessionCancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancels a call of a session."""
 
     session: str
     id: RequestId
 
 
-class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """A session that began at *issued* (Unix time), of *principal* or *address*, has ended."""
 
     session: str
@@ -225,8 +225,8 @@ class SessionBroadcast:
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
-        bus.subscribe(SessionCancel, lambda message: calls.cancel(message.session, message.id))
-        self._ends.subscribe(SessionEnded, self._on_end)
+        bus.subscribe(CancelInSession, lambda message: calls.cancel(message.session, message.id))
+        self._ends.subscribe(EndSession, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
         """Return whether the session of this key was ended before its time."""
@@ -253,7 +253,7 @@ class SessionBroadcast:
 
     async def cancel(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs."""
-        await self._send(self._bus, SessionCancel(session, id))
+        await self._send(self._bus, CancelInSession(session, id))
 
     async def end(self, session: Session, client: ClientKey) -> None:
         """End *session* of *client* in every process: cancel its calls, revoke its id.
@@ -264,20 +264,20 @@ class SessionBroadcast:
         """
         self._forget_expired()
         self.places.check(client)
-        ended = SessionEnded(session.key, session.issued, client.principal, client.address)
+        ended = EndSession(session.key, session.issued, client.principal, client.address)
         await self._send(self._ends, ended)
 
     async def aclose(self) -> None:
         """Stop receiving ends; the bus of the calls is another's."""
         await self._ends.aclose()
 
-    async def _send(self, bus: MessageBus, message: SessionCancel | SessionEnded) -> None:
+    async def _send(self, bus: MessageBus, message: CancelInSession | EndSession) -> None:
         try:
             await bus.send(EVERYBODY, message)
         except StoreError as error:
             logger.warning("the other processes are not told of a session: %s", error)
 
-    def _on_end(self, message: SessionEnded) -> None:
+    def _on_end(self, message: EndSession) -> None:
         """Remember the session before its calls are cancelled, so that it gets no new ones."""
         self._forget_expired()
         if message.session not in self._slots:  # delivery is at least once

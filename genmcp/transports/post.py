@@ -1,6 +1,6 @@
 """POSTed messages of every revision, and the GET and DELETE of sessions: performs the actions.
 
-A plain request of 2026-07-28 does not come here: see `request_at_once`.
+A plain request of 2026-07-28 does not come here: see `plain_request`.
 """
 
 import asyncio
