@@ -380,15 +380,6 @@ def error_of(error: Exception) -> McpError:
     return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
-def _thread_pool(limits: Limits) -> ThreadPool:
-    return ThreadPool(
-        limits.max_threads,
-        limits.max_thread_queue,
-        of_client=limits.max_threads_per_client,
-        waiting_of_client=limits.max_thread_queue_per_client,
-    )
-
-
 def _checked(server: Server) -> Server:
     if isinstance(server, Server):
         return server
