@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.errors import ArgumentFaults, ConfigurationError
+from genmcp.faults import Fault
 from genmcp.protocol.prompts import PromptArgument
 from genmcp.schema.arguments import arguments_of
-from genmcp.schema.words import fault
 
 __all__ = ["PromptArguments", "prompt_arguments"]
 
@@ -97,7 +97,7 @@ def _of_type(source: Any) -> PromptArguments:
 
 def _check_required(required: Sequence[str], given: Mapping[str, Any]) -> None:
     if missing := [name for name in required if name not in given]:
-        raise ArgumentFaults([fault((name,), "missing, and required") for name in missing])
+        raise ArgumentFaults([Fault((name,), "missing, and required") for name in missing])
 
 
 def _title(name: str, schema: Mapping[str, Any]) -> str | None:

@@ -12,12 +12,11 @@ import msgspec
 
 from genmcp.content import json_of
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
-from genmcp.faults import Mismatch
+from genmcp.faults import Fault, Mismatch
 from genmcp.question.of_type import faults_of, form_schema
 from genmcp.schema.of_type import decoder_of, schema_of
-from genmcp.schema.pointers import joined
 from genmcp.schema.schema import Schema
-from genmcp.schema.words import came, fault
+from genmcp.schema.words import describe_value, join_pointer
 
 __all__ = ["Form", "form_of_schema", "form_of_type"]
 
@@ -75,7 +74,9 @@ class Form:
                 is raised as it is.
         """
         if content is not None and not isinstance(content, Mapping):
-            raise ArgumentFaults((fault(("content",), Mismatch("an object", came(content))),))
+            raise ArgumentFaults(
+                (Fault(("content",), Mismatch("an object", describe_value(content))),)
+            )
         filled = self._filled(content or {})
         if faults := [*self._missing(filled), *self._said(self._schema.check(filled))]:
             raise ArgumentFaults(faults)
@@ -112,7 +113,7 @@ class Form:
 
     def _said(self, faults: Sequence[str]) -> list[str]:
         """Return *faults* with the name that the form has for each place."""
-        labels = {joined("", name): self._label(name) for name in self._properties}
+        labels = {join_pointer("", name): self._label(name) for name in self._properties}
         return [self._relabelled(line, labels) for line in faults]
 
     def _relabelled(self, line: str, labels: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from genmcp.content import Audio, Image, json_of, result
 from genmcp.errors import ArgumentFaults, ContractError
-from genmcp.faults import Mismatch
+from genmcp.faults import Fault, Mismatch
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.client_features import (
     CreateMessageRequest,
@@ -28,7 +28,7 @@ from genmcp.protocol.client_features import (
 from genmcp.protocol.prompts import PromptMessage
 from genmcp.protocol.tools import ToolDefinition
 from genmcp.question.question import Question, read_as
-from genmcp.schema.words import came, fault
+from genmcp.schema.words import describe_value
 
 __all__ = ["RootsQuestion", "SampleOptions", "SampleQuestion", "conversation", "roots", "sample"]
 
@@ -229,7 +229,7 @@ class RootsQuestion(Question[list[Root]], frozen=True, tag="roots"):
         """Return the roots."""
         found: Sequence[Root] = read_as(ListRootsResult, answer).roots
         faults = [
-            fault(("roots", index, "uri"), Mismatch("a URI with file://", came(root.uri)))
+            Fault(("roots", index, "uri"), Mismatch("a URI with file://", describe_value(root.uri)))
             for index, root in enumerate(found)
             if not root.uri.startswith("file://")
         ]

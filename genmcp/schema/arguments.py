@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
+from genmcp.faults import Fault
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits
 from genmcp.schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp.schema.schema import Formats, Schema
-from genmcp.schema.words import fault
 from genmcp.wire.param_headers import HeaderRule, header_rules
 
 __all__ = ["Arguments", "Extra", "arguments_of"]
@@ -171,9 +171,9 @@ _UNREADABLE: Final = (RecursionError, msgspec.DecodeError, UnicodeDecodeError)
 def _refused(error: Exception) -> Exception:
     """What is said of arguments that could not be read."""
     if isinstance(error, RecursionError):
-        return ArgumentFaults((fault((), "nested too deeply"),))
+        return ArgumentFaults((Fault((), "nested too deeply"),))
     if isinstance(error, msgspec.ValidationError):
-        return ArgumentFaults((fault((), "a number is out of range"),))
+        return ArgumentFaults((Fault((), "a number is out of range"),))
     return MalformedParams("arguments cannot be read: not JSON in UTF-8")
 
 

@@ -4,21 +4,30 @@ Everything that can be wrong with a schema before it is compiled is found here.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
+from urllib.parse import unquote, urljoin
 
 import msgspec
 
 from genmcp.errors import ConfigurationError
-from genmcp.schema.identifiers import NAMING, REFERENCES, REFERRING, Identifiers
 from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.pointers import escaped, joined
-from genmcp.schema.words import expected
+from genmcp.schema.words import escape, join_pointer, mismatch
 from genmcp.wire.jsonrpc import printable
 
-__all__ = ["DEFAULT_DIALECT", "DIALECTS", "DIALECT_2019", "DRAFT_7", "Document"]
+__all__ = [
+    "DEFAULT_DIALECT",
+    "DIALECTS",
+    "DIALECT_2019",
+    "DRAFT_7",
+    "NAMING",
+    "REFERENCES",
+    "REFERRING",
+    "Document",
+    "Identifiers",
+]
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
@@ -174,7 +183,7 @@ class Document:
         dialect = named.removesuffix("#") if isinstance(named, str) else named
         if dialect not in DIALECTS:
             raise self.refuse(
-                joined(pointer, "$schema"),
+                join_pointer(pointer, "$schema"),
                 f"the dialect {str(named)[:200]!r} is not supported; "
                 f"supported are {', '.join(DIALECTS)}",
             )
@@ -225,20 +234,20 @@ class Document:
         """
         kinds = schema.get("type")
         if isinstance(kinds, list) and len(kinds) > _MOST_TYPES:
-            raise self.refuse(joined(pointer, "type"), f"more than {_MOST_TYPES} types")
+            raise self.refuse(join_pointer(pointer, "type"), f"more than {_MOST_TYPES} types")
         for keyword in _LISTS:
             listed = schema.get(keyword)
             for index, each in enumerate(listed if isinstance(listed, list) else ()):
                 if not isinstance(each, dict | bool):
                     raise self.refuse(
-                        joined(pointer, keyword, index),
-                        expected("type", ["boolean", "object"], each),
+                        join_pointer(pointer, keyword, index),
+                        mismatch("type", ["boolean", "object"], each),
                     )
         needs = schema.get("dependencies")
         for name, each in needs.items() if isinstance(needs, dict) else ():
             if isinstance(each, list) and not all(isinstance(it, str) for it in each):
                 raise self.refuse(
-                    joined(pointer, "dependencies", name), "expected names of properties"
+                    join_pointer(pointer, "dependencies", name), "expected names of properties"
                 )
 
     def _too_many(self, pointer: str, most: int, what: str, setting: str) -> ConfigurationError:
@@ -265,7 +274,7 @@ class Document:
                         _at(self.plain, target), dict | bool
                     ):
                         raise self.refuse(
-                            joined(pointer, keyword),
+                            join_pointer(pointer, keyword),
                             f"{reference[:200]!r} leads nowhere: there is no schema there",
                         )
                     self._spend(len(target), pointer, limits)
@@ -360,7 +369,7 @@ def _children(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, str, 
             for name, each in value.items():
                 # A list here is the other form of `dependencies`: names, not a schema.
                 if not isinstance(each, list):
-                    yield keyword, f"{place}/{escaped(name)}", each
+                    yield keyword, f"{place}/{escape(name)}", each
 
 
 def _at(document: Any, pointer: str) -> Any:
@@ -374,3 +383,96 @@ def _at(document: Any, pointer: str) -> Any:
         else:
             return None
     return document
+
+
+REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+REFERRING: Final = frozenset(REFERENCES)
+NAMING: Final = frozenset(
+    {"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", *REFERENCES}
+)
+
+Refuse = Callable[[str, str], ConfigurationError]
+"""Returns the error for a fault at a pointer: takes the pointer and the reason."""
+
+# Characters of a reference that an error shows.
+_SHOWN: Final = 200
+
+
+class Identifiers:
+    """The identifiers of one schema, and the resolution of its references. Owned by the Document.
+
+    `bases`: the base URI of each schema that has references, by its pointer.
+    """
+
+    def __init__(self, refuse: Refuse, limits: SchemaLimits) -> None:
+        self.bases: dict[str, str] = {}
+        self._refuse = refuse
+        self._limits = limits
+        self._left = limits.pointers
+        self._resources: dict[str, str] = {}
+        self._anchors: dict[str, str] = {}
+
+    def note(self, pointer: str, schema: dict[str, Any], base: str) -> str:
+        """Record the identifiers of *schema*, and return the base URI of its subschemas."""
+        identifier = schema.get("$id")
+        if isinstance(identifier, str):
+            where = join_pointer(pointer, "$id")
+            if identifier.startswith("#"):
+                self._anchors[self._kept(base + identifier, where)] = pointer
+            else:
+                absolute = self._absolute(base, identifier, where)
+                base = self._kept(absolute, where).removesuffix("#")
+                self._resources[base] = pointer
+        if not pointer:
+            self._resources[base] = ""
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(schema.get(keyword), str):
+                anchor = f"{base}#{schema[keyword]}"
+                self._anchors[self._kept(anchor, join_pointer(pointer, keyword))] = pointer
+        if not REFERRING.isdisjoint(schema):
+            self.bases[pointer] = base
+        return base
+
+    def find(self, pointer: str, keyword: str, reference: str) -> tuple[str, str]:
+        """Return the pointer that a reference resolves to, and the base URI there.
+
+        Raises ConfigurationError for an invalid reference, or one outside this schema.
+        """
+        base, where = self.bases[pointer], join_pointer(pointer, keyword)
+        if reference.startswith("#"):
+            resource, fragment = base, reference[1:]
+        else:
+            resource, _, fragment = self._absolute(base, reference, where).partition("#")
+        if resource not in self._resources:
+            raise self._refuse(
+                where,
+                f"{reference[:_SHOWN]!r} is not part of this schema, and nothing is ever fetched; "
+                f"put what it names under $defs",
+            )
+        if not fragment or fragment.startswith("/"):
+            return self._resources[resource] + unquote(fragment), resource
+        anchor = f"{resource}#{fragment}"
+        if anchor not in self._anchors:
+            raise self._refuse(where, f"{reference[:_SHOWN]!r} leads nowhere: no such anchor")
+        return self._anchors[anchor], resource
+
+    def _kept(self, uri: str, pointer: str) -> str:
+        """Count *uri*, which is about to be stored, towards the limits, and return it.
+
+        References below it are resolved against it repeatedly, so its length and the total length
+        of all URIs are bounded.
+        """
+        self._left -= len(uri)
+        if len(uri) > self._limits.uri or self._left < 0:
+            raise self._refuse(
+                pointer, f"a URI of more than {self._limits.uri} characters (SchemaLimits.uri)"
+            )
+        return uri
+
+    def _absolute(self, base: str, reference: str, pointer: str) -> str:
+        try:
+            return urljoin(base, reference)
+        except ValueError as error:  # for example an unterminated IPv6 address
+            raise self._refuse(
+                pointer, f"{reference[:_SHOWN]!r} is not a URI reference: {error}"
+            ) from None

@@ -40,6 +40,9 @@ class SchemaLimits(Struct, frozen=True):
     """Characters in a string that a `pattern` is applied to."""
     compared: int = 10_000
     """Items in an array whose items must be unique."""
+    explanation_time: float = 0.02
+    """Seconds of CPU to find out why a value does not fit. If they pass, faults are less specific:
+    they name a place, and that the value there does not fit."""
     schema_size: int = 16_777_216
     """Bytes of a schema as JSON."""
     schema_values: int = 1_048_576

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Raw
 
 from genmcp.errors import ArgumentFaults, ConfigurationError
-from genmcp.faults import Mismatch
-from genmcp.schema.words import MOST_FAULTS, came, fault, shown
+from genmcp.faults import Fault, Mismatch
+from genmcp.schema.words import MAX_FAULTS, describe_value, to_json
 
 __all__ = ["decoder_of_pydantic", "schema_of_pydantic"]
 
@@ -35,9 +35,9 @@ def decoder_of_pydantic(source: Any) -> Callable[[Raw | bytes], Any]:
         except pydantic.ValidationError as error:
             found = error.errors(include_url=False, include_context=False)
         whole = msgspec.json.decode(raw)
-        faults = [_fault_of(each, whole) for each in found[:MOST_FAULTS]]
-        if len(found) > MOST_FAULTS:
-            faults.append(f"... and {len(found) - MOST_FAULTS} more")
+        faults = [_fault_of(each, whole) for each in found[:MAX_FAULTS]]
+        if len(found) > MAX_FAULTS:
+            faults.append(f"... and {len(found) - MAX_FAULTS} more")
         raise ArgumentFaults(faults)
 
     return decode
@@ -49,15 +49,17 @@ def _fault_of(found: Mapping[str, Any], whole: Any) -> str:
     path = _within(location, whole)
     message: str = found["msg"]
     if found["type"] == "missing":
-        return fault(path, f"missing required property {shown(location[-1])}")
+        return Fault(path, f"missing required property {to_json(location[-1])}")
     if found["type"] == "extra_forbidden":
-        return fault(path, "unexpected property")
+        return Fault(path, "unexpected property")
     message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if found["type"] in ("value_error", "assertion_error"):
-        return fault(path, message)
+        return Fault(path, message)
     if message.startswith("Input should be "):
-        return fault(path, Mismatch(message.removeprefix("Input should be "), came(found["input"])))
-    return fault(path, f"{message}, got {came(found['input'])}")
+        return Fault(
+            path, Mismatch(message.removeprefix("Input should be "), describe_value(found["input"]))
+        )
+    return Fault(path, f"{message}, got {describe_value(found['input'])}")
 
 
 def _within(location: Sequence[str | int], whole: Any) -> list[str | int]:

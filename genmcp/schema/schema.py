@@ -1,12 +1,13 @@
-"""A JSON Schema, checked once when it is made and then applied to values, fast.
+"""A JSON Schema, compiled when it is made and then applied to values, fast.
 
-jsonschema-rs decides *whether* a value fits; *what* does not is found by asking it about the
-parts (`genmcp.schema.explanation`), so that verdict and explanation cannot disagree.
+jsonschema-rs decides whether a value fits; only the values that it rejects are explained
+(`genmcp.schema.explain`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jsonschema_rs
 from jsonschema_rs import RegexOptions, Registry, ValidationError, Validator
@@ -14,20 +15,20 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from msgspec import Raw
 
 from genmcp.errors import ConfigurationError
-from genmcp.schema.bounds import bound_parts
-from genmcp.schema.defaults import filler_of
+from genmcp.faults import Fault
+from genmcp.schema.bounds import Matching, bound_parts
 from genmcp.schema.document import DIALECTS, Document
-from genmcp.schema.explanation import Explainer
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits, excess
-from genmcp.schema.matching import Matching
-from genmcp.schema.pointers import joined
-from genmcp.schema.words import expected, fault, listed, shown, wanted
+from genmcp.schema.words import accepted_values, join_pointer, join_words, mismatch, to_json
+
+if TYPE_CHECKING:
+    from genmcp.schema.explain import Explainer
 
 __all__ = ["Formats", "Schema"]
 
 Formats = bool | Mapping[str, Callable[[str], bool]]
-"""True: the formats of JSON Schema are asserted; False: they are not; a mapping: they are, and
-these by name besides or instead. A checker may say no with False or with ValueError."""
+"""Whether `format` is asserted. A mapping adds formats, or replaces standard ones, by name; a
+checker rejects a text by returning False or by raising ValueError."""
 
 _CHECKERS: Final[dict[str, type[Validator]]] = dict(
     zip(
@@ -41,22 +42,31 @@ _CHECKERS: Final[dict[str, type[Validator]]] = dict(
     )
 )
 
-# A text shorter than this is within any reasonable limits whatever it holds.
+# A JSON text of fewer bytes is within any reasonable limits.
 _SMALL: Final = 64
 
 
 class Schema:
-    """One compiled JSON Schema: 2020-12, or by its `$schema` 2019-09 or draft-07.
+    """A compiled JSON Schema: 2020-12, or by its `$schema` 2019-09 or draft-07.
 
-    `document` is the schema as it was given, for listing. *origin* is the name of the option it
-    came from. *limits* bound the schema and the values; see `SchemaLimits`. `fits` says whether a
-    value is what the schema describes; it is within the limits if its JSON is no longer than
-    `small` bytes.
+    Args:
+        document: the schema.
+        formats: whether `format` is asserted, or additional formats; default True.
+        origin: the name of the option that *document* is from, which begins error messages.
+        limits: bounds on the schema and on values; see `SchemaLimits`.
 
-    Raises ConfigurationError where the schema is not valid for its dialect, has a dialect that is
-    not supported, refers to anything outside itself, holds a `pattern` that cannot be run in
-    linear time or is too large to be run fast, or is past its limits (2026-07-28, basic, "JSON
-    Schema Usage").
+    Attributes:
+        document: the schema as it was given, for listing.
+        parts: the same as a `Document`.
+        fits: returns whether a value fits. It does not check the limits; a value whose JSON has at
+            most `small` bytes is within them.
+        fill: fills the defaults of properties into a value that fits, and returns it.
+
+    Raises:
+        ConfigurationError: the schema is not valid for its dialect, has an unsupported dialect,
+            refers to anything outside itself, contains a `pattern` that cannot be matched in
+            linear time or is too large, or exceeds its limits (2026-07-28, basic, "JSON Schema
+            Usage").
     """
 
     def __init__(
@@ -79,33 +89,36 @@ class Schema:
             self.fits = self._compiled(self.parts.plain).is_valid
         except ValidationError as error:
             raise self._refusal(error) from None
-        except ValueError as error:  # nesting that is too deep, or an unsupported number
+        except ValueError as error:  # too deep nesting, or an unsupported number
             raise self.parts.refuse("", f"it cannot be compiled: {error}") from None
-        self.fill = filler_of(self.parts, 4 * limits.subschemas)
+        self.fill = _filler_of(self.parts, 4 * limits.subschemas)
 
     def check(self, instance: Any, raw: Raw | bytes | None = None) -> Sequence[str]:
-        """What of *instance* does not fit: nothing, or up to 20 lines and one that counts the rest.
+        """Return the faults of *instance*: none, or up to 20 and a line that counts the rest.
 
-        Each begins with a JSON Pointer, `(root)` for the whole. *raw* is the JSON text that
-        *instance* came from; with it the limits are judged without looking at every value.
+        Each begins with a JSON Pointer, or `(root)`. *raw* is the JSON text of *instance*; with it
+        most values are found to be within the limits without a look at each part.
         """
         if raw is None or len(raw) > self.small:
             words = excess(instance, raw, self._limits) or self._matching.excess(instance, raw)
             if words:
-                return (fault((), words),)
+                return (Fault((), words),)
         if self.fits(instance):
             return ()
         return self._explainer.explain(instance)
 
     @cached_property
-    def _explainer(self) -> Explainer:
-        return Explainer(self.parts, self._compiled)
+    def _explainer(self) -> "Explainer":
+        # Imported with the first fault: jsonschema takes longer to import than all of genmcp.
+        from genmcp.schema.explain import Explainer
+
+        return Explainer(self.parts, self._compiled, self.limits)
 
     def _compiled(self, schema: dict[str, Any], registry: Registry | None = None) -> Validator:
         formats = self._formats
         return _CHECKERS[self.parts.dialect](
             schema,
-            formats={name: _careful(checker) for name, checker in formats.items()}
+            formats={name: _without_errors(checker) for name, checker in formats.items()}
             if isinstance(formats, Mapping)
             else None,
             validate_formats=formats is not False,
@@ -115,7 +128,7 @@ class Schema:
         )
 
     def _refusal(self, error: ValidationError) -> ConfigurationError:
-        """Why the dialect's own schema, or the compiler, does not take this schema."""
+        """Return the error for a schema that its dialect's meta-schema or the compiler rejects."""
         match error.kind:
             case Kind.Format("regex"):
                 words = (
@@ -124,18 +137,18 @@ class Schema:
                 )
             case Kind.AnyOf(branches):
                 kinds = (found.kind for branch in branches for found in branch)
-                wants = dict.fromkeys(
-                    each for kind in kinds for each in wanted(kind.name, kind.value)
+                accepts = dict.fromkeys(
+                    each for kind in kinds for each in accepted_values(kind.name, kind.value)
                 )
-                words = f"expected {listed([*wants], 'or')}; got {shown(error.instance)}"
+                words = f"expected {join_words([*accepts], 'or')}; got {to_json(error.instance)}"
             case Kind.Referencing():
                 words = error.message
             case kind:
-                words = expected(kind.name, kind.value, error.instance)
-        return self.parts.refuse(joined("", *error.instance_path), words)
+                words = mismatch(kind.name, kind.value, error.instance)
+        return self.parts.refuse(join_pointer("", *error.instance_path), words)
 
 
-def _careful(checker: Callable[[str], bool]) -> Callable[[str], bool]:
+def _without_errors(checker: Callable[[str], bool]) -> Callable[[str], bool]:
     def check(text: str) -> bool:
         try:
             return bool(checker(text))
@@ -143,3 +156,78 @@ def _careful(checker: Callable[[str], bool]) -> Callable[[str], bool]:
             return False
 
     return check
+
+
+_Plans = dict[str, tuple[dict[str, Any], dict[str, str]]]
+"""By pointer: the defaults of a schema's properties, and the pointers of their schemas."""
+
+
+def _filler_of(document: Document, limit: int) -> Callable[[Any], Any]:
+    """Return the function that fills in the defaults of *document*.
+
+    Defaults are those of `properties`, at every level and through references. Existing values are
+    never replaced, and a default is not filled in further.
+
+    Raises ConfigurationError if properties that refer to each other lead to more than *limit*
+    places to visit.
+    """
+    plans: _Plans = {}
+    pending = [""]
+    while pending:
+        pointer = pending.pop()
+        if pointer not in plans:
+            plans[pointer] = plan = _defaults_of(document, pointer)
+            pending.extend(plan[1].values())
+            limit -= len(plan[1])
+            if limit < 0:
+                raise document.refuse(pointer, "too many references between properties")
+    if not any(defaults for defaults, _ in plans.values()):
+        return _unchanged
+    return lambda value: _filled(value, "", plans)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _filled(value: Any, pointer: str, plans: _Plans) -> Any:
+    if value.__class__ is not dict:
+        return value
+    defaults, below = plans[pointer]
+    filled = {
+        name: _filled(each, below[name], plans) if name in below else each
+        for name, each in value.items()
+    }
+    for name, default in defaults.items():
+        if name not in filled:
+            filled[name] = deepcopy(default)
+    return filled
+
+
+def _defaults_of(document: Document, pointer: str) -> tuple[dict[str, Any], dict[str, str]]:
+    defaults: dict[str, Any] = {}
+    below: dict[str, str] = {}
+    for place in _with_references(document, pointer):
+        for name in document.schemas[place].get("properties", ()):
+            first = join_pointer(place, "properties", name)
+            places = _with_references(document, first)
+            # Properties that only refer to the same schema share its plan: a plan for each would be
+            # quadratic if all of them refer to the schema that contains them.
+            below[name] = next(
+                (each for each in places if "properties" in document.schemas[each]), first
+            )
+            for each in places:
+                if "default" in document.schemas[each]:
+                    defaults.setdefault(name, document.schemas[each]["default"])
+    return defaults, below
+
+
+def _with_references(document: Document, pointer: str) -> list[str]:
+    """Return *pointer* and the targets of its chain of references, as far as they are objects."""
+    places: list[str] = []
+    while document.schemas[pointer].__class__ is dict:
+        places.append(pointer)
+        if "$ref" not in document.schemas[pointer]:
+            break
+        pointer = document.target(pointer, "$ref")
+    return places

@@ -1,28 +1,35 @@
-"""Faults in words a model can act on: where, what was expected, and what came."""
+"""The words of faults, for a model to act on, and the JSON Pointers they begin with (RFC 6901)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from genmcp.faults import Fault, Mismatch
+from genmcp.wire.jsonrpc import printable
 
 __all__ = [
-    "MOST_FAULTS",
-    "TYPES",
-    "came",
-    "counted",
-    "described",
-    "expected",
-    "fault",
-    "listed",
-    "shown",
-    "wanted",
+    "MAX_FAULTS",
+    "Finding",
+    "Path",
+    "accepted_values",
+    "allowed_names",
+    "count_of",
+    "describe_schema",
+    "describe_value",
+    "escape",
+    "join_pointer",
+    "join_words",
+    "mismatch",
+    "nearest",
+    "to_json",
 ]
 
-MOST_FAULTS: Final = 20
+#: Faults that one answer lists; the rest is counted.
+MAX_FAULTS: Final = 20
 
-TYPES: Final = {
+_TYPES: Final = {
     "array": "an array",
     "boolean": "a boolean",
     "integer": "an integer",
@@ -31,8 +38,7 @@ TYPES: Final = {
     "object": "an object",
     "string": "a string",
 }
-
-FORMATS: Final = {
+_FORMATS: Final = {
     "date": "a date, such as 2026-07-28",
     "date-time": "a date and time, such as 2026-07-28T09:30:00Z",
     "duration": "a duration, such as P1DT12H",
@@ -53,120 +59,153 @@ FORMATS: Final = {
     "uri-template": "a URI template, such as https://example.com/{id}",
     "uuid": "a UUID, such as 123e4567-e89b-12d3-a456-426614174000",
 }
+# Characters of a property name that is listed, or compared with others.
+_MAX_NAME: Final = 100
 
-_LONGEST = 60
+# Keywords without effect on validation.
+_ANNOTATIONS: Final = frozenset({"title", "description", "type", "examples", "default"})
+
+_MAX_TEXT: Final = 60
 # Alternatives that a message lists, and those that are merged from several schemas.
-_MOST_LISTED: Final = 30
-_MOST_WANTED: Final = 200
-
-Words = Callable[[Any, Any], str]
-"""Words for one keyword: of what a schema gives for it, and of the value that came."""
+_MAX_LISTED: Final = 30
+_MAX_MERGED: Final = 200
 
 
-def fault(path: Sequence[str | int], words: str) -> Fault:
-    """Return one line of an explanation: the JSON Pointer of *path*, then *words*."""
-    return Fault(path, words)
+def join_pointer(pointer: str, *steps: str | int) -> str:
+    """Return the JSON Pointer *pointer* with *steps* added."""
+    return pointer + "".join("/" + escape(str(step)) for step in steps)
 
 
-def shown(value: Any) -> str:
-    """*value* as JSON, shortened to about 60 characters."""
-    if isinstance(value, str) and len(value) > _LONGEST:
-        value = value[:_LONGEST] + "…"
+def escape(step: str) -> str:
+    """Escape one step of a JSON Pointer."""
+    if "~" in step or "/" in step:
+        return step.replace("~", "~0").replace("/", "~1")
+    return step
+
+
+def to_json(value: Any) -> str:
+    """Return *value* as JSON, shortened to about 60 characters."""
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        value = value[:_MAX_TEXT] + "…"
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 2 * _LONGEST else text[:_LONGEST] + "…"
+    return text if len(text) <= 2 * _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 
-def came(value: Any) -> str:
-    """What *value* is, in a few words."""
+def count_of(count: int, singular: str, plural: str) -> str:
+    """Return *count* with its noun."""
+    return f"{count} {singular if count == 1 else plural}"
+
+
+def join_words(words: Sequence[str], conjunction: str) -> str:
+    """Return *words* as `a, b or c`; of more than 30, the first 30 and the count of the rest."""
+    if len(words) > _MAX_LISTED + 1:
+        words = [*words[:_MAX_LISTED], f"{len(words) - _MAX_LISTED} more"]
+    return f" {conjunction} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def describe_value(value: Any) -> str:
+    """Return the type and a short form of a JSON *value*."""
     match value:
         case None:
             return "null"
         case bool():
-            return f"the boolean {shown(value)}"
+            return f"the boolean {to_json(value)}"
         case int() | float():
-            return f"the number {shown(value)}"
+            return f"the number {to_json(value)}"
         case str():
-            return f"the string {shown(value)}"
+            return f"the string {to_json(value)}"
         case dict():
-            return f"an object with {counted(len(value), 'property', 'properties')}"
+            return f"an object with {count_of(len(value), 'property', 'properties')}"
         case _:
-            return f"an array of {counted(len(value), 'item', 'items')}"
+            return f"an array of {count_of(len(value), 'item', 'items')}"
 
 
-def listed(words: Sequence[str], last: str) -> str:
-    """*words* as a phrase, `a, b or c` with *last* as `or`; past 30 of them, the first 30."""
-    if len(words) > _MOST_LISTED + 1:
-        words = [*words[:_MOST_LISTED], f"{len(words) - _MOST_LISTED} more"]
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """*count* with its noun."""
-    return f"{count} {one if count == 1 else many}"
-
-
-def described(schema: Any) -> str:
-    """What a schema accepts, in a few words where it is simple enough for that."""
+def describe_schema(schema: Any) -> str:
+    """Return the values that *schema* accepts, as a noun if it is simple, else as its JSON."""
     match schema:
         case {"const": value}:
-            return shown(value)
+            return to_json(value)
         case {"enum": [_, *_] as values}:
-            return f"one of {', '.join(map(shown, values[:30]))}"
-        case {"type": str(name), **others} if name in TYPES and not _asserts(others):
-            return TYPES[name]
-        case {"required": [_, *_] as names, **others} if not _asserts(others):
-            return "an object with " + " and ".join(map(shown, names))
-        case {"format": str(name), **others} if not _asserts(others):
-            return FORMATS.get(name, f"text in the format {shown(name)}")
+            return f"one of {', '.join(map(to_json, values[:_MAX_LISTED]))}"
+        case {"type": str(name), **others} if name in _TYPES and _is_only_annotated(others):
+            return _TYPES[name]
+        case {"required": [_, *_] as names, **others} if _is_only_annotated(others):
+            return "an object with " + " and ".join(map(to_json, names))
+        case {"format": str(name), **others} if _is_only_annotated(others):
+            return _FORMATS.get(name, f"text in the format {to_json(name)}")
         case _:
-            return f"what fits {shown(schema)}"
+            return f"what fits {to_json(schema)}"
 
 
-def _asserts(keywords: Mapping[Any, Any]) -> bool:
-    return not keywords.keys() <= {"title", "description", "type", "examples", "default"}
+def _is_only_annotated(keywords: Mapping[Any, Any]) -> bool:
+    return keywords.keys() <= _ANNOTATIONS
 
 
-def _type(names: str | Sequence[str], value: Any) -> str:
-    return Mismatch(listed(_types(names), "or"), came(value))
+def mismatch(keyword: str, given: Any, value: Any) -> str:
+    """Return the words for a *value* that violates *keyword*, whose value in the schema is *given*.
+
+    They are a `Mismatch` where the keyword has an expected and an actual value.
+    """
+    if words := _WORDS.get(keyword):
+        return words(given, value)
+    return f"{describe_value(value)} does not satisfy {to_json(keyword)}"
 
 
-def _types(names: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(TYPES[name] for name in sorted([names] if isinstance(names, str) else names))
+def accepted_values(keyword: str, given: Any) -> tuple[str, ...]:
+    """Return the types or constants that *keyword* accepts, if it is about these."""
+    match keyword:
+        case "type":
+            return _type_names(given)
+        case "enum" if len(given) <= _MAX_MERGED:
+            return tuple(map(to_json, given))
+        case "const":
+            return (to_json(given),)
+        case _:
+            return ()
+
+
+def _type_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(_TYPES[name] for name in sorted([names] if isinstance(names, str) else names))
 
 
 def _enum(options: Sequence[Any], value: Any) -> str:
-    words = [shown(option) for option in options[:_MOST_LISTED]]
-    if len(options) > _MOST_LISTED:
-        words.append(f"{len(options) - _MOST_LISTED} more")
-    return Mismatch(listed(words, "or"), came(value), separator=";")
+    words = [to_json(option) for option in options[:_MAX_LISTED]]
+    if len(options) > _MAX_LISTED:
+        words.append(f"{len(options) - _MAX_LISTED} more")
+    return Mismatch(join_words(words, "or"), describe_value(value), separator=";")
 
 
 def _format(name: str, value: Any) -> str:
-    wanted = FORMATS.get(name, f"text in the format {shown(name)}")
-    return Mismatch(wanted, came(value), separator=";")
+    noun = _FORMATS.get(name, f"text in the format {to_json(name)}")
+    return Mismatch(noun, describe_value(value), separator=";")
 
 
-def _said(words: str) -> Words:
-    return lambda given, value: Mismatch(words.format(given), came(value))
+Words = Callable[[Any, Any], str]
+
+
+def _text(template: str) -> Words:
+    return lambda given, value: Mismatch(template.format(given), describe_value(value))
 
 
 def _number(words: str) -> Words:
-    return lambda limit, value: Mismatch(f"{words} {shown(limit)}", came(value))
+    return lambda limit, value: Mismatch(f"{words} {to_json(limit)}", describe_value(value))
 
 
-def _size(words: str, one: str, many: str) -> Words:
+def _size(words: str, singular: str, plural: str) -> Words:
     return lambda limit, value: Mismatch(
-        f"{words} {counted(int(limit), one, many)}", f"{len(value)}"
+        f"{words} {count_of(int(limit), singular, plural)}", f"{len(value)}"
     )
 
 
 _WORDS: Final[dict[str, Words]] = {
-    "type": _type,
+    "type": lambda given, value: Mismatch(
+        join_words(_type_names(given), "or"), describe_value(value)
+    ),
     "enum": _enum,
     "format": _format,
-    "const": lambda given, value: Mismatch(shown(given), came(value)),
-    "required": lambda name, value: f"missing required property {shown(name)}",
-    "pattern": _said("text that matches the pattern {}"),
+    "const": lambda given, value: Mismatch(to_json(given), describe_value(value)),
+    "required": lambda name, value: f"missing required property {to_json(name)}",
+    "pattern": _text("text that matches the pattern {}"),
     "minimum": _number("a number of at least"),
     "maximum": _number("a number of at most"),
     "exclusiveMinimum": _number("a number greater than"),
@@ -178,26 +217,85 @@ _WORDS: Final[dict[str, Words]] = {
     "maxItems": _size("at most", "item", "items"),
     "minProperties": _size("at least", "property", "properties"),
     "maxProperties": _size("at most", "property", "properties"),
-    "contentEncoding": _said("text encoded as {}"),
-    "contentMediaType": _said("text that holds {}"),
+    "contentEncoding": _text("text encoded as {}"),
+    "contentMediaType": _text("text that holds {}"),
 }
 
 
-def expected(keyword: str, given: Any, value: Any) -> str:
-    """What a *keyword* wanted, by what is *given* for it in a schema, and what came instead."""
-    if words := _WORDS.get(keyword):
-        return words(given, value)
-    return f"{came(value)} does not satisfy {shown(keyword)}"
+Path = tuple[str | int, ...]
 
 
-def wanted(keyword: str, given: Any) -> tuple[str, ...]:
-    """What *keyword* would have accepted, where that is a type or a choice of values."""
-    match keyword:
-        case "type":
-            return _types(given)
-        case "enum" if len(given) <= _MOST_WANTED:
-            return tuple(map(shown, given))
-        case "const":
-            return (shown(given),)
-        case _:
-            return ()
+class Finding(msgspec.Struct):
+    """One fault at *path*, which is relative to the value that was walked.
+
+    *accepts* are the types or constants that would fit, where the keyword is about these.
+    """
+
+    words: str
+    value: Any = None
+    accepts: tuple[str, ...] = ()
+    path: Path = ()
+    is_type: bool = False
+
+
+def nearest(branches: Sequence[list[Finding]]) -> list[Finding]:
+    """Return why a value does not fit the alternative that it is nearest to.
+
+    *branches* are the findings against each alternative. An alternative of another type, or with
+    another constant in a property (a discriminator), is not near.
+    """
+    none = f"fits none of {len(branches)} alternatives"
+    if not branches:
+        return [Finding(none)]
+    near = [*enumerate(branches, 1)]
+    for is_far in (_has_another_type, _has_another_tag):
+        near = [each for each in near if not is_far(each[1])] or near
+    if len(near) == 1:
+        return near[0][1]
+    if merged := _merge([branch for _, branch in near]):
+        return merged
+    number, branch = min(near, key=lambda each: len(each[1]))
+    faults = "; ".join(Fault(each.path, each.words) for each in branch[:3])
+    return [Finding(f"{none}; nearest is number {number}: {faults}")]
+
+
+def _has_another_type(branch: list[Finding]) -> bool:
+    return any(each.is_type and not each.path for each in branch)
+
+
+def _has_another_tag(branch: list[Finding]) -> bool:
+    return any(each.accepts and not each.is_type and len(each.path) == 1 for each in branch)
+
+
+def _merge(branches: list[list[Finding]]) -> list[Finding]:
+    """Return one finding for each place where every branch accepts other types or constants."""
+    places = [{each.path: each for each in branch if each.accepts} for branch in branches]
+    merged = []
+    for path, first in places[0].items():
+        if all(path in place for place in places):
+            accepts = tuple(dict.fromkeys(each for place in places for each in place[path].accepts))
+            words = Mismatch(join_words(accepts, "or"), describe_value(first.value), separator=";")
+            merged.append(Finding(words, first.value, accepts, path))
+    return merged
+
+
+def allowed_names(schema: dict[str, Any], name: str) -> str:
+    """Return the words for the property names that *schema* allows in place of *name*."""
+    names = [*schema.get("properties", ())]
+    patterns = [f"names that match {each}" for each in schema.get("patternProperties", ())]
+    if not names and not patterns:
+        return "none is allowed"
+    allowed = ", ".join(printable(each, _MAX_NAME) for each in (names[:30] + patterns[:30]))
+    near = _most_similar(name, names)
+    return (
+        f"did you mean {to_json(near)}? allowed are {allowed}" if near else f"allowed are {allowed}"
+    )
+
+
+def _most_similar(name: str, names: Iterable[str]) -> str | None:
+    if len(name) > _MAX_NAME:  # the comparison is quadratic
+        return None
+    from difflib import get_close_matches  # rarely needed, and slow to import
+
+    short = [each for each in islice(names, 200) if len(each) <= _MAX_NAME]
+    return next(iter(get_close_matches(name, short, 1)), None)

@@ -5,7 +5,6 @@ the random schemas keep away from them.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genmcp.errors import ConfigurationError
+from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.schema import Schema
 
 KNOWN: list[tuple[str, dict[str, Any], Any, bool]] = [
@@ -38,12 +38,8 @@ KNOWN: list[tuple[str, dict[str, Any], Any, bool]] = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _unhurried() -> Iterator[None]:
-    """Explanations may take as long as they want, so that a slow machine changes none of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genmcp.schema.explanation._LONGEST", math.inf)
-        yield
+# Explanations take as long as they need, so that a slow machine changes none of them.
+UNHURRIED = SchemaLimits(explanation_time=math.inf)
 
 
 def agrees(document: dict[str, Any], value: Any, verdict: bool) -> bool:
@@ -144,7 +140,7 @@ DOCUMENTS = st.tuples(
 def test_verdicts_agree_and_every_refusal_has_words(document: dict[str, Any], value: Any) -> None:
     """Both checkers say the same of random schemas and values; a fault always has a sentence."""
     try:
-        schema = Schema(document)
+        schema = Schema(document, limits=UNHURRIED)
     except ConfigurationError:
         pytest.fail(f"{document} was refused")
     faults = schema.check(value)
