@@ -1,4 +1,4 @@
-"""A server over standard streams that says more than it should."""
+"""A server over standard streams that writes to them directly."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ async def count(to: int, channel: Channel) -> int:
 
 @tool
 async def hold() -> str:
-    """Waits for ever."""
+    """Waits until it is cancelled."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:

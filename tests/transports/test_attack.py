@@ -14,9 +14,9 @@ from benchmarks.processes import served
     reason="needs a second loopback address, /proc and taskset",
 )
 async def test_attack_of_one_client_leaves_the_others_served() -> None:
-    """Whatever it opens over 64 connections: they are refused nothing, and memory is bounded.
+    """Whatever one client opens over 64 connections, others are served, and memory is bounded.
 
-    `python -m benchmarks.attack` is the same for as long as one likes, with figures.
+    `python -m benchmarks.attack` does the same for any length of time, with figures.
     """
     with served("benchmarks.attacked:app") as server:
         faults, figures = await attacked(server, 3.0)

@@ -13,7 +13,7 @@ BATCHES = "2025-03-26"
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again."""
+    """Returns its argument."""
     return text
 
 
@@ -125,7 +125,7 @@ async def test_batch_with_progress_is_a_stream() -> None:
 
 
 async def test_batch_with_a_call_that_is_cancelled_answers_the_others() -> None:
-    """Nothing is said of the cancelled one."""
+    """A cancelled request has no response."""
     waits = asyncio.Semaphore(0)
 
     class Held(Tool):
@@ -243,7 +243,7 @@ async def test_batch_answer_has_a_bound() -> None:
 
 
 async def test_batch_of_one_client_leaves_places_for_others() -> None:
-    """A batch whose client left goes on before 2026-07-28, within the share of its address."""
+    """Before 2026-07-28 a batch continues after a disconnect, within the share of its address."""
 
     @tool
     async def hold() -> None:

@@ -1,4 +1,4 @@
-"""What is bounded while it is open: calls, streams, and what waits for a client that is slow."""
+"""Bounds on open work: calls, streams, and buffers of slow clients."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from tests.support.asgi import MODERN, PATIENCE, Client, until
 
 
 def served(*tools: Any, principal: Any = None, **limits: Any) -> Endpoint:
-    """Return an endpoint whose callers are whom their `x-user` header says."""
+    """Return an endpoint that takes the principal from the `x-user` header."""
 
     def of_header(scope: Any) -> str | None:
         names = dict(scope["headers"])
@@ -26,7 +26,7 @@ def served(*tools: Any, principal: Any = None, **limits: Any) -> Endpoint:
 
 @tool
 async def hold() -> None:
-    """Waits for ever."""
+    """Waits until it is cancelled."""
     await asyncio.Event().wait()
 
 
@@ -37,7 +37,7 @@ async def answer() -> str:
 
 
 async def test_bounds_calls_that_wait_are_counted() -> None:
-    """One too many is refused with 503 and told when to come again; then there is a place."""
+    """One too many is rejected with 503 and a retry delay; a free slot is used again."""
     client = Client(served(hold, answer, max_waiting_calls=2, anonymous_share=1))
     async with client.open(client.call("hold")), client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.waiting_calls) == 2)
@@ -68,7 +68,7 @@ async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None
 
 
 async def test_bounds_streams_are_counted() -> None:
-    """A stream too many is refused; a call is no stream."""
+    """A stream too many is rejected; a call is not a stream."""
     client = await Client.begin(served(answer, max_streams=1), "2025-11-25")
     async with client.listen() as listener:
         await listener.begun()
@@ -145,7 +145,7 @@ async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
 async def test_bounds_client_that_reads_nothing_is_given_up(
     version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its modern call is over; an earlier one goes on, and its answer waits."""
+    """A modern call ends; an earlier one continues, and its response is stored."""
     ended = asyncio.Event()
 
     @tool
@@ -189,7 +189,7 @@ async def test_bounds_hold_for_calls_that_come_at_once() -> None:
 
 
 async def test_bounds_lists_are_served_when_all_places_are_taken() -> None:
-    """What waits for nothing takes no place."""
+    """A call that does not wait takes no slot."""
     client = Client(served(hold, max_waiting_calls=1))
     async with client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.waiting_calls) == 1)
@@ -213,7 +213,7 @@ async def test_bounds_stalled_listener_does_not_hold_up_the_end() -> None:
 
 
 async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
-    """A `def` hook whose client is gone does not keep its thread."""
+    """A `def` hook whose client has disconnected releases its slot, not its thread."""
     asked: list[int] = []
     ended = threading.Event()
 
@@ -244,7 +244,7 @@ async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
 
 
 async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
-    """The host sees it, as it would for its own code, and the client is told."""
+    """The host gets the exception, as from its own code, and the client a response."""
 
     @tool
     async def give_up() -> None:
@@ -276,7 +276,7 @@ async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
 
 
 async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
-    """One too many is refused; those that are there go on."""
+    """One too many is rejected; the existing ones continue."""
     begun, go = threading.Semaphore(0), threading.Event()
 
     @tool
@@ -320,7 +320,7 @@ async def test_bounds_result_that_is_too_large_is_an_error_the_model_reads(versi
 
 @pytest.mark.parametrize("name", ["accept", "content-type", "host", "origin"])
 async def test_bounds_header_that_is_too_large_is_refused(name: str) -> None:
-    """431, with the limit and its name; what nobody reads may be as large as the server takes."""
+    """431, with the limit and its name; headers that are not read may have any size."""
     client = Client(served(answer, max_header_bytes=1000))
 
     refused = await client.send(client.call("answer"), headers={name: "y" * 1001})
@@ -372,7 +372,7 @@ async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() 
 
 
 async def test_bounds_log_messages_are_spaced_out_and_all_arrive() -> None:
-    """A hook that says more than its rate waits; nothing is lost."""
+    """A hook that exceeds its rate waits; no message is lost."""
 
     @tool
     async def talk(channel: Channel) -> None:
@@ -477,7 +477,7 @@ async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
 
 
 async def test_bounds_client_key_replaces_the_peer_address() -> None:
-    """Behind a proxy, a trusted header tells clients apart; without one the peer counts."""
+    """Behind a proxy, a trusted header distinguishes clients; without one the peer counts."""
 
     def of_proxy(scope: Any) -> str | None:
         found = dict(scope["headers"]).get(b"x-real-ip")

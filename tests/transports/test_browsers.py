@@ -1,4 +1,4 @@
-"""CORS: what a web page needs, and what it may not have."""
+"""CORS: the requests that a web page needs, and those it must not make."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ def endpoint() -> Any:
 
 
 async def test_preflight_allows_every_header_of_every_revision() -> None:
-    """204, with methods, headers (mirrored arguments among them) and what may be read."""
+    """204, with the methods, the headers (`Mcp-Param-*` among them) and the readable headers."""
     client = Client(endpoint())
 
     answer = await client.send(
@@ -71,7 +71,7 @@ async def test_preflight_is_not_asked_who_it_is() -> None:
 
 
 async def test_options_without_a_page_names_the_methods() -> None:
-    """Who is no web page is told what there is."""
+    """A client without an origin gets the allowed methods."""
     answer = await Client(endpoint()).send(method="OPTIONS")
 
     assert (204, "GET, POST, DELETE, OPTIONS") == (answer.status, answer.headers["allow"])
@@ -94,7 +94,7 @@ async def test_answers_can_be_read_by_the_page(token: int | None) -> None:
 
 @pytest.mark.parametrize("how", ["unknown", "body", "head", "method", "session", "crash"])
 async def test_errors_can_be_read_by_the_page(how: str) -> None:
-    """A page must be able to tell a 404 of its session from a network that failed."""
+    """A page must be able to tell a 404 of its session from a network failure."""
     client = Client(endpoint())
     if how == "session":
         client = await Client.begin(client.app, "2025-11-25")
@@ -146,7 +146,7 @@ async def test_pages_that_are_not_allowed_get_nothing(method: str) -> None:
 
 
 async def test_browser_that_opens_the_url_is_told_what_it_is() -> None:
-    """405, as for any GET without a session; but whoever reads it speaks no MCP."""
+    """405, as for any GET without a session; the text is for a reader without MCP."""
     accept = "text/html,application/xhtml+xml,*/*;q=0.8"
     answer = await Client(endpoint()).send(method="GET", headers={"accept": accept})
 

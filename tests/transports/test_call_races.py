@@ -55,9 +55,9 @@ async def work(run: Run) -> str:
 
 
 class Staged(Tool):
-    """A tool that waits for `go`, then gives what the test wants.
+    """A tool that waits for `go`, then returns the value that the test sets.
 
-    gives: returns that; None: the number of the call. sink: that of the last call, from its start.
+    gives: that value; None: the number of the call. sink: that of the last call, from its start.
     """
 
     name = "counts"
@@ -140,7 +140,7 @@ def serving(
 
 
 def reads_held(app: Endpoint) -> tuple[asyncio.Event, asyncio.Event]:
-    """Hold back the next read of a task; return the events that it has begun, and may go on."""
+    """Hold back the next read of a task; return the events "begun" and "released"."""
     service, asked, gate = app.mux.tasks.service, asyncio.Event(), asyncio.Event()
     get = service.get
 
@@ -174,13 +174,13 @@ def outcome_of(client: Client, id: str) -> Any:
 
 
 async def test_copy_of_a_keyed_task_is_held_over() -> None:
-    """It has no task of its own: only the call that it follows has, and that goes on."""
+    """A copy has no task of its own: the call that it follows has one, and continues."""
     app = serving(at_once(max_hold=0.01))
     owner, copy = await begin(app, capabilities=TASKS), await begin(app)
     task = (await owner.send(keyed(owner))).json["result"]
 
     async with copy.open(keyed(copy)) as connection:
-        await connection.over()  # raises what the app raises
+        await connection.over()  # raises the exception of the app
     assert f"It goes on, as call {task['taskId']}" in said(connection)
     Stage.go.set()
     assert "worked well" == text_of(await over(owner, task["taskId"]))
@@ -299,7 +299,7 @@ async def test_keyed_job_after_a_doubtful_promotion() -> None:
 
 
 async def test_legacy_copy_of_a_modern_question_is_an_error() -> None:
-    """An InputRequiredResult is no result of 2025-11-25, whose client cannot answer it."""
+    """2025-11-25 has no InputRequiredResult: its client could not answer it."""
     app = serving(tool := Staged(lambda: Continue("named", elicit("Who?", NAME))))
     tool.go.set()
     client = await begin(app, capabilities=ASKS)
@@ -313,7 +313,7 @@ async def test_legacy_copy_of_a_modern_question_is_an_error() -> None:
 
 
 async def test_host_cancels_after_a_doubtful_promotion() -> None:
-    """The record may have been written: it is deleted, since nobody has its id."""
+    """The record may have been written: it is deleted, since no client has its id."""
     store, tool = Doubtful(1), Staged(promote_after=0.01)
     client = await begin(serving(tool, store=store), capabilities=TASKS)
     async with client.open(client.call("counts")) as connection:
@@ -327,7 +327,7 @@ async def test_host_cancels_after_a_doubtful_promotion() -> None:
 
 
 async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
-    """That of the job. The first one would be `working` for ever."""
+    """The id of the job's task. The first one would stay `working`."""
     store, tool = Doubtful(1), Staged(works, max_hold=0.01)
     client = await begin(serving(tool, store=store))
     async with client.open(client.call("counts")) as connection:
@@ -350,7 +350,7 @@ async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
 
 
 class Slow(asyncio.Event):
-    """The `reading` of a connection; asked: set once something is sent to its client."""
+    """The `reading` of a connection; asked: set once a message is sent to its client."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -398,7 +398,7 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
 
 
 async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
-    """2024-11-05: its client gets the result by the id, whatever `on_disconnect` is."""
+    """2024-11-05: its client fetches the result by the id, whatever `on_disconnect` is."""
     ended = asyncio.Event()
 
     def gives() -> str:
@@ -416,7 +416,7 @@ async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
 
 
 async def test_batch_on_a_pipe_is_held_over() -> None:
-    """2025-03-26: the responses are sent once each member has one, and the hook goes on."""
+    """2025-03-26: the responses are sent once each member has one, and the hook continues."""
     tool = Staged(max_hold=0.01)
     async with piped(tool) as wires:
         await wires.initialize("2025-03-26")

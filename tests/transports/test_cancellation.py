@@ -1,4 +1,4 @@
-"""What ends a call before its hook does, and what becomes of the hook then."""
+"""Events that end a call before its hook, and the effect on the hook."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from tests.support.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, unti
 
 
 class Held(Tool):
-    """Waits until it is told to go on, and remembers how it ended."""
+    """Waits until it is released, and records its end."""
 
     name = "held"
 
@@ -65,7 +65,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
 
     assert ["cancelled", True, SendStatus.CLOSED] == held.saw
     assert held.channel.closed
-    held.channel.sink.open()  # what a thread said just before is not taken behind the end
+    held.channel.sink.open()  # messages of a thread just before its end are sent before the end
     assert not await held.channel.log("error", "x")  # row 21: a value, no exception
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()
@@ -74,7 +74,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
 
 
 async def test_cancel_modern_disconnect_of_a_stream() -> None:
-    """Once something was said as well: nothing is sent any more."""
+    """After messages were sent, too: nothing more is written."""
     held = Held()
     client = Client(serving(held))
     async with client.open(client.call("held", progressToken=1)) as connection:
@@ -89,7 +89,7 @@ async def test_cancel_modern_disconnect_of_a_stream() -> None:
 
 
 async def test_cancel_modern_disconnect_told_by_send() -> None:
-    """A server that raises OSError from `send` tells of a disconnect by it."""
+    """A server that raises OSError from `send` reports a disconnect that way."""
     held = Held()
     client = Client(serving(held, heartbeat=60))
     async with client.open(client.call("held", progressToken=1)) as connection:
@@ -248,7 +248,7 @@ async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:
 
 
 async def test_cancel_notification_takes_back_what_the_call_has_asked() -> None:
-    """Nobody should go on looking at a question whose call is over."""
+    """A question of a cancelled call is withdrawn."""
 
     class Asks(Tool):
         name = "ask"
@@ -309,9 +309,9 @@ async def test_cancel_notification_is_not_answered_whatever_the_hook_does() -> N
 async def test_cancel_notification_that_names_nothing_is_ignored(
     params: dict[str, Any], status: int
 ) -> None:
-    """2025-11-25, cancellation, "Error Handling": the call goes on.
+    """2025-11-25, cancellation, "Error Handling": the call continues.
 
-    What is malformed has the error status of the transport ("Sending Messages", point 4).
+    A malformed notification has the error status of the transport ("Sending Messages", point 4).
     """
     held = Held()
     client = await Client.begin(serving(held), "2025-11-25")
@@ -376,7 +376,7 @@ async def test_cancel_means_all_calls_of_one_id() -> None:
 async def test_cancel_that_nobody_asked_for_is_a_failure(
     version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A hook that awaits what was cancelled elsewhere fails, with a reference."""
+    """A hook that awaits a task cancelled elsewhere fails, with a reference."""
 
     @tool
     async def unlucky() -> str:
@@ -443,7 +443,7 @@ async def test_threads_that_are_all_taken_let_further_calls_wait() -> None:
 async def test_host_that_gives_the_body_again_does_not_spin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A middleware that replays the body whenever it is asked holds nothing up."""
+    """A middleware that replays the body at each `receive` delays nothing."""
     held = Held()
     endpoint = serving(held)
     asked = 0
@@ -470,7 +470,7 @@ async def test_host_that_gives_the_body_again_does_not_spin(
 
 
 async def test_host_whose_receive_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A defect of the host is logged and raised to it; the hook does not go on without it."""
+    """A defect of the host is logged and raised to it; the hook is cancelled."""
     held = Held()
     endpoint = serving(held)
 
@@ -493,7 +493,7 @@ async def test_host_whose_receive_fails_is_told(caplog: pytest.LogCaptureFixture
 
 
 async def test_host_whose_send_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Behind the head nothing can be said any more: the host gets its own exception."""
+    """After the head no error can be sent: the host gets its own exception."""
     held = Held()
     client = Client(serving(held))
     connection = client.open(client.call("held", progressToken=1))

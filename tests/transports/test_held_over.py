@@ -30,7 +30,7 @@ NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
 class Holds(Tool):
-    """Runs until it is told to end; its client waits for a moment."""
+    """Runs until the test ends it; its client waits for a moment."""
 
     name = "holds"
     max_hold = 0.02
@@ -87,7 +87,7 @@ def serving(tool: Holds, *more: Any, result_tool: bool = True) -> Endpoint:
 
 
 async def said(client: Client, name: str, **arguments: Any) -> tuple[bool, str]:
-    """Call a tool; return whether it says that it failed, and its text."""
+    """Call a tool; return whether it failed, and its text."""
     return read(await client.send(client.call(name, arguments)))
 
 
@@ -152,7 +152,7 @@ async def test_call_that_still_runs_tells_how_far_it_is() -> None:
 
 
 async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be said of a call then; its own answer comes when it is there."""
+    """A response on its way cannot be replaced; the call's own result is sent."""
     app = serving(tool := HoldsForJob())
     asked: list[str] = []
 
@@ -172,7 +172,7 @@ async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.Mon
 
 
 async def test_client_is_told_of_no_tool_that_is_not_there() -> None:
-    """The text says that the call goes on, and under which id."""
+    """The text states that the call continues, and its id."""
     app = serving(tool := Holds(), result_tool=False)
     client = Client(app)
     async with client.open(client.call("holds")) as call:
@@ -199,7 +199,7 @@ async def test_client_with_tasks_is_not_held_over() -> None:
 
 
 async def test_result_is_given_to_whose_call_it_was() -> None:
-    """To everybody else there is no such call, as if the id were made up."""
+    """For every other client the call does not exist, as if the id were made up."""
     app = serving(tool := Holds())
     ann, bob = Client(app, who="ann"), Client(app, who="bob")
     async with ann.open(ann.call("holds")) as call:
@@ -215,7 +215,7 @@ async def test_result_is_given_to_whose_call_it_was() -> None:
 
 
 async def test_call_that_came_to_nothing_says_why() -> None:
-    """An error and a cancellation are told in words that a model can read."""
+    """An error and a cancellation are worded for a model."""
     app = serving(tool := Holds())
     tool.error = McpError("no more wood")
     client = Client(app)
@@ -238,7 +238,7 @@ async def test_call_that_came_to_nothing_says_why() -> None:
 
 
 async def test_call_that_asks_when_nobody_waits_says_so() -> None:
-    """A question whose client has gone is one more reason that there is no result."""
+    """A question whose client has disconnected is another reason for a missing result."""
 
     class Asks(HoldsForJob):
         async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
@@ -282,7 +282,7 @@ async def test_call_that_asks_once_it_was_held_over_is_told_that_nobody_answers(
 
 
 async def test_result_tool_may_be_asked_from_within_a_task() -> None:
-    """Wherever the words of a hook go, it can ask for what another call came to."""
+    """A hook of any transport can fetch the result of another call."""
 
     @tool
     async def asks(id: str, channel: Channel) -> Any:
@@ -301,7 +301,7 @@ async def test_result_tool_may_be_asked_from_within_a_task() -> None:
 
 @pytest.mark.parametrize("kind", [Holds, HoldsForJob])
 async def test_call_of_a_batch_is_held_over_once(kind: type[Holds]) -> None:
-    """It is answered with what was said then; when it ends, the others are still waited for."""
+    """It gets the present progress; when it ends, the others are still followed."""
     go = asyncio.Event()
 
     @tool
@@ -351,7 +351,7 @@ def listed(suite: Suite) -> list[str]:
 
 
 class Continues(Tool):
-    """Goes on in steps, and says nothing of how long it is held."""
+    """Continues in steps, without a `max_hold` of its own."""
 
     name = "continues"
 
@@ -368,7 +368,7 @@ class Never(Continues):
 
 @tool
 async def plain() -> str:
-    """Is no tool that waits."""
+    """A tool that cannot wait."""
     return "plain"
 
 
@@ -386,7 +386,7 @@ async def plain() -> str:
 def test_result_tool_is_listed_where_a_call_can_be_held_over(
     tools: Any, offered: bool | None, names: list[str], hold: float | None
 ) -> None:
-    """And where it is, tools that go on in steps are held for 50 seconds, unless they say else."""
+    """Where it is offered, tools that continue in steps are held for 50 seconds by default."""
     suite = Suite(name="test", version="1", tools=tools, result_tool=offered)
 
     assert names == listed(suite)
@@ -422,7 +422,7 @@ async def test_client_gets_the_result_later_by_default(
 
 
 async def test_result_of_a_task_is_kept_for_a_day() -> None:
-    """What ends at night is there in the morning."""
+    """A result is kept for the `result_ttl`."""
     app = Endpoint(Mux(Suite(name="test", version="1", tools=[Continues])))
     global holding
     holding = Holds()
@@ -435,7 +435,7 @@ async def test_result_of_a_task_is_kept_for_a_day() -> None:
 
 
 async def test_call_is_not_held_over_while_its_client_is_asked() -> None:
-    """A user may take longer for a form than `max_hold`: the answer goes on with the call."""
+    """A form may take longer than `max_hold`: the answer continues the call."""
 
     class Asks(Continues):
         name = "asks"

@@ -41,7 +41,7 @@ async def test_hook_may_handle_the_failure_of_a_task_group(version: str) -> None
 
 @pytest.mark.parametrize("waits_first", [False, True])
 async def test_hook_may_use_timeouts_before_and_behind_its_first_wait(waits_first: bool) -> None:
-    """`asyncio.timeout` and anyio's scopes end what they hold, and nothing else."""
+    """`asyncio.timeout` and anyio's scopes cancel their block only."""
 
     @tool
     async def patient() -> list[str]:
@@ -67,7 +67,7 @@ async def test_hook_may_use_timeouts_before_and_behind_its_first_wait(waits_firs
 
 @pytest.mark.parametrize("version", [*VERSIONS, "2025-03-26"])
 async def test_host_may_cancel_by_a_scope_of_anyio(version: str) -> None:
-    """The scope knows its own cancellation again, and the host goes on; nothing is left behind."""
+    """The scope recognizes its own cancellation, and the host continues; no state is left."""
     waits, went_on = asyncio.Event(), asyncio.Event()
     scope = anyio.CancelScope()
 
@@ -77,7 +77,7 @@ async def test_host_may_cancel_by_a_scope_of_anyio(version: str) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)  # lets go of something
+            await asyncio.sleep(0)  # releases a resource
 
     endpoint = serving(hold)
 
@@ -106,7 +106,7 @@ async def test_host_may_cancel_by_a_scope_of_anyio(version: str) -> None:
 
 
 async def test_batch_whose_host_cancels_again_and_again_leaves_nothing() -> None:
-    """What counts as open is let go of, and the endpoint can be closed."""
+    """An open call is released, and the endpoint can be closed."""
     waits = asyncio.Event()
 
     @tool
@@ -115,7 +115,7 @@ async def test_batch_whose_host_cancels_again_and_again_leaves_nothing() -> None
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.01)  # lets go of something
+            await asyncio.sleep(0.01)  # releases a resource
 
     endpoint = serving(hold)
     client = await Client.begin(endpoint, "2025-03-26")
@@ -279,7 +279,7 @@ async def test_context_of_the_host_reaches_the_hook() -> None:
 async def test_middleware_of_starlette_hears_of_no_defect_when_a_client_leaves(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """BaseHTTPMiddleware wants some response of every request, even for nobody."""
+    """BaseHTTPMiddleware requires a response to every request, even after a disconnect."""
     waits = asyncio.Event()
 
     @tool

@@ -1,4 +1,4 @@
-"""What comes from the host: assigns, who was authenticated, and its own defects."""
+"""Values from the host: assigns, the principal, and its defects."""
 
 import logging
 from typing import Any
@@ -24,7 +24,7 @@ from tests.support.asgi import Client, serving
 
 
 class Tell(Tool):
-    """Tells its assigns and its principal."""
+    """Returns its assigns and its principal."""
 
     name = "tell"
 
@@ -56,7 +56,7 @@ async def test_assigns_have_three_layers(version: str) -> None:
         await client.send(client.call("tell", {"mine": 1}))
 
     seen = {"fixed": "f", "user": "ada", "team": None}
-    assert [seen, seen] == tell.saw  # what one call sets, the next does not see
+    assert [seen, seen] == tell.saw  # the next call does not see the value
     assert {"user": "ada", "team": None, "secret": 1} == state
 
 
@@ -118,7 +118,7 @@ class Nameless:
 async def test_principal_without_an_identity_is_an_error_in_the_log(
     user: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """500 with a reference; the log names the option. Nobody is taken for somebody else."""
+    """500 with a reference; the log names the option. No client gets another's identity."""
     client = Client(serving(Tell), user=user)
 
     answer = await client.send(client.call("tell"))
@@ -133,7 +133,7 @@ async def test_principal_without_an_identity_is_an_error_in_the_log(
 async def test_principal_that_is_no_identity_is_an_error_in_the_log(
     found: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An empty text would be the same somebody for everybody."""
+    """An empty text would be one principal for all clients."""
     client = Client(serving(Tell, principal=lambda scope: found))
 
     answer = await client.send(client.call("tell"))
@@ -221,7 +221,7 @@ async def test_host_is_warned_of_an_endpoint_that_serves_strangers(
     warnings: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once, when somebody from elsewhere comes and nothing says who may."""
+    """Once, when a remote client connects and no authentication is configured."""
     suite = Suite(name="open", version="1")
     endpoint = Endpoint(suite, security=Security(allowed_hosts=allowed_hosts))
     client = Client(endpoint, client=peer)

@@ -1,4 +1,4 @@
-"""What one job costs: how often its record is read and written, and how many Python calls."""
+"""The cost of one job: reads and writes of its record, and Python calls."""
 
 import sys
 from pathlib import Path

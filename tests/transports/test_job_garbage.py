@@ -1,4 +1,4 @@
-"""What a call that waits for a job leaves to the garbage collector: nothing."""
+"""A call that waits for a job leaves nothing to the garbage collector."""
 
 import asyncio
 import gc
@@ -111,7 +111,7 @@ async def test_job_leaves_no_cyclic_garbage(
             calls = [ended(app, client, n, fails=fails) for n in numbers]
             texts = await asyncio.gather(*calls)
             assert ["no luck" if fails else f"{2 * n}" for n in numbers] == texts
-        await asyncio.sleep(0.02)  # whatever ends after the answer has no event
+        await asyncio.sleep(0.02)  # work after the response has no event to wait for
         return gc.collect()
 
     try:

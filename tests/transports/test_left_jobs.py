@@ -1,4 +1,4 @@
-"""What a process that died has left in a store, and the endpoints that go on with it."""
+"""Jobs in a store whose process has died, and the endpoints that continue them."""
 
 import asyncio
 from pathlib import Path
@@ -45,7 +45,7 @@ def studio(path: Path, queue: str = "default") -> Mux:
 
 @pytest.fixture
 async def left(tmp_path: Path) -> Path:
-    """A file with a job in it that nobody works on."""
+    """A file with a job in it that has no worker."""
     global done
     done = asyncio.Event()
     path = tmp_path / "studio.db"
@@ -65,7 +65,7 @@ async def left(tmp_path: Path) -> Path:
 
 
 async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
-    """Whatever it asks for, and whoever sends it."""
+    """Any request, of any client."""
     mux = studio(left)
     assert mux.tasks.worker.dormant
     client = Client(Endpoint(mux))
@@ -77,7 +77,7 @@ async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
 
 
 async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
-    """Nobody needs to call: a server that was started again does what it had begun."""
+    """No request is needed: a restarted server continues its jobs."""
     endpoint = Endpoint(mux := studio(left))
     told: list[str] = []
 
@@ -97,7 +97,7 @@ async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
 
 
 async def test_server_that_is_idle_starts_nothing_over_memory() -> None:
-    """A request leaves no asyncio.Task behind where there is nothing to go on with."""
+    """A request leaves no asyncio.Task behind where there is no job to continue."""
     endpoint = serving(Works)
     before = asyncio.all_tasks()
     client = Client(endpoint)
@@ -109,7 +109,7 @@ async def test_server_that_is_idle_starts_nothing_over_memory() -> None:
 async def test_store_that_cannot_be_reached_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request that finds it so is answered, the log tells, and the next one tries again."""
+    """The request that finds the store broken is answered; the next one retries."""
     mux = studio(tmp_path / "studio.db")
     client = Client(Endpoint(mux))
 

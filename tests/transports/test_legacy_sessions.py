@@ -15,7 +15,7 @@ from tests.support.asgi import LEGACIES, MODERN, Client, serving
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again."""
+    """Returns its argument."""
     return text
 
 
@@ -68,7 +68,7 @@ async def test_legacy_initialize_asking_for_a_modern_version_gets_the_newest_leg
 
 
 async def test_legacy_initialize_must_be_a_request_with_params() -> None:
-    """Without an id, or without what it must say, it is 400."""
+    """Without an id, or without a required member, it is 400."""
     client = Client(serving(echo), "2025-11-25")
     told = client.initialize()
 
@@ -80,7 +80,7 @@ async def test_legacy_initialize_must_be_a_request_with_params() -> None:
 
 
 async def test_legacy_initialize_with_endless_capabilities_is_refused() -> None:
-    """The session id repeats them in a header, so there is a bound, and the message tells it."""
+    """The session id repeats them in a header, so there is a bound, which the message names."""
     client = Client(serving(echo), "2025-11-25")
 
     answer = await client.send(
@@ -92,7 +92,7 @@ async def test_legacy_initialize_with_endless_capabilities_is_refused() -> None:
 
 
 async def test_legacy_calls_are_served_before_initialized_is_told(version: str) -> None:
-    """notifications/initialized is accepted, and nobody waits for it."""
+    """notifications/initialized is accepted; requests do not wait for it."""
     client = await Client.begin(serving(echo), version)
 
     early = await client.send(client.call("echo", {"text": "x"}))
@@ -121,7 +121,7 @@ async def test_legacy_ping_list_and_levels(version: str) -> None:
 
 
 async def test_legacy_session_sets_the_level_of_its_log_messages(version: str) -> None:
-    """ "info" until it is set; from then on what is less severe is not sent, in this session."""
+    """ "info" by default; from then on less severe messages are not sent, in this session."""
 
     @tool
     async def work(channel: Channel) -> str:
@@ -180,7 +180,7 @@ async def test_legacy_errors_of_accepted_requests_are_200(
 
 
 async def test_legacy_argument_faults_are_results(version: str) -> None:
-    """Hosts raise on an error response; a model corrects only what it gets to read."""
+    """Hosts raise on an error response; a model corrects only results that it reads."""
     client = await Client.begin(serving(echo), version)
 
     answer = await client.send(client.call("echo", {"text": 3}))
@@ -212,7 +212,7 @@ async def test_resource_errors_have_the_code_of_the_revision(revision: str) -> N
 
 @pytest.mark.parametrize("id", ["forged", "g1AAAAAAAAAA", "g1" + "A" * 200, "ü", ""])
 async def test_legacy_forged_sessions_are_404(version: str, id: str) -> None:
-    """What was never given out is not found; the request's id is in the answer."""
+    """An id that was never issued is not found; the response has the request's id."""
     client = await Client.begin(serving(echo), version)
     client.session = id
 
@@ -226,7 +226,7 @@ async def test_legacy_forged_sessions_are_404(version: str, id: str) -> None:
 
 
 async def test_legacy_session_without_an_id_is_400(version: str) -> None:
-    """2025-11-25, "Session Management", point 2; the message says what to do."""
+    """2025-11-25, "Session Management", point 2; the message states the remedy."""
     client = Client(serving(echo), version)
 
     posted = await client.send(client.request("ping", id=5))
@@ -270,7 +270,7 @@ async def test_legacy_unknown_version_header_is_400(version: str, method: str) -
 async def test_legacy_session_of_another_secret_is_404_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log names the remedy, once: anybody can send such ids."""
+    """The log names the remedy, once: any client can send such ids."""
     client = await Client.begin(serving(echo), "2025-11-25")
     client.app = serving(echo)
 
@@ -309,7 +309,7 @@ async def test_legacy_session_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_legacy_session_is_bound_to_its_principal() -> None:
-    """Nobody else can use it, nor anybody anonymous."""
+    """Other principals cannot use it, nor can anonymous clients."""
     endpoint = serving(echo, principal=lambda scope: scope["who"])
     client = await Client.begin(endpoint, "2025-11-25", who="ada")
 
@@ -338,7 +338,7 @@ async def test_legacy_ended_session_stays_dead(version: str) -> None:
 
 
 async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> None:
-    """Its calls are cancelled, its streams end; those of others go on."""
+    """Its calls are cancelled, its streams end; other sessions are not affected."""
     cancelled: list[str] = []
     waiting = asyncio.Semaphore(0)
     go = asyncio.Event()
@@ -400,7 +400,7 @@ async def test_legacy_calls_of_one_session_run_side_by_side(version: str) -> Non
 
 
 async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
-    """A response answers nothing, as nothing was asked."""
+    """A response has no effect without a question."""
     client = await Client.begin(serving(echo), version)
 
     responses: list[dict[str, Any]] = [{"result": {}}, {"error": {"code": 1, "message": "no"}}]
@@ -423,7 +423,7 @@ async def test_legacy_progress_from_a_client_is_ignored(version: str) -> None:
 
 
 async def test_legacy_client_is_known_from_its_handshake(version: str) -> None:
-    """What the client said in initialize is in `channel.client` of every call."""
+    """The `clientInfo` of initialize is in `channel.client` of every call."""
 
     class Who(Tool):
         name = "who"
@@ -446,7 +446,7 @@ async def test_legacy_client_is_known_from_its_handshake(version: str) -> None:
 
 
 async def test_legacy_failures_of_hooks_cost_one_call(version: str) -> None:
-    """Rows 1 and 3: an answer with status 200, and the session goes on."""
+    """A response with status 200, and the session continues."""
 
     @tool
     async def fail(how: str) -> Any:

@@ -14,7 +14,7 @@ SECRET = "a secret that is long enough"
 
 
 class Steps(Tool):
-    """Says a number whenever it is told to go on."""
+    """Logs a number whenever the test releases it."""
 
     name = "steps"
 
@@ -48,7 +48,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def said(connection: Connection) -> list[Any]:
-    """Return what was logged, and "done" for the result."""
+    """Return the logged data, and "done" for the result."""
     return [
         m["params"]["data"] if "method" in m else m["result"]["content"][0]["text"]
         for m in connection.messages
@@ -108,7 +108,7 @@ async def test_stream_released_is_polled() -> None:
 
 @pytest.mark.parametrize("version", LEGACIES[1:])
 async def test_stream_is_not_released_where_clients_do_not_poll(version: str) -> None:
-    """Before 2025-11-25 release does nothing: all is said on the one connection."""
+    """Before 2025-11-25 `release` has no effect: one connection has all messages."""
     steps = Steps()
     client = await Client.begin(serving(steps), version)
     async with client.open(client.call("steps")) as connection:
@@ -136,7 +136,7 @@ async def test_stream_released_before_anything_was_said_can_be_resumed() -> None
 
 
 async def test_stream_a_client_leaves_is_finished_and_fetched(version: str) -> None:
-    """A disconnect is no cancellation; the answer waits for Last-Event-ID."""
+    """A disconnect is not a cancellation; the response is stored for Last-Event-ID."""
     steps = Steps()
     client = await Client.begin(serving(steps), version)
     async with client.open(client.call("steps")) as connection:
@@ -169,7 +169,7 @@ async def test_stream_that_is_over_is_over_for_who_has_all_of_it() -> None:
 
 
 async def test_stream_is_fetched_from_another_process() -> None:
-    """Another endpoint over the same store and secret has it: what was said, and what comes."""
+    """Another endpoint over the same store and secret has past and later messages."""
     steps, store = Steps(), MemoryStore()
     suite = Suite(name="test", version="1", tools=[steps])
     one, two = [Endpoint(Mux(suite, secret=SECRET, store=store)) for _ in range(2)]
@@ -210,7 +210,7 @@ async def test_stream_of_a_tool_that_wants_it_is_cancelled_on_disconnect(version
 
 
 async def test_stream_that_is_resumed_takes_over_a_live_connection() -> None:
-    """No message goes out twice: the old connection ends, whoever resumed it or began it."""
+    """No message is sent twice: the old connection ends, whichever request opened it."""
     steps = Steps()
     client = await Client.begin(serving(steps), "2025-11-25")
     async with client.open(client.call("steps")) as first:
@@ -229,7 +229,7 @@ async def test_stream_that_is_resumed_takes_over_a_live_connection() -> None:
 
 
 async def test_stream_is_resumable_however_long_it_is_silent() -> None:
-    """A call that says nothing for longer than events are kept is still there to come back to."""
+    """A silent call that runs longer than events are kept can still be resumed."""
     now = 0.0
     steps = Steps()
     suite = Suite(name="test", version="1", tools=[steps])
@@ -249,7 +249,7 @@ async def test_stream_is_resumable_however_long_it_is_silent() -> None:
 
 
 async def test_stream_events_that_were_dropped_are_told_of() -> None:
-    """A comment says how many are gone, then come those that are kept."""
+    """A comment has the number of lost events; the stored ones follow."""
     steps = Steps()
     steps.say("a", "b", "c", "d", None)
     suite = Suite(name="test", version="1", tools=[steps])
@@ -290,7 +290,7 @@ async def test_stream_of_another_session_cannot_be_resumed() -> None:
 
 
 async def test_stream_that_cannot_be_kept_is_still_sent(caplog: pytest.LogCaptureFixture) -> None:
-    """A store that is full costs the resuming, not the call; the log says so."""
+    """A full store costs the resumability, not the call; this is logged."""
     steps = Steps()
     steps.say("a", None)
     suite = Suite(name="test", version="1", tools=[steps])
@@ -316,7 +316,7 @@ async def test_stream_of_a_client_that_takes_json_only_is_json(version: str) -> 
 
 
 async def test_stream_answer_first_is_one_json_body(version: str) -> None:
-    """A call that says nothing is answered with JSON on every revision."""
+    """A call without messages is answered with JSON on every revision."""
     steps = Steps()
     steps.say(None)
     client = await Client.begin(serving(steps), version)
@@ -335,7 +335,7 @@ def store_and_session(client: Client) -> tuple[Any, str]:
 
 
 async def tell(client: Client, data: str) -> None:
-    """Say something to the session, as the server will."""
+    """Send a message of the session, as the server would."""
     store, key = store_and_session(client)
     message = (
         b'{"jsonrpc":"2.0","method":"notifications/message","params":'
@@ -364,7 +364,7 @@ async def test_listener_that_does_not_take_streams_is_406(version: str) -> None:
 
 
 async def test_listener_hears_what_is_said_and_resumes(version: str) -> None:
-    """Each message has an id; what came while nobody listened is fetched with it."""
+    """Each message has an id; messages sent without a listener are fetched with it."""
     client = await Client.begin(serving(heartbeat=0.01), version)
     async with client.listen() as listener:
         await listener.event()
@@ -399,7 +399,7 @@ async def test_listener_is_taken_over_by_a_second_one() -> None:
 
 @pytest.mark.parametrize("after", ["listener/", "listener/x", "listener/0000"])
 async def test_listener_with_an_unknown_place_is_told_so(after: str) -> None:
-    """A comment says that something is missing; then come the messages there are."""
+    """A comment reports the gap; the stored messages follow."""
     client = await Client.begin(serving(), "2025-11-25")
     await tell(client, "a")
 
@@ -411,7 +411,7 @@ async def test_listener_with_an_unknown_place_is_told_so(after: str) -> None:
 
 
 async def test_listener_that_reads_too_slowly_is_told_so_and_ended() -> None:
-    """One whose place was dropped comes back for what is kept."""
+    """A stream whose cursor was dropped resumes with the stored events."""
     client = await Client.begin(serving(heartbeat=0.01), "2025-11-25")
     async with client.listen() as listener:
         await listener.event()

@@ -1,4 +1,4 @@
-"""What is malformed where a revision allows it, and where it does not."""
+"""Malformed messages, where a revision allows them and where not."""
 
 import gc
 from typing import Any
@@ -31,7 +31,7 @@ class Reports(Tool):
     ids=["number", "null", "token", "level"],
 )
 async def test_session_serves_a_request_with_unusable_meta(version: str, meta: Any) -> None:
-    """2025-11-25, basic, "_meta": no assumptions about values. The tool sees what is left."""
+    """2025-11-25, basic, "_meta": no assumptions about values. The tool gets the valid ones."""
     client = await Client.begin(serving(Reports), version)
     params = {"name": "reports", "arguments": {}, "_meta": meta}
 

@@ -16,7 +16,7 @@ JSON_ONLY = {"accept": "application/json"}
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again."""
+    """Returns its argument."""
     return text
 
 
@@ -53,7 +53,7 @@ def error_of(connection: Any) -> tuple[int, int, Any]:
 
 
 async def test_modern_result_first_is_one_json_body() -> None:
-    """A call that says nothing before its result is answered with JSON."""
+    """A call without messages before its result is answered with JSON."""
     client = Client(serving(echo))
 
     answer = await client.send(client.call("echo", {"text": "hello"}, id="a"))
@@ -90,7 +90,7 @@ async def test_modern_progress_without_a_token_is_not_sent() -> None:
 
 
 async def test_modern_client_that_takes_json_only_gets_json() -> None:
-    """What cannot be said to a client without event streams is left out, and the tool is told."""
+    """A message for a client without event streams is dropped, and the tool gets the status."""
 
     @tool
     async def tell(channel: Channel) -> str:
@@ -128,13 +128,13 @@ async def test_modern_stream_may_be_started_before_anything_is_said() -> None:
 
 
 async def test_modern_stream_may_be_started_from_a_thread() -> None:
-    """A `def` hook is in a thread; what it says there reaches the client."""
+    """A `def` hook runs in a thread; its messages reach the client."""
     opened = threading.Event()
 
     @tool
     def slow(channel: Channel) -> str:
         channel.start_stream()
-        assert opened.wait(PATIENCE)  # the loop is free, and hears of it at once
+        assert opened.wait(PATIENCE)  # the loop is free, and delivers it at once
         assert channel.in_loop(channel.progress(1))
         assert asyncio.run(channel.progress(2))
         return "done"
@@ -229,7 +229,7 @@ async def test_modern_log_messages_go_to_who_asks_for_them() -> None:
 
 
 async def test_modern_discover_tells_versions_and_capabilities() -> None:
-    """server/discover names every version spoken, newest first, and what is offered."""
+    """server/discover has every version, newest first, and the capabilities."""
     client = Client(serving(echo))
 
     answer = await client.send(client.request("server/discover"))
@@ -266,7 +266,7 @@ async def test_modern_tools_are_listed() -> None:
     ],
 )
 async def test_modern_unknown_methods_are_404(method: str) -> None:
-    """-32601 with 404: methods of other revisions, not offered, or never heard of."""
+    """-32601 with 404: methods of other revisions, not offered ones, and unknown ones."""
     client = Client(serving(echo))
     params = {"name": "x"} if method == "prompts/get" else None
 
@@ -305,7 +305,7 @@ async def test_modern_arguments_that_are_no_object_are_400() -> None:
 
 
 async def test_modern_invalid_arguments_are_a_result_the_model_reads() -> None:
-    """As SEP-1303 has it: an isError result that says what is wrong."""
+    """As SEP-1303 has it: a result with isError and the faults."""
     client = Client(serving(echo))
 
     answer = await client.send(client.call("echo", {"text": 1}))
@@ -384,7 +384,7 @@ async def test_modern_version_that_is_not_served_is_told_which_are() -> None:
 
 
 async def test_modern_capability_that_is_missing_is_400() -> None:
-    """-32021 with 400, and an object that says which."""
+    """-32021 with 400, and the missing capability."""
 
     @tool
     async def ask() -> str:
@@ -399,7 +399,7 @@ async def test_modern_capability_that_is_missing_is_400() -> None:
 
 
 async def test_modern_error_brings_its_own_headers() -> None:
-    """A limit that was reached says when to try again: in the header as well."""
+    """A limit's response has a retry delay: in the header as well."""
 
     @tool
     async def busy() -> str:
@@ -489,7 +489,7 @@ async def test_modern_revision_has_only_post(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "TRACE"])
 async def test_other_http_methods_are_405(method: str) -> None:
-    """What is none of the methods of any revision names those that are."""
+    """The error for an unknown method names the known ones."""
     client = Client(serving(echo))
 
     answer = await client.send(method=method)
@@ -518,7 +518,7 @@ async def test_other_http_methods_are_405(method: str) -> None:
 async def test_faulty_bodies_are_400_with_the_id_they_carry(
     body: bytes, code: int, id: Any
 ) -> None:
-    """What is no message is refused with the request's own id wherever it can be read."""
+    """A malformed message is rejected with the request's own id wherever it can be read."""
     client = Client(serving(echo))
 
     answer = await client.send(body=[body])
@@ -558,7 +558,7 @@ async def test_modern_session_id_is_ignored() -> None:
 
 
 async def test_modern_any_failure_of_a_hook_costs_one_call() -> None:
-    """Rows 1, 3 and 5: a reference in the answer, the rest in the log, and the server goes on."""
+    """A reference in the response, the rest in the log; the server continues."""
 
     class Odd(Tool):
         name = "odd"

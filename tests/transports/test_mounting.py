@@ -90,7 +90,7 @@ def test_route_within_mounts(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/ada/mcp", "/ada/mcp/"])
 def test_route_may_have_parameters(path: str) -> None:
-    """They are found in the scope's path_params, for `principal` to read, say."""
+    """They are in the scope's path_params, for `principal` to read, for example."""
     seen: list[Any] = []
 
     def who(scope: Any) -> str | None:
@@ -114,7 +114,7 @@ def test_route_at_the_root(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/x/{rest:path}"])
 def test_route_takes_any_pattern(path: str) -> None:
-    """Whatever Starlette compiles still matches what it matched."""
+    """Any path that Starlette compiles matches as before."""
     route = serving(greet).route(path)
 
     assert route.path_regex.match(path.replace("{rest:path}", "a/b"))
@@ -142,7 +142,7 @@ def test_bare_endpoint_is_an_app(run: Any) -> None:
 
 
 def test_lifespan_closes_the_mux_that_was_made_here_only() -> None:
-    """A mux that was given may have other endpoints, so whoever made it closes it."""
+    """A given mux may have other endpoints, so that its owner closes it."""
     closed: list[str] = []
 
     class Counted(Mux):
@@ -191,7 +191,7 @@ MIDDLEWARES = [
 
 @pytest.mark.parametrize("middleware", MIDDLEWARES)
 def test_middlewares_of_starlette_let_answers_and_streams_through(middleware: Any) -> None:
-    """JSON, streams and what a page may read come out as they went in."""
+    """JSON, streams and readable headers pass unchanged."""
     security = Security(allowed_origins=["https://app.example.com"])
     app = Starlette(routes=[serving(greet, security=security).route("/mcp")], middleware=middleware)
     client = Client(None)
@@ -237,7 +237,7 @@ async def test_disconnect_is_heard_of_through_middlewares(middleware: Any) -> No
 
 
 async def test_web_sockets_are_refused() -> None:
-    """What is no HTTP is closed, not crashed into."""
+    """A scope that is not HTTP is closed without an exception."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -1,6 +1,6 @@
-"""Calls that wait for less than a tick, or a little longer, and how little of them is left behind.
+"""Calls that wait for less than a tick, or a little longer, and the state they leave behind.
 
-test_cancellation.py and test_shutdown.py hold for these calls as well; here is what is theirs.
+test_cancellation.py and test_shutdown.py apply to these calls as well.
 """
 
 import asyncio
@@ -168,7 +168,7 @@ async def test_slot_is_given_back_once_per_call() -> None:
 
 
 async def test_host_that_cancels_a_pending_call_gets_its_cancellation() -> None:
-    """The client is told, and the host's asyncio.Task ends as it asked."""
+    """The client gets a response, and the host's asyncio.Task ends as cancelled."""
     wait = Wait()
     client = Client(serving(wait))
     async with client.open(client.call("wait")) as connection:
@@ -183,7 +183,7 @@ async def test_host_that_cancels_a_pending_call_gets_its_cancellation() -> None:
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 async def test_shutdown_reaches_calls_while_only_pending_ones_exist(version: str) -> None:
-    """The call is told that the server is shutting down once the grace is over."""
+    """Once the grace is over, the call fails because of the shutdown."""
     wait = Wait()
     app = serving(wait, grace=0)
     client = await Client.begin(app, version)
@@ -248,7 +248,7 @@ async def test_open_call_keeps_the_context_of_its_request() -> None:
 
 
 class CountingStore(MemoryStore):
-    """Counts what is read and written."""
+    """Counts reads and writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ async def test_legacy_call_with_one_json_body_leaves_the_store_alone(seconds: fl
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 async def test_open_call_adds_one_asyncio_task(version: str) -> None:
-    """The one that waits for the client to disconnect; without output there is no writer."""
+    """One task waits for the disconnect; without output there is no writer."""
     wait = Wait()
     app = serving(wait)
     client = await Client.begin(app, version)

@@ -27,7 +27,7 @@ CLIENT: dict[str, Any] = {"capabilities": TASKS}
 
 
 class Long(Tool):
-    """Runs until it is told to end, and remembers what became of it."""
+    """Runs until the test ends it, and records its end."""
 
     name = "long"
     promote_after = 0.001
@@ -117,7 +117,7 @@ async def promoted(client: Client, name: str = "long") -> AsyncIterator[tuple[Co
 
 
 async def test_promotion_writes_the_record_before_the_handle_goes_out() -> None:
-    """Step 1: nobody hears of a task that is not kept."""
+    """Step 1: no handle is sent for a task that is not stored."""
     long, store = Long(), Slow()
     client = Client(serving(long, store), **CLIENT)
     async with client.open(client.call("long")) as connection:
@@ -168,7 +168,7 @@ async def test_promotion_makes_a_disconnect_mean_nothing() -> None:
     async with promoted(client) as (connection, id):
         connection.disconnect()
         assert "working" == (await get(client, id))["status"]
-        assert not connection.task.done()  # what the host holds for the request stays alive
+        assert not connection.task.done()  # the host's state for the request stays alive
 
         long.go.set()
         await connection.over()
@@ -178,7 +178,7 @@ async def test_promotion_makes_a_disconnect_mean_nothing() -> None:
 
 
 async def test_promotion_leaves_progress_and_closed_to_the_task() -> None:
-    """What the call says goes to the task's status; its channel stays open."""
+    """Messages of the call go to the task's status; its channel stays open."""
     long = Long()
     client = Client(serving(long), **CLIENT)
     async with client.open(client.call("long", progressToken="p")) as connection:
@@ -231,7 +231,7 @@ async def test_promoted_call_that_fails_has_the_same_error() -> None:
 
 
 async def test_promoted_call_is_lost_when_its_server_stops() -> None:
-    """Past the grace period the plain call ends as lost, and says so."""
+    """After the grace period the plain call ends as lost, with that reason."""
     long = Long()
     endpoint = serving(long, grace=0.001)
     client = Client(endpoint, **CLIENT)
@@ -245,7 +245,7 @@ async def test_promoted_call_is_lost_when_its_server_stops() -> None:
 
 
 class Awaits(Long):
-    """Waits with a continuation, which says how the wait has ended."""
+    """Waits with a continuation, which returns the outcome."""
 
     name = "awaits"
 
@@ -263,7 +263,7 @@ class Awaits(Long):
 
 @pytest.mark.parametrize(("stops", "said"), [(False, "done, 1"), (True, "WorkerLost")])
 async def test_promoted_wait_ends_through_continue(stops: bool, said: str) -> None:
-    """Whether it ends by itself or with its process: `continue_` has the last word."""
+    """Whether it ends by itself or with its process: `continue_` gets the outcome."""
     awaits = Awaits()
     endpoint = serving(awaits, grace=0.001)
     client = Client(endpoint, **CLIENT)
@@ -310,7 +310,7 @@ async def test_never_a_task_is_held() -> None:
         client = Client(serving(tool), capabilities=capabilities)
         async with client.open(client.call(tool.name)) as connection:
             await tool.waits.wait()
-            await asyncio.sleep(10 * tool.promote_after)  # what should not happen has time to
+            await asyncio.sleep(10 * tool.promote_after)  # leaves time for an unwanted second run
             assert 0 == connection.status
             tool.go.set()
             await connection.over()
@@ -318,7 +318,7 @@ async def test_never_a_task_is_held() -> None:
 
 
 async def test_tasks_required_are_refused_before_the_call_runs() -> None:
-    """-32021 names the extension; a client of 2025 is told so in an `isError` result."""
+    """-32021 names the extension; a client of 2025 gets the name in an `isError` result."""
 
     class Requires(Long):
         name = "requires"

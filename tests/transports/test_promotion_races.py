@@ -1,4 +1,4 @@
-"""What happens to a call at the moment when it is handed to the store."""
+"""Races at the moment when a call is handed to the store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ class Gate(MemoryStore):
 
 
 class Stage:
-    """What the jobs of a test wait for, and what they did."""
+    """The events for which jobs of a test wait, and the recorded runs."""
 
     go: asyncio.Event
     did: list[str]
@@ -105,7 +105,7 @@ async def over(client: Client, id: str) -> dict[str, Any]:
 async def test_patience_that_runs_out_while_a_job_is_written_makes_no_second_task(
     patience: float,
 ) -> None:
-    """The client gets the one handle, and what comes of the job is there."""
+    """The client gets the one handle, and the job's result is there."""
     gate = Gate()
     client = Client(serving(Works(promote_after=patience), gate), capabilities=TASKS)
     async with client.open(client.call("works")) as connection:
@@ -142,7 +142,7 @@ async def test_call_that_needs_a_job_while_it_is_written_is_one_task() -> None:
     async with client.open(client.call("works")) as connection:
         await gate.asked.wait()
         goes_on.set()
-        await asyncio.sleep(0.01)  # what should not be done twice has time to
+        await asyncio.sleep(0.01)  # leaves time for an unwanted second run
         gate.go.set()
         await connection.over()
 
@@ -191,7 +191,7 @@ async def test_always_a_task_is_not_made_one_twice() -> None:
     client = Client(serving(always, gate), capabilities=TASKS)
     async with client.open(client.call("always")) as connection:
         await until(lambda: connection.complete)
-        await asyncio.sleep(5 * always.promote_after)  # what should not happen has time to
+        await asyncio.sleep(5 * always.promote_after)  # leaves time for an unwanted second run
         Stage.go.set()
         await connection.over()
     assert "completed" == (await over(client, connection.json["result"]["taskId"]))["status"]
@@ -199,7 +199,7 @@ async def test_always_a_task_is_not_made_one_twice() -> None:
 
 
 async def test_always_a_task_whose_client_leaves_first_leaves_no_record() -> None:
-    """The call has not run, and nothing stays behind that would be `working` for ever."""
+    """The call has not run, and no record stays behind that would be `working`."""
     gate, always = Gate(), Always()
     client = Client(serving(always, gate), capabilities=TASKS)
     async with client.open(client.call("always")) as connection:
@@ -211,7 +211,7 @@ async def test_always_a_task_whose_client_leaves_first_leaves_no_record() -> Non
 
 
 async def test_host_that_cancels_during_a_promotion_leaves_no_record() -> None:
-    """However often: the record is deleted by what has written it."""
+    """After any number of failures: the record is deleted by its writer."""
     gate = Gate()
 
     class Plain(Always):
@@ -244,7 +244,7 @@ async def test_channel_of_a_cancelled_task_is_closed() -> None:
 
 
 async def test_continue_that_is_cancelled_by_itself_fails_like_any_other() -> None:
-    """A CancelledError nobody asked for is a failure of the hook, and runs once."""
+    """A CancelledError without a cancellation is a failure of the hook, and runs once."""
 
     class Cancels(Works):
         name = "cancels"
@@ -267,7 +267,7 @@ async def test_continue_that_is_cancelled_by_itself_fails_like_any_other() -> No
 
 
 async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out() -> None:
-    """2025-03-26: a call that was held over goes on, the others are cancelled as they want."""
+    """2025-03-26: a call that was held over continues, the others are cancelled by their policy."""
 
     class Slow(Always):
         task = "auto"
@@ -307,7 +307,7 @@ async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out()
 
 
 class Doubtful(Gate):
-    """A store that writes the record of a task, and then says that it could not."""
+    """A store that writes the record of a task, and then reports a failure."""
 
     def __init__(self, faults: int) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ async def test_promotion_that_failed_is_tried_again(kind: type[Doubtful]) -> Non
 
 @pytest.mark.parametrize("kind", [Doubtful, Refusing])
 async def test_call_that_ends_before_its_promotion_leaves_no_record(kind: type[Doubtful]) -> None:
-    """It is answered plainly; what may have been written is deleted."""
+    """It gets a plain response; a record that may exist is deleted."""
     client = Client(serving(Waits(), store := kind(1)), capabilities=TASKS)
     async with client.open(client.call("waits")) as connection:
         await until(lambda: not store.faults)
@@ -371,7 +371,7 @@ async def test_call_that_ends_before_its_promotion_leaves_no_record(kind: type[D
 
 
 async def test_cancellation_during_the_write_sends_no_handle() -> None:
-    """The client has cancelled the call before it was promoted, so that nobody needs the record."""
+    """The client has cancelled the call before its promotion, so that the record is not needed."""
     gate, cancelled, cleaned = Gate(), asyncio.Event(), asyncio.Event()
 
     class Holds(Tool):

@@ -16,7 +16,7 @@ from tests.support.serving import serve
 
 @tool
 async def echo(text: str) -> str:
-    """Says it again."""
+    """Returns its argument."""
     return text
 
 
@@ -39,7 +39,7 @@ async def test_body_whose_length_is_told_is_refused_unread(length: str) -> None:
 
 
 async def test_body_in_chunks_is_refused_as_soon_as_it_is_too_large() -> None:
-    """413 as well; what comes behind is not read."""
+    """413 as well; the rest is not read."""
     client = Client(endpoint(max_body_bytes=100))
     connection = client.open(body=[b" " * 60] * 10)
     async with connection:
@@ -76,7 +76,7 @@ async def test_body_that_nests_too_deep_is_refused_with_its_id() -> None:
 
 
 async def test_body_that_is_cut_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A client that leaves while it sends is no error; what is sent to it, nobody reads."""
+    """A disconnect during the body is not an error; no response is written."""
     client = Client(endpoint())
     connection = client.open(body=[])
     async with connection:
@@ -106,7 +106,7 @@ async def test_body_that_does_not_come_is_408(parts: list[bytes]) -> None:
 
 
 async def test_body_that_is_too_large_is_answered_on_a_real_server() -> None:
-    """The client reads its 413, whether it told the length or not, and the server goes on."""
+    """The client reads its 413, with and without a Content-Length, and the server continues."""
     client = Client(endpoint(max_body_bytes=1000))
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -133,7 +133,7 @@ async def test_body_that_is_too_large_is_answered_on_a_real_server() -> None:
 async def test_body_that_is_cut_on_a_real_server_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing is logged as an error, by anybody."""
+    """No error is logged, by any logger."""
     async with serve(endpoint()) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         for _ in range(3):
@@ -193,7 +193,7 @@ async def test_bodies_with_many_arrays_are_rejected(version: str) -> None:
 
 
 async def test_bodies_of_many_pings_are_rejected() -> None:
-    """Nothing of a batch past `Limits.max_batch_messages` is read, so that it holds up nobody."""
+    """Members beyond `Limits.max_batch_messages` are not decoded, so that they delay no client."""
     client = await Client.begin(endpoint(), "2025-03-26")
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
@@ -291,7 +291,7 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
 
 
 async def test_bodies_count_within_a_session() -> None:
-    """The share of the session counts for a call whose large body came before its session."""
+    """A session's share includes a large body that was read before the session was known."""
 
     @tool
     async def hold(text: str) -> None:

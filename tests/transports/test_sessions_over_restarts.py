@@ -1,4 +1,4 @@
-"""Legacy sessions over a store in a file: what a process that has just started knows of them."""
+"""Legacy sessions over a store in a file: the knowledge of a process that has just started."""
 
 import time
 from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ class Unreadable(SQLiteStore):
 
 @pytest.fixture
 async def ended(tmp_path: Path) -> Client:
-    """A client whose session was ended in a process that is gone."""
+    """A client whose session was ended in a process that has stopped."""
     async with process(SQLiteStore(tmp_path / "store.db")) as app:
         client = await Client.begin(app, LEGACIES[0])
         assert 204 == (await client.send(method="DELETE")).status
@@ -81,7 +81,7 @@ async def ended(tmp_path: Path) -> Client:
 
 
 async def test_ended_session_stays_ended_after_a_restart(ended: Client, tmp_path: Path) -> None:
-    """The first requests that a process gets are judged by what the others had stored."""
+    """The first requests of a process are judged by the stored sessions."""
     for send in ("POST", "GET", "DELETE"):
         async with process(SQLiteStore(tmp_path / "store.db")) as app:
             ended.app = app
@@ -91,7 +91,7 @@ async def test_ended_session_stays_ended_after_a_restart(ended: Client, tmp_path
 
 
 async def test_batch_of_an_ended_session_is_refused_after_a_restart(tmp_path: Path) -> None:
-    """2025-03-26, basic, "Batching": a batch is no way around the end of a session."""
+    """2025-03-26, basic, "Batching": a batch does not circumvent the end of a session."""
     async with process(SQLiteStore(tmp_path / "store.db")) as app:
         client = await Client.begin(app, "2025-03-26")
         await client.send(method="DELETE")
@@ -132,10 +132,10 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
 
 
 async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> None:
-    """A reader whose place in the log was dropped reads what the log still has."""
+    """A reader whose place in the log was dropped reads the remaining events."""
 
     class Slow(SQLiteStore):
-        """A store whose logs are not followed before the test lets them."""
+        """A store whose logs are not followed until the test permits it."""
 
         async def follow(self, log: str, after: str | None = None) -> Any:
             await until(lambda: released, pause=0.01)

@@ -74,7 +74,7 @@ class Process:
             assert f"{word}\n".encode() == await self.process.stdout.readline()
 
     async def ended(self) -> bytes:
-        """Wait for the end, and return what it wrote to stderr."""
+        """Wait for the end, and return the output on stderr."""
         assert self.process.stderr is not None
         async with asyncio.timeout(20):
             await self.process.wait()
@@ -184,7 +184,7 @@ async def test_shutdown_for_a_reload_ends_listeners_and_serves_the_new_code(
 
 
 async def test_shutdown_ends_listeners_at_once_and_lets_calls_finish(free_port: int) -> None:
-    """SIGTERM: streams nobody waits on end properly, calls get their time, the process exits."""
+    """SIGTERM: idle streams end properly, calls get the grace period, the process exits."""
     async with running(free_port, grace=10) as server, httpx.AsyncClient(timeout=20) as http:
         listeners = [await listening(http, f"{server.url}{path}") for path in ("/mcp", "/other")]
         held = [
@@ -229,7 +229,7 @@ async def test_shutdown_past_its_grace_answers_with_an_error(free_port: int) -> 
 
 
 async def test_server_after_one_that_exited_streams(free_port: int) -> None:
-    """The exit concerns one server, whatever sse-starlette remembers of it for the process."""
+    """The exit concerns one server, whatever state sse-starlette has for the process."""
     async with running(free_port, grace=0, runs=2) as server:
         async with httpx.AsyncClient(timeout=20) as http:
             listener = await listening(http, f"{server.url}/mcp")
@@ -264,7 +264,7 @@ async def test_server_that_served_its_last_request_exits(free_port: int) -> None
 
 
 class Held(Tool):
-    """Waits until it is told to go on."""
+    """Waits until it is released."""
 
     name = "held"
 
@@ -300,7 +300,7 @@ async def test_aclose_does_the_same_without_a_signal() -> None:
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
 async def test_aclose_past_its_grace_ends_calls(version: str) -> None:
-    """With an error that says why, whatever the revision."""
+    """With an error that names the shutdown, on every revision."""
     held = Held()
     endpoint = serving(held, grace=0)
     client = await Client.begin(endpoint, version)
@@ -339,7 +339,7 @@ async def test_aclose_of_a_call_whose_client_left_keeps_the_error() -> None:
 
 
 class Item:
-    """Something open, which ends when the test says so."""
+    """An open resource, which ends when the test decides."""
 
     stopped = False
 
@@ -367,7 +367,7 @@ async def test_what_opens_while_the_server_ends_is_ended_too() -> None:
 
 
 def test_loops_that_died_are_forgotten() -> None:
-    """What was open on a loop that was closed under it is not kept."""
+    """A resource of a loop that was closed is not kept."""
     found = Shutdown(grace=1)
 
     def run(step: Callable[[], None]) -> None:
@@ -384,7 +384,7 @@ def test_loops_that_died_are_forgotten() -> None:
 
 
 class Server:
-    """The attributes of a uvicorn server that tell of its exit."""
+    """The attributes of a uvicorn server that show its exit."""
 
     def __init__(self) -> None:
         self.should_exit = False
@@ -428,7 +428,7 @@ def test_handler_of_another_library_is_no_server(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_lifespan_ends_what_is_open() -> None:
-    """Where the host passes its lifespan on, the end is heard of through it."""
+    """Where the host forwards its lifespan, that announces the end."""
     said: list[str] = []
     asked = ["lifespan.startup", "lifespan.shutdown"]
 

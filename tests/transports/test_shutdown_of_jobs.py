@@ -79,7 +79,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
 
 
 async def result(folder: Path, id: str) -> Any:
-    """Let the job end in this process, and return what its call gives."""
+    """Let the job end in this process, and return the result of its call."""
     (folder / "go").touch()
     here = mux(folder)
     endpoint = Endpoint(here)
@@ -121,7 +121,7 @@ async def test_server_that_is_terminated_hands_on_its_jobs(
 
 
 async def test_server_that_is_interrupted_hands_on_its_jobs(tmp_path: Path, free_port: int) -> None:
-    """Ctrl-C is no crash either."""
+    """Ctrl-C is not a crash either."""
     async with running(tmp_path, *UVICORN[0], "--port", str(free_port)) as server:
         id = await begin(f"http://127.0.0.1:{free_port}/", tmp_path)
         assert server.pid == await attempt(tmp_path, 1)
@@ -192,7 +192,7 @@ async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
 
 
 class Long(Tool):
-    """Runs until it is told to end, as a task."""
+    """Runs until the test ends it, as a task."""
 
     name = "long"
     task = "always"
@@ -245,7 +245,7 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
 
 
 class Server:
-    """What uvicorn has of a server, as far as its exit is concerned."""
+    """The attributes of a uvicorn server that concern its exit."""
 
     def __init__(self, limit: int | None) -> None:
         self.server_state = self

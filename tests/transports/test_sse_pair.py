@@ -38,7 +38,7 @@ OLD = "2024-11-05"
 
 @tool
 async def echo(text: str, channel: Channel) -> str:
-    """Says it again."""
+    """Returns its argument."""
     await channel.log("info", f"saying {text}")
     channel.start_stream()
     channel.release()
@@ -52,7 +52,7 @@ def in_thread() -> str:
 
 
 class Wait(Tool):
-    """Waits until it is told to go on."""
+    """Waits until it is released."""
 
     name = "wait"
 
@@ -83,7 +83,7 @@ def app_of(endpoint: Endpoint) -> Starlette:
 
 
 class Pair(Client):
-    """A client of the pair: what it sends is answered on its stream."""
+    """A client of the pair: its requests are answered on its stream."""
 
     stream: Connection
 
@@ -128,7 +128,7 @@ async def test_pair_negotiates_the_revision(wanted: str, agreed: str) -> None:
     """Titles and output schemas are not lost to a client that fell back to this transport."""
 
     class Titled(Tool):
-        """Has what 2024-11-05 lacks."""
+        """Has features that 2024-11-05 lacks."""
 
         name = "titled"
         title = "A title"
@@ -194,7 +194,7 @@ async def test_pair_serves_the_official_client(root: str) -> None:
     ],
 )
 async def test_pair_names_a_path_of_this_host(root: str, path: str, expected: str) -> None:
-    """With what it is mounted under once, and never another host's."""
+    """With its mount path once, and never with another host."""
     pair = serving().sse_route("/sse").app
     client = Client(pair, OLD, root_path=root, path=path)
 
@@ -205,7 +205,7 @@ async def test_pair_names_a_path_of_this_host(root: str, path: str, expected: st
 
 
 async def test_pair_answers_what_is_refused_on_the_stream() -> None:
-    """An unknown tool, an unknown method, and a client that says too much of itself."""
+    """An unknown tool, an unknown method, and a `clientInfo` that is too large."""
     async with connected(app_of(serving())) as pair:
         unknown = await pair.tell(pair.call("nothing"))
         method = await pair.tell(pair.request("no/such", id=2))
@@ -241,7 +241,7 @@ async def test_pair_wants_to_be_introduced_first() -> None:
     ],
 )
 async def test_pair_refuses_what_is_no_message(options: Any, status: int) -> None:
-    """What cannot be answered on the stream is an HTTP error."""
+    """A request without a stream for its response gets an HTTP error."""
     async with connected(app_of(serving(limits=Limits(max_body_bytes=1000)))) as pair:
         answer = await pair.send(**options)
 
@@ -249,7 +249,7 @@ async def test_pair_refuses_what_is_no_message(options: Any, status: int) -> Non
 
 
 async def test_pair_refuses_sessions_that_are_not_open() -> None:
-    """A made-up session, none at all, that of another principal, and one whose stream has ended."""
+    """A made-up session, none, that of another principal, and one whose stream has ended."""
     app = app_of(serving(principal=lambda scope: scope.get("who")))
     async with connected(app, who="ada") as pair:
         query = pair.scope["query_string"]
@@ -332,7 +332,7 @@ async def test_pair_cancels_what_its_client_cancels() -> None:
 
 @pytest.mark.parametrize("on_disconnect", ["finish", "cancel"])
 async def test_pair_without_its_stream_cancels_what_wants_it(on_disconnect: Any) -> None:
-    """A tool goes on unless it says otherwise, as on every other transport of old revisions."""
+    """A tool continues unless `on_disconnect` is "cancel", as on every earlier revision."""
     wait = Wait(on_disconnect)
     async with connected(app_of(serving(wait))) as pair:
         call = pair.open(pair.call("wait"))
@@ -404,7 +404,7 @@ async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
-    """`logs_per_second` bounds a call here too; and what it changes is announced."""
+    """`logs_per_second` bounds a call here too; changes of lists are announced."""
 
     @tool
     async def chat(channel: Channel) -> str:
@@ -423,7 +423,7 @@ async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
 
 
 async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be said is logged; the next answer comes."""
+    """A message that cannot be encoded is logged; the next response is sent."""
 
     class Failing(MemoryStore):
         fails = False

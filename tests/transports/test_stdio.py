@@ -34,13 +34,13 @@ from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux
 
 ROOT = Path(__file__).parents[2]
 SERVER = [sys.executable, "-m", "tests.transports.stdio_server"]
-#: Nothing can be done about what is written, not only printed, before there is a server.
+#: Output before the server starts, at the level of the file descriptor, cannot be redirected.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
 @tool
 async def echo(text: str, channel: Channel) -> str:
-    """Says it again."""
+    """Returns its argument."""
     await channel.progress(1, 2)
     await channel.log("info", f"saying {text}")
     return text
@@ -48,7 +48,7 @@ async def echo(text: str, channel: Channel) -> str:
 
 @tool
 async def fill(size: int, channel: Channel) -> str:
-    """Says much."""
+    """Returns a large text."""
     for step in range(50):
         await channel.progress(step)
     await channel.log("info", "x" * size)
@@ -56,7 +56,7 @@ async def fill(size: int, channel: Channel) -> str:
 
 
 class Wait(Tool):
-    """Waits for ever."""
+    """Waits until it is cancelled."""
 
     name = "wait"
 
@@ -143,7 +143,7 @@ async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None
 
 
 def test_stdio_keeps_its_output_to_itself() -> None:
-    """What is printed, or said by a tool's program, goes to stderr; standard input is empty."""
+    """Output of `print`, or of a tool's subprocess, goes to stderr; standard input is empty."""
     done = subprocess.run(
         SERVER,
         input=line(modern("tools/call", {"name": "count", "arguments": {"to": 1}})),
@@ -227,7 +227,7 @@ async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -
 
 
 async def test_stdio_begins_anew_when_it_is_initialized_again() -> None:
-    """The revision agreed on last counts; changes are told once."""
+    """The last negotiated revision counts; changes are announced once."""
     suite = Suite(name="test", version="1", tools=[echo])
     async with piped_mux(Mux(suite)) as wires:
         await wires.initialize("2025-03-26")
@@ -367,7 +367,7 @@ async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
 async def test_stdio_cancels_what_is_open_at_the_end(version: str) -> None:
-    """Nobody is there any more to read the answer, whatever the revision."""
+    """After the end of the input no client reads the response, whatever the revision."""
     wait = Wait()
     async with piped(wait) as wires:
         await wires.initialize(version)
@@ -392,7 +392,7 @@ async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
 
 
 async def test_stdio_takes_back_the_question_of_a_call_that_was_cancelled() -> None:
-    """Nobody should go on looking at it."""
+    """A question of a cancelled call is withdrawn."""
     async with piped(Ask()) as wires:
         await wires.initialize(elicitation={})
         wires.send(request("tools/call", {"name": "ask"}, id=1))
@@ -482,7 +482,7 @@ async def test_stdio_gives_up_a_task_with_its_client() -> None:
 
 
 async def test_stdio_bounds_the_calls_that_run() -> None:
-    """Past the limit an error says so; lists are still answered."""
+    """Past the limit an error names it; lists are still served."""
     wait = Wait()
     async with piped(wait, max_waiting_calls=1) as wires:
         wires.send(modern("tools/call", {"name": "wait"}, id=1))
@@ -495,7 +495,7 @@ async def test_stdio_bounds_the_calls_that_run() -> None:
 
 
 async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
-    """Progress of which nobody reads is replaced by newer; everything else comes, in order."""
+    """Unread progress is replaced by newer; all other messages are sent, in order."""
     size = 300_000
     level = {"io.modelcontextprotocol/logLevel": "debug"}
     call = {"name": "fill", "arguments": {"size": size}}
@@ -524,20 +524,20 @@ async def test_stdio_gives_up_a_client_that_reads_nothing(
 
 
 async def test_stdio_ends_when_nobody_reads_its_output() -> None:
-    """The client has closed its end: nothing can be said any more."""
+    """The client has closed its end: messages are dropped."""
     async with piped(echo) as wires:
         os.close(wires.from_server)
         wires.send(modern("server/discover"))
         await asyncio.wait_for(asyncio.shield(wires.serving), PATIENCE)
         wires.send(modern("server/discover"))
-        wires.from_server = os.dup(wires.to_server)  # for whoever closes it
+        wires.from_server = os.dup(wires.to_server)  # released when the pipe is closed
 
 
-# What is told without being asked.
+# Notifications without a subscription.
 
 
 async def test_stdio_streams_what_a_modern_client_listens_for() -> None:
-    """Each notification names its subscription; cancelled, nothing more comes of it."""
+    """Each notification names its subscription; after its cancellation none is sent."""
     suite = Suite(name="test", version="1", tools=[echo])
     async with piped_mux(Mux(suite)) as wires:
         for id in (1, 2):
@@ -559,7 +559,7 @@ async def test_stdio_streams_what_a_modern_client_listens_for() -> None:
 
 
 async def test_stdio_tells_a_legacy_client_of_changes() -> None:
-    """Once it has said that it is initialized."""
+    """Once it has sent `notifications/initialized`."""
     suite = Suite(name="test", version="1", tools=[echo])
     mux = Mux(suite)
     async with piped_mux(mux) as wires:
@@ -662,7 +662,7 @@ async def test_streams_may_be_sockets_that_are_reset() -> None:
 
 @pytest.mark.parametrize("kind", [os.pipe, socket_pair])
 async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
-    """Whoever has started this process shares them, and may want them so: nothing is lost."""
+    """The parent process shares them, and may rely on their mode: no output is lost."""
     its_input, to_server = kind()
     from_server, its_output = kind()
     for each in (its_input, its_output):
@@ -688,7 +688,7 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
 
 
 async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -> None:
-    """Two that share a pipe which does not block are both told of what only one of them gets."""
+    """Two processes that share a non-blocking pipe are both woken for data of one of them."""
     first, to_both = os.pipe()
     second = os.dup(first)
     os.set_blocking(first, False)
@@ -721,7 +721,7 @@ class Faulty(Suite):
 
 
 async def test_stdio_survives_a_server_that_finds_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What it raises costs one request, and is only in the log."""
+    """An exception costs one request, and is only in the log."""
     call = {"name": "echo", "arguments": {}}
     async with piped_mux(Mux(Faulty(name="test", version="1", tools=[echo]))) as wires:
         failed = await wires.ask("tools/call", call, id=1)

@@ -6,7 +6,7 @@ from genmcp.transports.timers import drive
 
 
 async def test_steps_closed_while_it_waits_closes_the_work() -> None:
-    """A loop that ends closes what is left on it; the work lets go of what it holds."""
+    """A closing loop closes its pending coroutines; the work releases its resources."""
     closed: list[bool] = []
 
     async def work() -> None:

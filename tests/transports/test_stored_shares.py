@@ -1,4 +1,4 @@
-"""What the server stores for one client leaves room for what it stores for others."""
+"""Stored data of one client leaves room for that of others."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -226,7 +226,7 @@ async def test_listeners_of_one_address_drop_no_other_stream() -> None:
 
 
 async def test_unsubscribing_counts_for_its_client() -> None:
-    """The event that announces it may be the first of a log whose events have expired."""
+    """The announcing event may be the first of a log whose other events have expired."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     client = await at(served(store), "10.0.0.1")

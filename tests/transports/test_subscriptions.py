@@ -1,4 +1,4 @@
-"""`subscriptions/listen`, and what sessions hear before 2026-07-28."""
+"""`subscriptions/listen`, and notifications of sessions before 2026-07-28."""
 
 import asyncio
 import gc
@@ -70,7 +70,7 @@ def suite_of() -> Suite:
 async def listening(
     client: Client, *, id: Any = 7, **wanted: Any
 ) -> AsyncIterator[tuple[Connection, Any]]:
-    """Give an open stream, and what it was acknowledged."""
+    """Yield an open stream, and its acknowledgement."""
     request = client.request("subscriptions/listen", {"notifications": wanted}, id=id)
     async with client.open(request) as connection:
         first = await connection.message()
@@ -80,7 +80,7 @@ async def listening(
 
 
 async def test_listener_is_acknowledged_what_the_server_can_give() -> None:
-    """What does not exist, or is not there for this client, is left out; the rest is said back."""
+    """Unknown and invisible resources are left out; the rest is acknowledged."""
     client = Client(Endpoint(suite_of()))
     uris = [NOTE, "note://none", "note://ada", NOTE]
 
@@ -91,7 +91,7 @@ async def test_listener_is_acknowledged_what_the_server_can_give() -> None:
 
 
 async def test_listener_of_what_the_server_has_not_is_acknowledged_nothing() -> None:
-    """A suite without resources and prompts tells of none."""
+    """A suite without resources and prompts announces no changes of them."""
     client = Client(Endpoint(Suite(name="test", version="1")))
 
     async with listening(
@@ -120,7 +120,7 @@ async def test_listener_hears_what_it_asked_for(id: Any) -> None:
 
 
 async def test_listener_hears_of_a_tool_that_a_thread_adds() -> None:
-    """`add` may be called where there is no event loop."""
+    """`add` may be called without an event loop."""
     suite = suite_of()
 
     async with listening(Client(Endpoint(suite)), toolsListChanged=True) as (connection, _):
@@ -159,7 +159,7 @@ async def test_listeners_of_each_mux_of_one_suite_hear_of_it() -> None:
 
 
 async def test_listener_hears_nothing_of_before() -> None:
-    """Changes from before the acknowledgement are nobody's news."""
+    """Changes before the acknowledgement are not sent."""
     suite = suite_of()
     endpoint = Endpoint(suite)
     async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
@@ -172,7 +172,7 @@ async def test_listener_hears_nothing_of_before() -> None:
 
 
 async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
-    """What it was not yet told of is a set: a thousand changes become one a kind and a URI."""
+    """Pending changes are a set: a thousand changes become one for each kind and URI."""
     suite = suite_of()
     endpoint = Endpoint(suite)
     wanted = {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
@@ -198,7 +198,7 @@ async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
 
 
 async def test_sender_that_is_ahead_of_the_log_tells_everything() -> None:
-    """Past the bound nobody knows what has changed: each hears all it listens for, once."""
+    """Past the bound the changes are unknown: each subscriber gets all its subscriptions, once."""
     suite = suite_of()
     mux = Mux(suite, limits=Limits(max_replay_events=5))
     wanted = {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
@@ -265,7 +265,7 @@ async def test_listener_hears_a_heartbeat() -> None:
 
 
 async def test_listeners_are_bounded() -> None:
-    """So many streams, and so many resources of one; past it the answer says which limit."""
+    """Bounds on streams, and on resources of one; past them the error names the limit."""
     limits = Limits(max_streams=1, max_subscriptions=1)
     client = Client(Endpoint(Mux(suite_of(), limits=limits)))
     ask = client.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
@@ -280,7 +280,7 @@ async def test_listeners_are_bounded() -> None:
 
 
 async def test_server_that_announces_nothing_has_no_listeners() -> None:
-    """Without a ChangeNotifier there is no such method."""
+    """Without a ChangeNotifier the method does not exist."""
 
     class Silent(Suite):
         changes = None  # type: ignore[assignment]
@@ -294,7 +294,7 @@ async def test_server_that_announces_nothing_has_no_listeners() -> None:
 
 
 async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> None:
-    """What a tool says there is harmless; a wrapper announces what the inner server does."""
+    """A tool may announce changes at any time; a wrapper announces those of the inner server."""
 
     class Silent(Middleware):
         changes = None
@@ -395,7 +395,7 @@ async def test_session_record_exists_while_something_is_subscribed() -> None:
     ("uri", "code"), [("note://none", -32002), ("note://ada", -32002), ("note://other", -32603)]
 )
 async def test_session_subscribes_to_so_many_resources_that_are_there(uri: str, code: int) -> None:
-    """What is not there for it is not found; past `Limits.max_subscriptions` it is told so."""
+    """An invisible resource is not found; past `Limits.max_subscriptions` the error names it."""
     client = await Client.begin(
         Endpoint(Mux(suite_of(), limits=Limits(max_subscriptions=1))), LEGACIES[0]
     )
@@ -407,7 +407,7 @@ async def test_session_subscribes_to_so_many_resources_that_are_there(uri: str, 
 
 
 async def test_slow_session_is_told_once() -> None:
-    """A change that waits for its stream to be read is not said again."""
+    """A change that is pending for a slow stream is not queued twice."""
     suite = suite_of()
     endpoint = Endpoint(suite)
     client = await Client.begin(endpoint, LEGACIES[0])
@@ -417,7 +417,7 @@ async def test_slow_session_is_told_once() -> None:
         for _ in range(50):
             suite.changes.tools_list_changed()
             await asyncio.sleep(0)
-        for _ in range(50):  # what is written by now is all there is
+        for _ in range(50):  # everything written by now is complete
             await asyncio.sleep(0)
         connection.reading.set()
         suite.remove(review)
@@ -429,7 +429,7 @@ async def test_slow_session_is_told_once() -> None:
 
 
 def test_sessions_are_told_what_there_is_to_hear() -> None:
-    """The capabilities say so."""
+    """The capabilities declare it."""
     said = suite_of().capabilities
     assert said.tools and said.prompts and said.resources
 
@@ -494,7 +494,7 @@ async def test_listeners_of_one_client_have_a_share() -> None:
 
 
 async def test_listener_does_not_keep_its_body() -> None:
-    """A stream may be open for days: it keeps what it is subscribed to, and no more."""
+    """A stream may be open for days: it holds its subscriptions, and no more."""
     client = Client(notes())
     request = client.request(
         "subscriptions/listen",

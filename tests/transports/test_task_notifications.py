@@ -28,7 +28,7 @@ ABLE = {**TASKS, "elicitation": {}}
 
 
 class Work:
-    """What the job of each test waits for."""
+    """The event for which the job of each test waits."""
 
     go: asyncio.Event
 
@@ -78,7 +78,7 @@ async def begun(client: Client, id: int = 1) -> str:
 
 
 async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
-    """Each notification is what `tasks/get` would say; the last one has the result."""
+    """Each notification equals the result of `tasks/get`; the last one has the result."""
     client = Client(endpoint, capabilities=ABLE)
     id = await begun(client)
     async with listening(client, id) as stream:
@@ -106,7 +106,7 @@ async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
 
 
 async def test_listener_of_a_task_that_is_over_hears_of_it_at_once(endpoint: Endpoint) -> None:
-    """What happened before it listened is not lost; that is all it hears."""
+    """A change before the subscription is not lost, and is sent once."""
     client = Client(endpoint, capabilities=ABLE)
     id = await begun(client)
     await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
@@ -116,7 +116,7 @@ async def test_listener_of_a_task_that_is_over_hears_of_it_at_once(endpoint: End
 
 
 async def test_listener_hears_of_its_own_tasks_only(endpoint: Endpoint) -> None:
-    """Another principal's task, and one that is not there, are left out of what is acknowledged."""
+    """Another principal's task, and an unknown one, are left out of the acknowledgement."""
     anna = Client(endpoint, who="anna", capabilities=ABLE)
     bob = Client(endpoint, who="bob", capabilities=ABLE)
     hers = await begun(anna)
@@ -144,7 +144,7 @@ async def test_listener_without_the_extension_is_refused(endpoint: Endpoint) -> 
 
 
 async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpoint) -> None:
-    """Whichever comes first is told first."""
+    """Notifications have the order of the changes."""
     client = Client(endpoint, capabilities=ABLE)
     id = await begun(client)
     wanted = {"notifications": {"taskIds": [id], "toolsListChanged": True}}
