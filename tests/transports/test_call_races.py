@@ -473,14 +473,14 @@ class Guarded(Staged):
 
 
 @pytest.mark.parametrize("capabilities", [{}, TASKS], ids=["plain", "tasks"])
-@pytest.mark.parametrize("deferred", [True, False], ids=["extension", "visible"])
+@pytest.mark.parametrize("deferred", [True, False], ids=["provider", "visible"])
 async def test_telemetry_sees_the_resolved_route(
     capabilities: dict[str, Any], deferred: bool
 ) -> None:
     """The policy of the tool counts, not that of the route which the request came with."""
     (guarded := Guarded(works)).go.set()
     routes = Routes()
-    has: dict[str, Any] = {"extensions": [Deferred()]} if deferred else {"tools": [guarded]}
+    has: dict[str, Any] = {"providers": [Deferred()]} if deferred else {"tools": [guarded]}
     OPEN.append(Mux(Suite(name="test", version="1", **has), telemetry=routes))
     client = await begin(Endpoint(OPEN[-1]), capabilities=capabilities)
     Stage.go.set()
