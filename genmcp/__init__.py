@@ -115,9 +115,8 @@ if TYPE_CHECKING:
         UnknownTool,
     )
     from genmcp.composite.server import CompositeServer
-    from genmcp.hub.config import Retry, ServerConfig, load_servers
+    from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig, load_servers
     from genmcp.hub.hub import Hub
-    from genmcp.hub.limits import HubLimits
     from genmcp.registry.endpoint import RegistryEndpoint
     from genmcp.registry.live import LiveRegistry, SessionRegistries
     from genmcp.registry.registry import Registry
@@ -148,6 +147,7 @@ __all__ = [
     "ArgumentFaults",
     "AssignUnavailable",
     "Audio",
+    "Backoff",
     "BodyTimeout",
     "CallToolResult",
     "Cancelled",
@@ -317,7 +317,8 @@ _LATER: Final = {
     "UnknownServer": "genmcp.composite.errors",
     "UnknownTool": "genmcp.composite.errors",
     "CompositeServer": "genmcp.composite.server",
-    "HubLimits": "genmcp.hub.limits",
+    "Backoff": "genmcp.hub.config",
+    "HubLimits": "genmcp.hub.config",
     "Retry": "genmcp.hub.config",
     "ServerConfig": "genmcp.hub.config",
     "load_servers": "genmcp.hub.config",

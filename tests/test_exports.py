@@ -23,6 +23,7 @@ PUBLIC = [
     "ArgumentFaults",
     "AssignUnavailable",
     "Audio",
+    "Backoff",
     "BodyTimeout",
     "CallToolResult",
     "Cancelled",

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -171,19 +171,14 @@ class CompositeServer(Server):
         for announce in _LIST_CHANGED.values():
             announce(self._changes)
 
-    @asynccontextmanager
-    async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
         """Subscribe to *uris* at the members that have them."""
         owners: dict[Member, list[str]] = {}
         for uri in uris:
             route = self.find("resources/read", uri)
             if route is not None:
                 owners.setdefault(route.alternatives[0].member, []).append(uri)
-        honored: list[str] = []
-        async with AsyncExitStack() as stack:
-            for member, own in owners.items():
-                honored += await stack.enter_async_context(member.hearing(own))
-            yield honored
+        return _subscribed(owners)
 
     def find(self, method: str, key: str) -> CompositeRoute | None:
         """Return the route to the member that has *key*, or to all members that may have it."""
@@ -286,6 +281,16 @@ class CompositeServer(Server):
         self._forwarders = {
             each: self._forwarders.get(each) or _Forwarder(each, self._changes) for each in members
         }
+
+
+@asynccontextmanager
+async def _subscribed(owners: Mapping[Member, Sequence[str]]) -> AsyncIterator[Collection[str]]:
+    async with AsyncExitStack() as stack:
+        yield [
+            uri
+            for member, uris in owners.items()
+            for uri in await stack.enter_async_context(member.hearing(uris))
+        ]
 
 
 def _alternatives(request: Request) -> Sequence[Alternative]:

@@ -1,1 +1,1 @@
-"""Many servers as one: a hub that is a client of each, and a server of all."""
+"""A client of many servers, which also serves them as one."""

@@ -1,8 +1,10 @@
-"""Which servers a hub is to have: written in Python, or read from a desktop client's file."""
+"""The configuration of a hub: its servers, its bounds, and how it reconnects."""
 
+import asyncio
 import logging
+import random
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,20 +14,26 @@ from genmcp.client.options import MASK, mask_url, mask_values, options_repr
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
 
-__all__ = ["Retry", "ServerConfig", "load_servers", "server_of"]
+__all__ = ["Backoff", "HubLimits", "Retry", "ServerConfig", "load_servers", "server_of"]
 
 logger = logging.getLogger("genmcp.hub")
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How a server whose connection broke is connected to again; times in seconds.
+    """How a hub reconnects to a server. Times are in seconds.
 
-    The wait *before* attempt n, from 0, is `base_delay` x 2^n, at most `cap`: 0.5, 1 and 2 s for
-    `Retry(3, 0.5)`. jitter: the part of each wait, from 0 to 1, that is left to chance, so that
-    many clients of one server do not come back at once.
+    The wait before attempt n, counted from 0, is `base_delay` x 2^n, at most `cap`: 0.5, 1 and 2 s
+    for `Retry(3, 0.5)`.
+
+    Args:
+        max_attempts: The number of attempts. Default 3.
+        base_delay: The wait before the first attempt. Default 0.5.
+        cap: The longest wait. Default 30.
+        jitter: The random part of each wait, from 0 to 1, which keeps the clients of a server from
+            reconnecting at the same time. Default 0.
 
     Raises:
-        ConfigurationError: an option has a value that means nothing.
+        ConfigurationError: a value is out of range.
     """
 
     max_attempts: int = 3
@@ -34,7 +42,7 @@ class Retry(msgspec.Struct, frozen=True):
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every option."""
+        """Check every value."""
         if self.max_attempts < 1:
             raise ConfigurationError(f"Retry.max_attempts must be 1 or more: {self.max_attempts!r}")
         if self.base_delay < 0 or self.cap < 0:
@@ -43,29 +51,141 @@ class Retry(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"Retry.jitter must be from 0 to 1, not {self.jitter!r}")
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Return how long to wait before *attempt*; *chance* is a random number below 1."""
+        """Return the wait before *attempt*; *chance* is a random number below 1."""
         whole: float = min(self.cap, self.base_delay * 2.0 ** min(attempt, 64))
         return whole * (1 - self.jitter * chance)
 
 
+class Backoff(msgspec.Struct, frozen=True):
+    """Waits between attempts to connect. A test replaces the functions to make them immediate.
+
+    Args:
+        sleep: Waits for a number of seconds. Default `asyncio.sleep`.
+        chance: Returns a random number below 1, for jitter. Default `random.random`.
+    """
+
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    chance: Callable[[], float] = random.random
+
+    async def wait(self, retry: Retry, attempt: int) -> None:
+        """Wait for as long as *retry* has before *attempt*, counted from 0."""
+        await self.sleep(retry.delay(attempt, self.chance()))
+
+
+_COUNTS: Final = (
+    "max_questions_per_client",
+    "max_questions_per_address",
+    "max_questions",
+    "max_blocking_clients",
+    "max_queued_logs",
+    "max_subscriptions",
+    "max_evicted",
+)
+_TIMES: Final = (
+    "answer_timeout",
+    "blocking_timeout",
+    "subscription_linger",
+    "subscription_timeout",
+    "stable_after",
+    "promote_after",
+)
+
+
+class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of a hub. Times are in seconds.
+
+    A forwarded question does not count towards `ClientOptions.input_concurrency`: it waits for a
+    person, and would block all others.
+
+    Args:
+        max_questions_per_client: Questions that may wait for the answers of one principal, or of
+            one session of an anonymous client. Further ones are rejected. Default 16.
+        max_questions_per_address: ... of all anonymous clients of one address. Default 64.
+        max_questions: ... of all clients together; also the number of calls that may wait for
+            answers. Default 1000.
+        anonymous_share: The fraction of max_questions that anonymous clients may have, above 0 and
+            up to 1. Default 0.8.
+        answer_timeout: How long a call waits for its client's answer before it is cancelled.
+            Default 1200.
+        blocking_timeout: How long a question may block the questions of other calls, at a server
+            that does not identify the call of a question (stdio, before 2026-07-28). Then its call
+            is cancelled. The time is halved for a client with each question that it left open, and
+            is zero for a client whose connection is closed. Default 60.
+        max_blocking_clients: Clients whose open questions are remembered for that. Default 1000.
+        max_queued_logs: Log messages of one call that may be queued for its client; further ones
+            are dropped. Default 1000.
+        max_subscriptions: Resources that clients may subscribe to, all together. Default 10,000.
+        subscription_linger: How long a subscription at a server is kept after the last client has
+            ended its own: many clients reconnect. Default 5.
+        subscription_timeout: How long a server may take to accept a subscription. After that it is
+            treated as accepted. Default 5.
+        promote_after: How long a forwarded tool call may take until it becomes a task of the hub,
+            for clients that support tasks. Default 10.
+        stable_after: How long a connection or stream has to last until the next wait for another
+            one begins at `base_delay` again. Default 60.
+        stream_retry: The waits before a stream of notifications that ended is opened again;
+            max_attempts has no effect. Default `Retry(base_delay=1, cap=60, jitter=0.5)`.
+        max_evicted: Evicted servers whose reason is kept for error messages. Default 100.
+
+    Raises:
+        ConfigurationError: a count is below 1, a time is negative, or anonymous_share is out of
+            range.
+    """
+
+    max_questions_per_client: int = 16
+    max_questions_per_address: int = 64
+    max_questions: int = 1000
+    anonymous_share: float = 0.8
+    answer_timeout: float = 1200.0
+    blocking_timeout: float = 60.0
+    max_blocking_clients: int = 1000
+    max_queued_logs: int = 1000
+    max_subscriptions: int = 10_000
+    subscription_linger: float = 5.0
+    subscription_timeout: float = 5.0
+    promote_after: float = 10.0
+    stable_after: float = 60.0
+    stream_retry: Retry = Retry(base_delay=1.0, cap=60.0, jitter=0.5)
+    max_evicted: int = 100
+
+    def __post_init__(self) -> None:
+        """Check every value; the error names the invalid one."""
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"HubLimits.{name} must be 1 or more")
+        for name in _TIMES:
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"HubLimits.{name} must not be negative")
+        if not 0 < self.anonymous_share <= 1:
+            raise ConfigurationError(
+                f"HubLimits.anonymous_share must be from 0 to 1: {self.anonymous_share!r}"
+            )
+
+
 class ServerConfig(msgspec.Struct, frozen=True):
-    """One server of a hub.
+    """The configuration of one server of a hub. Give one of *command*, *url* and *target*.
 
-    name: what the hub calls it; not empty. It may have slashes, but neither first nor last.
-    command, args, env, cwd: the process to start, for a server over stdio. *env* is added to what
-        such a process gets anyway.
-    url, headers: where it is, for a server over HTTP.
-    target: anything else a Client takes: a Suite, an Endpoint, a Transport.
-    retry: how it is connected to again; None: it is evicted once its connection breaks.
-    revision: the revision to speak with the server; None: that of the hub's options.
-    asks_in_turn: whether each of its calls waits for the answer to a question before it asks the
-        next one. A question that does not identify its call (stdio, before 2026-07-28) then cannot
-        belong to a call that waits, so that an open form blocks no other client. Do not set it for
-        a server whose tools ask several questions at once: one client would be sent the questions
-        of another.
+    `repr` masks arguments, the values of variables and headers, and the query of the URL, since
+    they may be secrets.
 
-    `repr` masks arguments, the values of variables and headers, and the query of the URL: they may
-    be secrets.
+    Args:
+        name: The name of the server in the hub, not empty. It may contain slashes, but neither
+            begin nor end with one.
+        command: The program of a server over stdio.
+        args: Its arguments.
+        env: Variables that are added to the few that such a process gets.
+        retry: How the hub reconnects when the connection breaks. Default None: the server is
+            evicted.
+        url: The URL of a server over HTTP.
+        headers: Headers of each request to it.
+        cwd: The working directory of the process.
+        target: Anything else that a `Client` takes: a `Suite`, an `Endpoint`, a transport.
+        revision: The protocol revision to use. Default None: that of the hub's `ClientOptions`.
+        asks_in_turn: Whether each call of this server waits for the answer to a question before it
+            sends the next one. A question that does not identify its call (stdio, before
+            2026-07-28) then cannot belong to a call that waits, so that an open form does not block
+            other clients. Do not set it for a server whose tools send several questions at once:
+            their questions would reach the wrong client. Default False.
 
     Raises:
         ConfigurationError: not exactly one of command, url and target is given, or the name or the
@@ -93,11 +213,11 @@ class ServerConfig(msgspec.Struct, frozen=True):
         return options_repr("ServerConfig", values)
 
     def __post_init__(self) -> None:
-        """Check that it is one server, whose tools can be told by their names."""
+        """Check that it is one server, and that its name can begin the names of tools."""
         name = self.name
         if not isinstance(name, str) or not name.strip() or name.strip("/") != name:
             raise ConfigurationError(
-                f"ServerConfig.name must be a text that neither begins nor ends with '/', "
+                f"ServerConfig.name must be a string that neither begins nor ends with '/', "
                 f"not {name!r}"
             )
         given = [each for each in (self.command, self.url, self.target) if each is not None]
@@ -115,8 +235,8 @@ class ServerConfig(msgspec.Struct, frozen=True):
 _KEY: Final = "mcpServers"
 
 
-class _Entry(msgspec.Struct, rename="camel"):
-    """A server as desktop clients write it; what only they need is left alone."""
+class _DesktopServer(msgspec.Struct, rename="camel"):
+    """A server in the configuration of a desktop client; other members are ignored."""
 
     command: str | None = None
     args: Sequence[str] = ()
@@ -129,32 +249,36 @@ class _Entry(msgspec.Struct, rename="camel"):
 def load_servers(
     source: str | Path | Mapping[str, Any], *, retry: Retry | None = None
 ) -> list[ServerConfig]:
-    """Return the servers of the `mcpServers` that *source* has, in their order.
+    """Return the servers in the `mcpServers` of *source*, in order.
 
         {"mcpServers": {"files": {"command": "npx", "args": ["server-filesystem", "/tmp"]},
                         "remote": {"url": "https://example.com/mcp"}}}
 
-    source: a mapping, or the path of a JSON file. A server that is `disabled` is left out, and so
-    is one that is described wrongly, with a warning in the log. retry: that of each of them.
+    A server that is `disabled` is left out. An invalid one is left out with a warning in the log,
+    unless all are invalid.
+
+    Args:
+        source: A mapping, or the path of a JSON file.
+        retry: The `retry` of each server. Default None.
 
     Raises:
-        ConfigurationError: it is not of this form, or all are described wrongly. OSError: there is
-            no file.
+        ConfigurationError: *source* does not have this form, or all servers in it are invalid.
+        OSError: the file cannot be read.
     """
-    place, entries = _entries(source)
-    found: list[ServerConfig] = []
-    faults: list[ConfigurationError] = []
+    location, entries = _entries(source)
+    servers: list[ServerConfig] = []
+    errors: list[ConfigurationError] = []
     for name, entry in entries.items():
         if not _is_disabled(entry):
             try:
-                found.append(_server(place, name, entry, retry))
+                servers.append(_server(location, name, entry, retry))
             except ConfigurationError as error:
-                faults.append(error)
-    if faults and not found:
-        raise faults[0]
-    for fault in faults:
-        logger.warning("%s; it is left out", fault)
-    return found
+                errors.append(error)
+    if errors and not servers:
+        raise errors[0]
+    for each in errors:
+        logger.warning("%s; it is left out", each)
+    return servers
 
 
 def server_of(
@@ -163,30 +287,33 @@ def server_of(
     *,
     retry: Retry | None = None,
 ) -> ServerConfig:
-    """Return the server *name* of the `mcpServers` that *source* has; None: the only one there is.
+    """Return the server *name* in the `mcpServers` of *source*, whether or not others are valid.
 
-    It does not matter how the others are described; see `load_servers`.
+    Args:
+        source: A mapping, or the path of a JSON file; see `load_servers`.
+        name: The name of the server. Default None: the only one that is enabled.
+        retry: The `retry` of the server. Default None.
 
     Raises:
-        ConfigurationError: there is none, it is disabled, or described wrongly. OSError: there is
-            no file.
+        ConfigurationError: the server is missing, disabled or invalid, or *name* is needed.
+        OSError: the file cannot be read.
     """
-    place, entries = _entries(source)
+    location, entries = _entries(source)
     usable = [each for each, entry in entries.items() if not _is_disabled(entry)]
-    names = ", ".join(usable) or "none that is enabled"
+    names = ", ".join(usable) or "no enabled server"
     if name is None:
         if len(usable) != 1:
-            raise ConfigurationError(f"{place}: say which server is meant; it has {names}")
+            raise ConfigurationError(f"{location}: the name of a server is needed; it has {names}")
         (name,) = usable
     elif name not in usable:
-        why = "is disabled" if name in entries else "is not there"
-        raise ConfigurationError(f"{place}: server {name!r} {why}; it has {names}")
-    return _server(place, name, entries[name], retry)
+        why = "is disabled" if name in entries else "does not exist"
+        raise ConfigurationError(f"{location}: server {name!r} {why}; it has {names}")
+    return _server(location, name, entries[name], retry)
 
 
 def _entries(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return where *source* is, and its servers as they are written there."""
-    place = _KEY if isinstance(source, Mapping) else str(source)
+    """Return the location of *source* for errors, and its undecoded servers."""
+    location = _KEY if isinstance(source, Mapping) else str(source)
     try:
         if isinstance(source, Mapping):
             text = msgspec.json.encode(source)
@@ -196,22 +323,21 @@ def _entries(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any
             msgspec.json.decode(text, type=dict[str, Any])[_KEY], dict[str, Any]
         )
     except KeyError:
-        raise ConfigurationError(f"{place}: there is no {_KEY!r}") from None
+        raise ConfigurationError(f"{location}: {_KEY!r} is missing") from None
     except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
-        raise ConfigurationError(f"{place}: {error}") from error
-    return place, entries
+        raise ConfigurationError(f"{location}: {error}") from error
+    return location, entries
 
 
 def _is_disabled(entry: Any) -> bool:
     return isinstance(entry, dict) and entry.get("disabled") is True
 
 
-def _server(place: str, name: str, entry: Any, retry: Retry | None) -> ServerConfig:
-    """Return the server that *entry* describes."""
+def _server(location: str, name: str, entry: Any, retry: Retry | None) -> ServerConfig:
     try:
-        read = msgspec.convert(entry, _Entry)
+        read = msgspec.convert(entry, _DesktopServer)
         if (read.command is None) is (read.url is None):
-            raise ConfigurationError("it has to have a command or a url, one of them")
+            raise ConfigurationError("give either a command or a url")
         return ServerConfig(
             name,
             command=read.command,
@@ -223,4 +349,4 @@ def _server(place: str, name: str, entry: Any, retry: Retry | None) -> ServerCon
             cwd=read.cwd,
         )
     except (msgspec.MsgspecError, ConfigurationError) as error:
-        raise ConfigurationError(f"{place}: server {name!r}: {error}") from error
+        raise ConfigurationError(f"{location}: server {name!r}: {error}") from error

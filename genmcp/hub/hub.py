@@ -1,48 +1,62 @@
-"""A client of many servers."""
+"""A hub: a client of many servers, whose tools are called `server/tool`."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 from msgspec import UNSET
 
+from genmcp.cancellation import cancel_requested
 from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
-from genmcp.composite.errors import CompositeError, UnknownServer, UnknownTool
+from genmcp.composite.errors import (
+    AlreadyRegistered,
+    CompositeError,
+    ReconnectError,
+    UnknownServer,
+    UnknownTool,
+)
+from genmcp.composite.server import CompositeServer
 from genmcp.errors import ConfigurationError, ContractError, GenmcpError
-from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
-from genmcp.hub.config import ServerConfig
-from genmcp.hub.limits import HubLimits
-from genmcp.hub.members import Members
-from genmcp.hub.pace import Deadline, Pace
-from genmcp.hub.server import HubServer
-from genmcp.protocol.capabilities import Implementation
+from genmcp.hub.config import Backoff, HubLimits, ServerConfig
+from genmcp.hub.connection import HubPrompt, HubResource, HubTool
+from genmcp.hub.member import HubMember, HubServer, SuspendedCalls
+from genmcp.hub.reconnecting import RequestDeadline
+from genmcp.hub.relay import QuestionLimiter
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
 
 __all__ = ["Hub"]
 
+logger = logging.getLogger("genmcp.hub")
+
 
 class Hub:
-    """Many servers, whose tools have the names `server/tool`.
+    """A client of many servers, whose tools are called `server/tool`. Used in one event loop.
 
         async with Hub() as hub:
             await hub.register(ServerConfig("files", "npx", ["server-files"], retry=Retry(3)))
             await hub.call("files/read_file", {"path": "/tmp/a"})
 
-    handler: answers the questions of all servers, with a state for each. options: those of each
-    client. pace: the backoff between attempts to connect. limits: bounds on what is forwarded to
-    the clients of `server`.
+    A server whose connection breaks is reconnected as its `Retry` allows, and evicted when that
+    fails. A call that was running fails with `OutcomeUnknown`; later ones wait for the connection.
+    Other servers are not affected.
 
-    A server whose connection breaks is connected to again as its `Retry` says, and evicted when
-    that fails. The call that was under way then fails with OutcomeUnknown; later ones wait for
-    the connection. None of this concerns the other servers. All of it runs in one event loop.
+    Args:
+        handler: Answers the questions of all servers, with a state for each. Default None: they are
+            forwarded to the clients of `server`, if there are any.
+        options: The options of each client. Default `ClientOptions()`.
+        backoff: Waits between attempts to connect. Default `Backoff()`.
+        limits: Bounds on subscriptions, and on what is forwarded to the clients of `server`.
+            Default `HubLimits()`.
     """
 
     def __init__(
@@ -50,18 +64,18 @@ class Hub:
         *,
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions | None = None,
-        pace: Pace | None = None,
+        backoff: Backoff | None = None,
         limits: HubLimits | None = None,
     ) -> None:
-        self._members = Members(
-            handler, options or ClientOptions(), pace or Pace(), limits or HubLimits()
+        self._members = _Members(
+            handler, options or ClientOptions(), backoff or Backoff(), limits or HubLimits()
         )
 
     def __repr__(self) -> str:
         return f"<Hub of {', '.join(self.servers()) or 'no servers'}>"
 
     async def __aenter__(self) -> "Hub":
-        """Return itself: servers are connected to as they are registered."""
+        """Return the hub. Servers are connected when they are registered."""
         return self
 
     async def __aexit__(
@@ -70,86 +84,92 @@ class Hub:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Stop the hub."""
         await self.stop()
 
     async def register(self, config: ServerConfig) -> None:
-        """Connect to a server, and find out what it has.
+        """Connect to a server, and read its lists.
 
         Raises:
-            AlreadyRegistered: a server of its name is here, or on its way.
-            ConnectError: it cannot be connected to, or the hub stops; nothing of it is left.
-            ConfigurationError: it is no ServerConfig.
+            AlreadyRegistered: a server of this name is registered or connecting.
+            ConnectError: the server cannot be connected to, or the hub stops. Nothing of the
+                connection remains. `__cause__` is the error of the client.
+            ConfigurationError: *config* is not a `ServerConfig`.
         """
         await self._members.add(_checked(config))
 
     async def register_all(
-        self, configs: Iterable[ServerConfig], *, at_once: int = 8
+        self, configs: Iterable[ServerConfig], *, concurrency: int = 8
     ) -> Mapping[str, GenmcpError]:
-        """Register many, a few at a time; return what went wrong, by the names of the servers.
+        """Register many servers, *concurrency* (default 8) at a time.
+
+        Returns:
+            The errors of those that could not be registered, by the name of the server.
 
         Raises:
-            ConfigurationError: *at_once* is less than one, or one is no ServerConfig.
+            ConfigurationError: *concurrency* is below 1, or one is not a `ServerConfig`.
         """
-        if at_once < 1:
-            raise ConfigurationError(f"at_once must be 1 or more, not {at_once!r}")
-        given = [*map(_checked, configs)]
-        turns = asyncio.Semaphore(at_once)
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency must be 1 or more, not {concurrency!r}")
+        servers = [*map(_checked, configs)]
+        slots = asyncio.Semaphore(concurrency)
         failed: dict[str, GenmcpError] = {}
 
         async def one(config: ServerConfig) -> None:
-            async with turns:
+            async with slots:
                 try:
                     await self.register(config)
                 except (CompositeError, ConnectError) as error:
                     failed[config.name] = error
 
         async with asyncio.TaskGroup() as tasks:
-            for config in given:
+            for config in servers:
                 tasks.create_task(one(config))
         return failed
 
     async def unregister(self, name: str) -> None:
-        """End the connection to a server, and forget what it has.
+        """Close the connection to a server, and remove the server.
 
         Raises:
-            UnknownServer: there is none of that name.
+            UnknownServer: no server has this name.
         """
         await self._members.remove(name)
 
     async def stop(self) -> None:
-        """End all connections, also those that come about: their `register` fails.
+        """Close all connections. Registrations that are in progress fail with `ConnectError`.
 
-        The processes of all of them are over when this returns; then servers may be registered
-        again. Leaving this early leaves it to go on, as it does with `unregister`.
+        The processes of all servers have ended when this returns; after that servers may be
+        registered again. If it is cancelled, the connections are closed nevertheless.
         """
         await self._members.clear()
 
-    def server(self, *, name: str = "hub", version: str = "1") -> HubServer:
-        """Return a Server that has what all servers of this hub have, for a Mux or an Endpoint.
+    def server(self, *, name: str = "hub", version: str = "1") -> CompositeServer:
+        """Return one server that has the components of all servers, for a `Mux` or an `Endpoint`.
 
-        Its tools and prompts are called `server/name`, its resources by their own URIs; of two
-        servers with one URI the first counts. What servers ask is passed on to whoever has called,
-        unless the hub has a handler: ask for the server before registering servers, since those
-        that are registered already were told that nobody can be asked.
+        Tools and prompts are called `server/name`, resources keep their URIs. Questions of a server
+        are forwarded to the client that made the call, unless the hub has a handler. Call this
+        before `register`: a server learns when it is connected whether questions can be answered.
+
+        Args:
+            name: The name of the composite server. Default `hub`.
+            version: Its version. Default `1`.
         """
-        self._members.relays = True
-        return HubServer(self._members, Implementation(name, version))
+        return self._members.server(name, version)
 
     def servers(self) -> list[str]:
         """Return the names of the servers, sorted."""
         return sorted(each.name for each in self._members)
 
     def tools(self) -> list[HubTool]:
-        """Return the tools of all servers."""
+        """Return the tools of all servers, as they were listed last."""
         return [tool for each in self._members for tool in each.catalog.hub_tools(each.name)]
 
     def resources(self) -> list[HubResource]:
-        """Return the resources of all servers."""
+        """Return the resources of all servers, as they were listed last."""
         return [found for each in self._members for found in each.catalog.hub_resources(each.name)]
 
     def prompts(self) -> list[HubPrompt]:
-        """Return the prompts of all servers."""
+        """Return the prompts of all servers, as they were listed last."""
         return [found for each in self._members for found in each.catalog.hub_prompts(each.name)]
 
     async def call(
@@ -160,38 +180,42 @@ class Hub:
         progress: ProgressCallback | None = None,
         timeout: Wait = UNSET,
     ) -> CallToolResult:
-        """Call the tool *name*, `server/tool`; *arguments*: a mapping, or the JSON of one.
+        """Call a tool.
 
-        timeout: for how many seconds at most, the wait for a connection that broke among them.
+        Args:
+            name: The qualified name, `server/tool`.
+            arguments: The arguments, or the JSON of an object. Default: none.
+            progress: Called with each progress notification. Default None.
+            timeout: Seconds for the call, the wait for a broken connection included. Default: those
+                of the client's options.
 
         Raises:
-            UnknownTool: there is none of that name.
-            ContractError: the arguments are JSON, but no object.
-            ConnectError: the server is gone.
-            ClientError: as `Client.call`.
+            UnknownTool: no server has this tool.
+            ContractError: the arguments are not the JSON of an object.
+            ClientError: as for `Client.call`; `ConnectError` if the hub cannot reconnect.
         """
         try:
-            member, tool = self._members.having(name)
+            member, tool = self._members.split(name)
         except UnknownServer as error:
             raise UnknownTool(name, str(error)) from None
-        if not member.catalog.has_tool(tool):
+        if member.find("tools/call", tool) is None:
             raise UnknownTool(name)
-        given = _arguments(arguments)
-        deadline = Deadline(timeout)
-        return await member.ask(
-            lambda client: client.call(tool, given, progress=progress, timeout=deadline.left),
+        values = _decoded(arguments)
+        deadline = RequestDeadline(timeout)
+        return await member.client.send(
+            lambda client: client.call(tool, values, progress=progress, timeout=deadline.left),
             deadline,
         )
 
     async def read(self, server: str, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
-        """Read a resource of a server, in *timeout* seconds at most.
+        """Read a resource of *server*; *timeout* is that of `call`.
 
         Raises:
-            UnknownServer: there is none of that name.
+            UnknownServer: no server has this name.
             ClientError: as for `call`.
         """
-        deadline = Deadline(timeout)
-        return await self._members[server].ask(
+        deadline = RequestDeadline(timeout)
+        return await self._members[server].client.send(
             lambda client: client.read(uri, timeout=deadline.left), deadline
         )
 
@@ -203,14 +227,14 @@ class Hub:
         *,
         timeout: Wait = UNSET,
     ) -> GetPromptResult:
-        """Get a prompt of a server, in *timeout* seconds at most.
+        """Get a prompt of *server*; *timeout* is that of `call`.
 
         Raises:
-            UnknownServer: there is none of that name.
+            UnknownServer: no server has this name.
             ClientError: as for `call`.
         """
-        deadline = Deadline(timeout)
-        return await self._members[server].ask(
+        deadline = RequestDeadline(timeout)
+        return await self._members[server].client.send(
             lambda client: client.prompt(name, arguments, timeout=deadline.left), deadline
         )
 
@@ -218,16 +242,166 @@ class Hub:
 def _checked(config: ServerConfig) -> ServerConfig:
     if not isinstance(config, ServerConfig):
         raise ConfigurationError(
-            f"a ServerConfig is needed, not a {type(config).__name__}; load_servers makes them of "
-            "what has mcpServers"
+            f"a ServerConfig is needed, not a {type(config).__name__}; load_servers makes them "
+            "from a configuration with mcpServers"
         )
     return config
 
 
-def _arguments(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
-    if not isinstance(given, str):
-        return given
+def _decoded(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
+    if not isinstance(arguments, str):
+        return arguments
     try:
-        return msgspec.json.decode(given, type=dict[str, Any])
+        return msgspec.json.decode(arguments, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise ContractError(f"arguments: the JSON of an object is needed: {error}") from error
+        raise ContractError(f"arguments must be the JSON of an object: {error}") from error
+
+
+class _Members:
+    """The servers of a hub: registered, connecting, and closing. Owned by the hub."""
+
+    def __init__(
+        self,
+        handler: ClientHandler[Any] | None,
+        options: ClientOptions,
+        backoff: Backoff,
+        limits: HubLimits,
+    ) -> None:
+        self._handler = handler
+        self._options = options
+        self._backoff = backoff
+        self._limits = limits
+        self._questions = QuestionLimiter(limits)
+        self._suspended = SuspendedCalls(limits)
+        # Replaced at each change: a composite server compares mappings by identity.
+        self._members: Mapping[str, HubMember] = {}
+        self._servers: WeakSet[HubServer] = WeakSet()
+        self._relays = False
+        self._evicted: dict[str, str] = {}  # the reason for each server that was evicted lately
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._clearing: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[HubMember]:
+        return iter(self._members.values())
+
+    def __getitem__(self, name: str) -> HubMember:
+        member = self._members.get(name)
+        if member is None:
+            raise UnknownServer(name, self._evicted.get(name))
+        return member
+
+    def server(self, name: str, version: str) -> HubServer:
+        """Return a composite server; questions are forwarded to its clients from now on."""
+        self._relays = True
+        server = HubServer(lambda: self._members, self._limits, name=name, version=version)
+        self._servers.add(server)
+        return server
+
+    def split(self, name: str) -> tuple[HubMember, str]:
+        """Return the server of the tool *name*, and the server's own name for it.
+
+        Raises:
+            UnknownServer: no server has a name that *name* begins with.
+        """
+        prefixes = [name[:at] for at, each in enumerate(name) if each == "/"] or [name]
+        for prefix in prefixes:
+            if (member := self._members.get(prefix)) is not None:
+                return member, name[len(prefix) + 1 :]
+        evicted = next((each for each in prefixes if each in self._evicted), prefixes[0])
+        raise UnknownServer(evicted, self._evicted.get(evicted))
+
+    async def add(self, config: ServerConfig) -> None:
+        """Connect to a server, and read its lists.
+
+        Raises:
+            AlreadyRegistered: a server of this name is registered or connecting.
+            ConnectError: the server cannot be connected to, or the hub stops.
+        """
+        name = config.name
+        if self._clearing is not None:
+            raise ConnectError(name, "the hub was stopped")
+        for other in (*self._members, *self._connecting):
+            if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
+                raise AlreadyRegistered(name, other)
+        member = HubMember(
+            config, self._options, self._backoff, self._questions, self._suspended, self._evict
+        )
+        member.client.handler = self._handler
+        if self._handler is None and self._relays:
+            member.relay_questions()
+        connecting = asyncio.get_running_loop().create_task(self._connect(member))
+        self._connecting[name] = connecting
+        try:
+            await connecting
+        except asyncio.CancelledError:
+            if cancel_requested():
+                # The server may have been added in the same turn of the event loop.
+                if self._members.get(name) is member:
+                    await self.remove(name)
+                raise
+            # `clear` has cancelled the task, not this one.
+            raise ConnectError(name, "the hub was stopped") from None
+        finally:
+            del self._connecting[name]
+
+    async def remove(self, name: str) -> None:
+        """Remove a server, and close its connection, even if this is cancelled meanwhile.
+
+        Raises:
+            UnknownServer: no server has this name.
+        """
+        member = self[name]
+        self._set({key: each for key, each in self._members.items() if key != name})
+        await asyncio.shield(self._close(member))
+
+    async def clear(self) -> None:
+        """Close all connections, including those that are opening or closing.
+
+        No server is added meanwhile. If this is cancelled, the connections are closed nevertheless.
+        """
+        if self._clearing is None:
+            self._clearing = asyncio.get_running_loop().create_task(self._clear())
+        await asyncio.shield(self._clearing)
+
+    async def _clear(self) -> None:
+        try:
+            connecting = [*self._connecting.values()]
+            for each in connecting:
+                each.cancel()
+            if connecting:
+                await asyncio.wait(connecting)
+            members = [*self]
+            if members:
+                self._set({})
+            for member in members:
+                self._close(member)
+            if self._closing:
+                await asyncio.wait(self._closing)
+        finally:
+            self._clearing = None
+
+    def _close(self, member: HubMember) -> "asyncio.Task[None]":
+        closing = asyncio.get_running_loop().create_task(member.client.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return closing
+
+    async def _connect(self, member: HubMember) -> None:
+        await member.client.open()
+        self._evicted.pop(member.name, None)
+        self._set({**self._members, member.name: member})
+
+    def _evict(self, member: HubMember, error: ReconnectError) -> None:
+        """Remove *member*, which could not be reconnected, and keep the reason for errors."""
+        if self._members.get(member.name) is member:
+            self._evicted[member.name] = f"it was evicted: {error.reason}"
+            if len(self._evicted) > self._limits.max_evicted:
+                del self._evicted[next(iter(self._evicted))]
+            logger.warning("server %s is evicted: %s", member.name, error.reason)
+            self._set({key: each for key, each in self._members.items() if each is not member})
+
+    def _set(self, members: Mapping[str, HubMember]) -> None:
+        self._members = members
+        for server in self._servers:
+            server.members_changed()

@@ -1,306 +1,296 @@
-"""One server of a hub: connected to, watched, and connected to again when it is gone."""
+"""A server of a hub as a member of the composite server, and the composite of all of them."""
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Hashable
-from contextlib import AsyncExitStack
-from typing import Any, Final, TypeVar
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final
 
+import msgspec
+
+from genmcp.channel import Channel
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientClosed, ClientError, ConnectError, ProcessExited, ServerError
-from genmcp.client.handler import ClientHandler
+from genmcp.client.errors import (
+    ClientError,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
+)
 from genmcp.client.options import ClientOptions
-from genmcp.composite.errors import ReconnectError, UnknownServer
-from genmcp.errors import GenmcpError, MethodNotFound
-from genmcp.hub.catalog import KINDS, Catalog
-from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.following import kinds_of, listed, listening, told_of
-from genmcp.hub.line import Line, connected
-from genmcp.hub.load import Load
-from genmcp.hub.pace import LIVED, Again, Deadline, Pace
-from genmcp.hub.updates import Updates
+from genmcp.composite.errors import CompositeError, ReconnectError
+from genmcp.composite.member import Certainty, Member
+from genmcp.composite.server import CompositeServer
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
+from genmcp.errors import InvalidParams, McpError, Overloaded, ResourceNotFound, ToolError
+from genmcp.hub.config import Backoff, HubLimits, ServerConfig
+from genmcp.hub.connection import MemberCatalog
+from genmcp.hub.reconnecting import ReconnectingClient
+from genmcp.hub.relay import ForwardedCall, QuestionLimiter, RelayingHandler, Work
+from genmcp.hub.subscriptions import ClientSubscriptions, MemberSubscriptions
+from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
+from genmcp.protocol.value import PaginatedResult, Result
+from genmcp.server import Route
+from genmcp.subscription import ChangeNotifier, Listener
 
-__all__ = ["Member", "Observer"]
+__all__ = ["HubMember", "HubServer", "SuspendedCalls"]
 
 logger = logging.getLogger("genmcp.hub")
 
-# What says that there is no connection any more. A request that takes too long, that is refused,
-# or whose response breaks off says nothing of it.
-_BROKEN: Final = (ClientClosed, ProcessExited, ConnectError)
-
-#: A connection that is ended here, of a server without a retry, has one attempt at another.
-_ONCE: Final = Retry(1)
-
-_NONE: Final = Deadline()
-
-R = TypeVar("R")
+# The assign under which a suspended call finds its `ForwardedCall`.
+_RELAY: Final = "relay"
+_UNREACHABLE: Final = "The server behind this one cannot be reached"
+_UNKNOWN: Final = "The server behind this one is gone: it may or may not have done this"
 
 
-class _Renewed(ClientClosed):
-    """It was ended here, to begin another."""
+class SuspendedCalls:
+    """Calls that wait for their client's answers, in this process. Owned by the hub."""
+
+    def __init__(self, limits: HubLimits) -> None:
+        self._limits = limits
+        self._calls: dict[str, tuple[ForwardedCall, asyncio.TimerHandle]] = {}
+
+    def add(self, call: ForwardedCall) -> str:
+        """Keep *call* until it is resumed or `answer_timeout` has passed; return its key.
+
+        Raises:
+            Overloaded: too many calls wait. *call* is cancelled.
+        """
+        if len(self._calls) >= (limit := self._limits.max_questions):
+            call.cancel()
+            raise Overloaded(
+                f"Too many calls wait for an answer: {limit} (HubLimits.max_questions)"
+            )
+        key = secrets.token_urlsafe(12)
+        loop = asyncio.get_running_loop()
+        self._calls[key] = call, loop.call_later(self._limits.answer_timeout, self._expire, key)
+        return key
+
+    def pop(self, key: str | None) -> ForwardedCall | None:
+        """Remove and return the call *key*; None if it has expired or is in another process."""
+        call, timer = self._calls.pop(key or "", (None, None))
+        if timer is not None:
+            timer.cancel()
+        return call
+
+    def _expire(self, key: str) -> None:
+        call = self.pop(key)
+        if call is not None:
+            call.cancel()
 
 
-class Observer(ABC):
-    """Who is told of a member: the hub."""
+class HubMember(Member):
+    """A server of a hub as a member of the hub's composite server. Owned by the hub.
 
-    @abstractmethod
-    def changed(self, kinds: Collection[str]) -> None:
-        """Learn that lists of these *kinds* (`tools`, `resources`, `prompts`) are others now."""
+    Calls are forwarded to the server, and its questions and log messages to the client that made
+    the call. Without *handler*, `relays` decides whether questions are forwarded.
 
-    @abstractmethod
-    def updated(self, uri: str) -> None:
-        """Learn that the resource *uri* is another now."""
-
-    @abstractmethod
-    def lost(self, member: "Member", error: ReconnectError) -> None:
-        """Learn that *member* is gone for good."""
-
-
-class Member:
-    """The server of *config*, with a new client for each connection.
-
-    `catalog` is what it lists, as far as is known; `updates` subscribes to its resources.
-    handler, options: those of each client.
+    client: sends requests to the server. subscriptions: the resources that clients subscribed to.
     """
 
     def __init__(
         self,
         config: ServerConfig,
-        handler: ClientHandler[Any] | None,
         options: ClientOptions,
-        pace: Pace,
-        observer: Observer,
+        backoff: Backoff,
+        questions: QuestionLimiter,
+        suspended: SuspendedCalls,
+        on_lost: Callable[["HubMember", ReconnectError], None],
     ) -> None:
-        self.config = config
-        self.handler = handler
-        self._options = options
         self.name = config.name
-        self.catalog = Catalog()
-        self.updates = Updates(self.name, observer.updated, pace)
-        self._pace = pace
-        self._observer = observer
-        self._client: Client | None = None
-        self._load = Load()
-        self._stale: Client | None = None
-        self._connected: asyncio.Future[Client] | None = None
-        self._broken = asyncio.Event()
-        self._cause: Exception | None = None
-        self._line: Line
-        self._watch: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        """Connect, and find out what it has.
-
-        Raises:
-            ConnectError: that was not possible; nothing of it is left.
-        """
-        self._connected = asyncio.get_running_loop().create_future()
-        self._line = await self._connect()
-        self._watch = asyncio.get_running_loop().create_task(self._run())
-
-    async def close(self) -> None:
-        """End the connection, and what would begin another."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait((self._watch,))
-            await self._line.close()  # it may not have begun to watch
-        self._client = None
-        self._give_up(UnknownServer(self.name))
-
-    async def client(self) -> Client:
-        """Return the connected client; while it is being connected to again, wait for that.
-
-        Raises:
-            ConnectError: it cannot be connected to. UnknownServer: it was unregistered.
-        """
-        assert self._connected is not None  # it was opened
-        if self._client is not None and not self._client.is_open:
-            self._suspect(self._client)
-        return await asyncio.shield(self._connected)
-
-    async def ask(self, request: Callable[[Client], Awaitable[R]], deadline: Deadline = _NONE) -> R:
-        """Return what a *request* to the server gives.
-
-        One of which nothing was sent, because the connection had broken, is made again on the next
-        one, and where none came about while others are being answered, after a while: once, or as
-        often as the server's `Retry` has attempts. One that may have been carried out never is.
-        deadline: until when a connection is waited for.
-
-        Raises:
-            ConnectError, UnknownServer: there is no next connection. RequestTimeout: not in time.
-            ClientError: what the request fails with.
-        """
-        attempt = 0
-        while True:
-            async with deadline.limit(self.name):
-                client = await self.client()
-            try:
-                with self._load.request(client):
-                    return await request(client)
-            except ClientError as error:
-                failure = error
-            finally:
-                self._renew_if_idle(client)
-            async with deadline.limit(self.name):
-                repeats = await self._may_repeat(client, failure, attempt)
-            if not repeats:
-                raise failure
-            attempt += 1
+        self._changes = ChangeNotifier()
+        self._questions = questions
+        self._suspended = suspended
+        self.subscriptions = MemberSubscriptions(
+            config.name, self._changes.resource_updated, backoff, questions.limits
+        )
+        self.client = ReconnectingClient(
+            config,
+            options,
+            backoff,
+            questions.limits,
+            self.subscriptions,
+            on_changed=self._announce,
+            on_lost=lambda error: on_lost(self, error),
+        )
 
     @property
-    def work(self) -> tuple[int, Collection[Hashable]]:
-        """How many requests wait for the server; who has given up calls it may still work on."""
-        client = self._client
-        return (self._load.running(client), self._load.left_by(client)) if client else (0, ())
+    def catalog(self) -> MemberCatalog:
+        """The lists of the server."""
+        return self.client.catalog
 
-    def renew(self) -> None:
-        """Connect again as soon as no request waits: nobody knows what the server works on."""
-        self._stale = self._client
-        self._renew_if_idle(self._client)
+    @property
+    def methods(self) -> Collection[str]:
+        """All methods: a server without prompts has an empty list of them."""
+        return (*self.catalog.pages, "completion/complete")
 
-    def _renew_if_idle(self, client: Client | None) -> None:
-        if client and client is self._stale and not self._load.running(client):
-            self._stale = None
-            logger.warning("%s is connected to again: a call was given up, and it asks", self.name)
-            self._suspect(client, _Renewed(self.name))
+    def relay_questions(self) -> None:
+        """Forward the questions of the server to its callers. To be called before `open`."""
+        self.client.handler = RelayingHandler(
+            self._questions,
+            self.client.work,
+            self.client.renew,
+            in_turn=self.client.config.asks_in_turn,
+        )
 
-    async def _may_repeat(self, client: Client, error: ClientError, attempt: int) -> bool:
-        """Take in that a request of *client* failed; return whether it is to be made again.
+    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
+        """Return the route of *key*, and whether the server lists it."""
+        catalog = self.catalog
+        route = catalog.routes[method].get(key)
+        if route is not None:
+            return route, Certainty.CERTAIN
+        if method != "resources/read":
+            return None
+        if catalog.claims(key):
+            return Route(), Certainty.CLAIMED
+        return (Route(), Certainty.POSSIBLE) if catalog.readable else None
 
-        Where others are being answered one that reached nobody says nothing of the connection: it
-        waits as long as there is between two attempts to connect.
-        """
-        retry = self.config.retry
-        repeats = not error.sent and attempt < (retry.max_attempts if retry else 1)
-        if isinstance(error, ConnectError) and client.is_open and self._load.running(client):
-            if retry is not None and repeats:
-                await self._pace.wait(retry, attempt)
-                return True
-            return False
-        if isinstance(error, _BROKEN):
-            self._suspect(client, error)
-        return repeats and client is not self._client
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        """Return the list *method* on one page."""
+        if cursor is not None:
+            raise InvalidParams(f"Invalid cursor: {cursor}")
+        return self.catalog.pages[method]
 
-    def _suspect(self, client: Client, error: Exception | None = None) -> None:
-        """Take *client*, unless it is an older one, for broken: it is replaced, or evicted."""
-        if client is self._client:
-            self._client = None
-            self._connected = asyncio.get_running_loop().create_future()
-            self._cause = error
-            self._broken.set()
+    def follow(self, listener: Listener) -> None:
+        """Announce the changes of the server to *listener*."""
+        self._changes.follow(listener)
 
-    async def _connect(self) -> Line:
-        """Connect, for the first time or again.
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Forward *request* to the server."""
+        if request.route is None:
+            return await self._complete(request)
+        call = ForwardedCall(channel, self._work(request), self._questions)
+        return await self._step(call, channel)
 
-        Raises:
-            ConnectError: that was not possible; nothing is left of it.
-        """
-        line = await connected(self.config, self.handler, self._options, self.updates.end)
-        self._broken.clear()
-        self._client = line.client
-        self.catalog = line.catalog
-        assert self._connected is not None
-        self._connected.set_result(line.client)
-        self.updates.begin(line.client)
-        return line
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Send the client's answers to the server, and wait for the result."""
+        call = self._suspended.pop(continuation.assigns.get(_RELAY))
+        if call is None or call.cancelled:
+            raise InvalidParams("The call no longer waits for an answer: make it again")
+        call.channel = channel
+        call.answer(outcome)
+        return await self._step(call, channel)
 
-    async def _run(self) -> None:
-        """Watch the connection, and see to the next one, until there is none."""
-        loop = asyncio.get_running_loop()
-        before = -1  # how often in a row it has broken soon
-        while True:
-            line, began = self._line, loop.time()
-            try:
-                error = await self._watched(line)
-                self._suspect(line.client, error)
-            finally:
-                await line.close()
-            try:
-                before = 0 if loop.time() - began > LIVED else before + 1
-                self._line = await self._reconnected(error, before)
-            except ReconnectError as failure:
-                self._give_up(failure)
-                self._observer.lost(self, failure)
-                return
-            self._observer.changed(KINDS)
+    async def cancelled(self, channel: Channel) -> None:
+        """Cancel a call that waits for its client's answer."""
+        call = self._suspended.pop(channel._own.get(_RELAY))
+        if call is not None:
+            call.cancel()
 
-    async def _reconnected(self, cause: Exception | None, before: int) -> Line:
-        """Connect again, after ever longer waits; there have been some *before*.
-
-        Raises:
-            ReconnectError: that is given up.
-        """
-        retry = self.config.retry or (_ONCE if isinstance(cause, _Renewed) else None)
-        failure: BaseException = cause or ClientClosed(self.name)
-        attempts = retry.max_attempts if retry else 0
-        for attempt in range(attempts):
-            assert retry is not None
-            await self._pace.wait(retry, before + attempt)
-            try:
-                return await self._connect()
-            except ConnectError as error:
-                logger.warning("%s (attempt %d)", error, attempt + 1)
-                failure = error.__cause__ or error
-        raise ReconnectError(self.name, attempts, failure) from failure
-
-    async def _watched(self, line: Line) -> Exception | None:
-        """Keep what is listed up to date until *line* is broken, and return what broke it."""
-        loop = asyncio.get_running_loop()
-        ended = loop.create_task(line.client.ended())
-        broken = loop.create_task(self._broken.wait())
-        following = loop.create_task(self._follow(line))
-        tasks = (ended, broken, following)
+    async def _step(self, call: ForwardedCall, channel: Channel) -> Result | Continue:
         try:
-            await asyncio.wait((ended, broken), return_when=asyncio.FIRST_COMPLETED)
-            return ended.result() if ended.done() else self._cause
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            step = await call.step()
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        except (ClientError, CompositeError) as error:
+            raise _translated(error, channel.request.method) from error
+        if isinstance(step, Continue):
+            channel._own[_RELAY] = self._suspended.add(call)
+        return step
 
-    async def _follow(self, line: Line) -> None:
-        """Look at each list again when it has changed, for as long as *line* is there.
+    def _work(self, request: Request) -> Work:
+        """Return the function that sends *request* to the server."""
+        params: Any = request.params
 
-        That the stream of changes ends, or a list cannot be read, says nothing of the connection:
-        after a while there is another stream, and what was missed is looked at.
-        """
-        client, changes = line.client, line.changes
-        again = Again(self._pace)
-        while told_of(client):
-            try:
-                async with AsyncExitStack() as stack:
-                    if changes is None:
-                        changes = await stack.enter_async_context(listening(client))
-                        await self._refresh(client, KINDS)
-                    else:
-                        stack.push_async_exit(changes)
-                    async for change in changes:
-                        await self._refresh(client, kinds_of(change.method))
-            except GenmcpError as error:
-                logger.info("%s tells of changes no more: %s", self.name, error)
-                if isinstance(error, ServerError) and error.code == MethodNotFound.code:
-                    return
-            if not client.is_open:
-                return
-            changes = None
-            await again.wait()
+        def sent(client: Client, call: ForwardedCall) -> Any:
+            match request.method:
+                case "tools/call":
+                    arguments = msgspec.json.decode(params.arguments or b"{}")
+                    progress = call.progress if request.progress_token is not None else None
+                    return client.call(params.name, arguments, progress=progress)
+                case "prompts/get":
+                    return client.prompt(params.name, params.arguments)
+                case _:
+                    return client.read(params.uri)
 
-    async def _refresh(self, client: Client, kinds: Collection[str]) -> None:
-        """Read the lists of *kinds*, and tell which have changed.
+        async def work(call: ForwardedCall) -> Result:
+            async def send(client: Client) -> Any:
+                handler = self.client.handler
+                running: AbstractAsyncContextManager[None] = nullcontext()
+                if isinstance(handler, RelayingHandler):
+                    running = handler.running(call, client)
+                async with running:
+                    return await sent(client, call)
+
+            result: Result = await self.client.send(send)
+            return result
+
+        return work
+
+    async def _complete(self, request: Request) -> CompleteResult:
+        """Forward a request for completion.
 
         Raises:
-            ClientError: not all of them can be read; the others are.
+            ResourceNotFound: the server does not list the template.
         """
-        before = self.catalog
-        self.catalog, failure = await listed(client, kinds, before, self._options.schemas)
-        self._observer.changed([kind for kind in kinds if not self.catalog.agrees(before, kind)])
-        if failure is not None:
-            raise failure
+        params: Any = request.params
+        assert isinstance(params, CompleteRequestParams)
+        ref, argument = params.ref, params.argument
+        if not isinstance(ref, PromptReference) and not any(
+            each.uri_template == ref.uri for each in self.catalog.templates
+        ):
+            raise ResourceNotFound(ref.uri)
+        context = params.context.arguments if params.context else None
+        try:
+            completion = await self.client.send(
+                lambda client: client.complete(ref, argument.name, argument.value, context)
+            )
+        except (ClientError, CompositeError) as error:
+            raise _translated(error, request.method) from error
+        return CompleteResult(completion=completion)
 
-    def _give_up(self, error: Exception) -> None:
-        """Tell whoever waits for the connection, or asks for it later."""
-        if self._connected is None or self._connected.done():
-            self._connected = asyncio.get_running_loop().create_future()
-        self._connected.set_exception(error)
-        self._connected.exception()  # nobody need wait for it
+    def _announce(self, kinds: Collection[str]) -> None:
+        for kind in kinds:
+            getattr(self._changes, f"{kind}_list_changed")()
+
+
+def _translated(error: Exception, method: str) -> Exception:
+    """Return the error that the hub's client gets for *error*.
+
+    It has the text of the member server only. The texts of this side name the command line or URL
+    of the server, and belong in the log.
+    """
+    if isinstance(error, ServerError):
+        return McpError(error.message, error.data, code=error.code)
+    logger.warning("%s failed: %s", method, error)
+    match error:
+        case OutcomeUnknown():
+            text = _UNKNOWN
+        case RequestTimeout():
+            text = "The server behind this one took too long"
+        case ProtocolError():
+            text = "The server behind this one broke the protocol"
+        case _:
+            text = _UNKNOWN if getattr(error, "sent", False) else _UNREACHABLE
+    return ToolError(text) if method == "tools/call" else McpError(text)
+
+
+class HubServer(CompositeServer):
+    """The composite server of a hub; see `Hub.server`."""
+
+    def __init__(
+        self,
+        members: Callable[[], Mapping[str, HubMember]],
+        limits: HubLimits,
+        *,
+        name: str,
+        version: str,
+    ) -> None:
+        super().__init__(members, name=name, version=version)
+        self._subscriptions = ClientSubscriptions(self._owners, self.changes, limits)
+
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+        """Subscribe to *uris* at the servers that have them, also when the owner changes."""
+        return self._subscriptions.subscribe(uris)
+
+    def _owners(self, uri: str) -> Sequence[MemberSubscriptions]:
+        route = self.find("resources/read", uri)
+        members: list[Any] = [each.member for each in route.alternatives] if route else []
+        return [each.subscriptions for each in members if each.catalog.subscribable]

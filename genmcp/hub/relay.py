@@ -1,21 +1,29 @@
-"""Forwarding of questions from a hub's servers to the hub's clients.
+"""Forwarding of questions and log messages from a hub's servers to the hub's clients.
 
 A question belongs to a call. If it arrives in response to that call (2026-07-28; before, over HTTP,
 on the event stream of the POST), the call is known. Otherwise (stdio; the stream of a GET;
 HTTP+SSE) the question does not identify its call, and is forwarded only while the server can be
-working on a single call. A call that was given up counts until the server answers it, which many
-never do, or the connection ends: its question must not reach another client. It may reach the same
-client, or user. If such a call is the reason that a question was refused, the hub reconnects to the
-server once no call is under way.
-A call whose caller sends no answer for a while, or has disconnected, is given up when it blocks
+working on a single call. A cancelled call counts until the server responds to it, which many never
+do, or the connection ends: its question must not reach another client. It may reach the same
+client, or user. If such a call is the reason that a question was rejected, the hub reconnects to
+the server once no call is running.
+A call whose client sends no answer for a while, or has disconnected, is cancelled when it blocks
 another question.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections import Counter, OrderedDict, deque
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Hashable,
+    Iterator,
+    Mapping,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,6 +33,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import HEARD_IN
+from genmcp.core.client_key import ClientKey, Share
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
@@ -33,8 +42,9 @@ from genmcp.errors import (
     GenmcpError,
     InvalidParams,
     McpError,
+    Overloaded,
 )
-from genmcp.hub.asked import Asked
+from genmcp.hub.config import HubLimits
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
@@ -48,62 +58,148 @@ from genmcp.question.form import form_of_schema
 from genmcp.question.question import Question
 from genmcp.question.sampling import RootsQuestion, SampleQuestion
 
-__all__ = ["TAG", "Relay", "RelayingHandler", "Work", "caller"]
+__all__ = [
+    "TAG",
+    "ForwardedCall",
+    "QuestionLimiter",
+    "RelayingHandler",
+    "Work",
+    "current_caller",
+]
 
 TAG = "passed on"
-"""What a call waits under whose questions were passed on."""
+"""The tag of the continuation of a call whose questions were forwarded."""
 
 logger = logging.getLogger("genmcp.hub")
 
-_OVER = "Nobody can be asked: the call is over"
-_SEVERAL = (
-    "Nobody can be asked: the question may be about another call that is under way; "
-    "call again when that is over, which is within minutes if its client is gone"
+_CALL_ENDED = "No client can answer: the call has ended"
+_SEVERAL_CALLS = (
+    "No client can answer: the question may belong to another call that is running; "
+    "repeat the call when that has ended, which takes minutes if its client is gone"
 )
-_LEFT = (
-    "Nobody can be asked: the question may be about a call that was given up; the server is "
-    "connected to again once no call is under way: call again then"
+_CANCELLED_CALL = (
+    "No client can answer: the question may belong to a call that was cancelled; the hub "
+    "reconnects to the server once no call is running: repeat the call then"
 )
 
-_current: ContextVar["Relay | None"] = ContextVar("genmcp_hub_relay", default=None)
+_current: ContextVar["ForwardedCall | None"] = ContextVar("genmcp_hub_call", default=None)
 
-Work = Callable[["Relay"], Coroutine[Any, Any, Result]]
-"""What is asked of a server: it is given the relay of the call, for its progress."""
-
-
-def caller() -> Hashable:
-    """Return who has made the call that is on its way here: its user, or client; None: unknown."""
-    relay = _current.get()
-    return None if relay is None else relay.caller
+Work = Callable[["ForwardedCall"], Coroutine[Any, Any, Result]]
+"""Sends the request to the server; it is given the call, for its progress."""
 
 
-class Relay:
-    """A call on its way through a hub: *work* runs, and `step` returns what is asked meanwhile.
+def current_caller() -> Hashable:
+    """Return the user or client of the call in this context; None if it cannot be identified."""
+    call = _current.get()
+    return None if call is None else call.caller
 
-    channel: the channel of the caller's last request. asked: counts the questions that wait for
-    answers.
+
+class QuestionLimiter:
+    """Counts the forwarded questions that wait for answers, by client. Owned by the hub."""
+
+    def __init__(self, limits: HubLimits) -> None:
+        self.limits = limits
+        self.blocking = BlockingTimes(limits.blocking_timeout, limits.max_blocking_clients)
+        self._open: Counter[Share] = Counter()
+        self._total = 0
+        anonymous = max(1, int(limits.anonymous_share * limits.max_questions))
+        of_client = (limits.max_questions_per_client, "max_questions_per_client")
+        self._limits = {
+            "principal": of_client,
+            "session": of_client,
+            "address": (limits.max_questions_per_address, "max_questions_per_address"),
+            "anonymous": (anonymous, "anonymous_share"),
+        }
+
+    @contextmanager
+    def slot(self, client: ClientKey) -> Iterator[None]:
+        """Count a question to *client* while the context is entered.
+
+        Raises:
+            Overloaded: too many questions wait for this client, or for all clients.
+        """
+        shares = client.shares
+        for share in shares:
+            limit, setting = self._limits[share[0]]
+            if self._open[share] >= limit:
+                raise Overloaded(
+                    f"Too many questions wait for the client: {limit} (HubLimits.{setting})"
+                )
+        if self._total >= (limit := self.limits.max_questions):
+            raise Overloaded(
+                f"Too many questions wait for answers: {limit} (HubLimits.max_questions)"
+            )
+        self._total += 1
+        self._open.update(shares)
+        try:
+            yield
+        finally:
+            self._total -= 1
+            self._open.subtract(shares)
+            for share in shares:
+                if not self._open[share]:
+                    del self._open[share]
+
+
+class BlockingTimes:
+    """The time for which a question may block those of other clients, for each client.
+
+    A client that leaves its forms open could block all others again and again. Therefore each
+    question that it leaves open halves its time; an answer restores it.
     """
 
-    def __init__(self, channel: Channel, work: Work, asked: Asked) -> None:
+    def __init__(self, seconds: float, max_clients: int) -> None:
+        self._seconds = seconds
+        self._max_clients = max_clients
+        self._unanswered: OrderedDict[Hashable, int] = OrderedDict()
+
+    def of(self, client: Hashable) -> float:
+        """Return the time of *client* in seconds."""
+        return self._seconds / 2.0 ** self._unanswered.get(client, 0)
+
+    def record_unanswered(self, client: Hashable) -> None:
+        """Halve the time of *client*, whose open question blocked others."""
+        self._unanswered[client] = min(self._unanswered.get(client, 0) + 1, 30)
+        self._unanswered.move_to_end(client)
+        if len(self._unanswered) > self._max_clients:
+            self._unanswered.popitem(last=False)
+
+    def record_answer(self, client: Hashable) -> None:
+        """Restore the time of *client*."""
+        self._unanswered.pop(client, None)
+
+
+class ForwardedCall:
+    """A call that is forwarded to a server: *work* runs in a task of its own.
+
+    `step` returns its result, or the questions that have to be answered first. Owned by the
+    request, and by `SuspendedCalls` while its client answers.
+
+    channel: the channel of the client's last request. questions: counts the open questions.
+    """
+
+    def __init__(self, channel: Channel, work: Work, questions: QuestionLimiter) -> None:
         self.channel = channel
-        self._places = asked
-        self._asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
-        self._passed: list[str] = []
-        self._passed_at = 0.0
-        self._news = asyncio.Event()
+        self._limiter = questions
+        self._questions: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
+        self._forwarded: list[str] = []
+        self._forwarded_at = 0.0
+        self._changed = asyncio.Event()
         self._count = 0
         self._logs: deque[LoggingMessageNotificationParams] = deque()
         self._logging: asyncio.Task[None] | None = None
+        # The context of the task identifies the call to the handler of questions that arrive in
+        # its response.
         token = _current.set(self)
         try:
-            self._work = asyncio.get_running_loop().create_task(self._whole(work))
+            self._work = asyncio.get_running_loop().create_task(self._run(work))
         finally:
             _current.reset(token)
         self._work.add_done_callback(self._ended)
 
     @property
     def caller(self) -> Hashable:
-        """Who has called: the user, or else the client, or None if neither can be told again."""
+        """The user, or else the session of the call; None: a later call cannot be recognized."""
         request, principal = self.channel.request, self.channel.principal
         if principal is not None:
             return "user", principal
@@ -111,26 +207,26 @@ class Relay:
 
     @property
     def waits(self) -> bool:
-        """Whether a question of the server is unanswered."""
-        return bool(self._asked)
+        """Whether a question of the server has no answer."""
+        return bool(self._questions)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it waits for an answer for too long if others have questions.
+        """Whether the client has left a question open for too long, if others have questions.
 
-        Since 2026-07-28 no connection stays open while a client answers, so that only a time limit
-        can detect a client that is gone; before, the connection of the request does.
+        Since 2026-07-28 no connection is open while a client answers, so that only a time limit
+        detects a client that is gone; before, the connection of the request does.
         """
-        if not self._passed:
+        if not self._forwarded:
             return False
         if is_detached(self.channel):
             return True
         now = asyncio.get_running_loop().time()
-        return now - self._passed_at >= self._places.patience.of(self._client)
+        return now - self._forwarded_at >= self._limiter.blocking.of(self._client)
 
     def abandon(self) -> None:
-        """Cancel the call, since its client left a question open that blocks others."""
-        self._places.patience.left(self._client)
+        """Cancel the call, because its open question blocks others."""
+        self._limiter.blocking.record_unanswered(self._client)
         self.cancel()
 
     @property
@@ -138,127 +234,131 @@ class Relay:
         return self.caller or self.channel.sink.client_key.owner
 
     @property
-    def given_up(self) -> bool:
-        """Whether it was stopped: there is no result."""
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled, and has no result."""
         return self._work.cancelled()
 
     async def step(self) -> Result | Continue:
-        """Wait for the result, or for questions that need to be answered first.
+        """Wait for the result, or for questions to the client.
 
         Raises:
-            Exception: what *work* raises.
+            Exception: any that *work* raises.
         """
         while not self._work.done():
-            if not self._asked:
-                self._news.clear()
-                await self._news.wait()
-                await asyncio.sleep(0)  # questions that were put together are passed on together
-                await self._logged()
-                continue
-            self._passed, self._passed_at = [*self._asked], asyncio.get_running_loop().time()
-            return Continue(TAG, {key: question for key, (question, _) in self._asked.items()})
+            if self._questions:
+                self._forwarded = [*self._questions]
+                self._forwarded_at = asyncio.get_running_loop().time()
+                return Continue(TAG, {key: each for key, (each, _) in self._questions.items()})
+            self._changed.clear()
+            await self._changed.wait()
+            # Questions that arrived in one read are forwarded in one response.
+            await asyncio.sleep(0)
+            await self._flush_logs()
         return self._work.result()
 
     def answer(self, outcome: Outcome) -> None:
-        """Take in how the questions that were passed on were answered."""
+        """Pass the answers to the forwarded questions on to the server."""
         if isinstance(outcome, Done):
-            self._places.patience.answered(self._client)
-        for key in self._passed:
-            _, future = self._asked.pop(key, (None, None))
+            self._limiter.blocking.record_answer(self._client)
+        for key in self._forwarded:
+            _, future = self._questions.pop(key, (None, None))
             if future is None or future.done():
-                continue  # whoever asked does not want to know any more
+                continue  # the server has cancelled the question
             if isinstance(outcome, Done):
                 future.set_result(outcome.value[key])
             elif isinstance(outcome.error, CapabilityMissing):
                 future.set_exception(InvalidParams(str(outcome.error)))
             else:
                 future.set_exception(McpError(str(outcome.error)))
-        self._passed = []
+        self._forwarded = []
 
     async def ask(self, question: Question) -> Any:
-        """Forward *question* to the caller, and return the answer.
+        """Forward *question* to the client, and return the answer.
 
         Raises:
-            McpError: there is no answer, or the call is over.
+            McpError: there is no answer, or the call has ended.
             Overloaded: too many questions wait for the client.
         """
         if self._work.done():
-            raise McpError(_OVER)
-        with self._places.place(self.channel.sink.client_key):
+            raise McpError(_CALL_ENDED)
+        with self._limiter.slot(self.channel.sink.client_key):
             self._count += 1
             key = f"q{self._count}"
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._asked[key] = question, future
-            self._news.set()
+            self._questions[key] = question, future
+            self._changed.set()
             try:
                 return await future
             finally:
-                self._asked.pop(key, None)
+                self._questions.pop(key, None)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass on how far it is."""
+        """Forward a progress notification."""
         await self.channel.progress(progress, total, message)
 
     def log(self, message: LoggingMessageNotificationParams) -> None:
-        """Pass on what the server has logged, soon; before anything it says later."""
+        """Queue a log message for the client. It is sent before later questions and the result."""
         if self._work.done():
             return
-        if len(self._logs) >= (most := self._places.limits.logs):
-            logger.warning("a log message is dropped: %d wait (HubLimits.logs)", most)
+        if len(self._logs) >= (limit := self._limiter.limits.max_queued_logs):
+            logger.warning(
+                "a log message is dropped: %d are queued (HubLimits.max_queued_logs)", limit
+            )
             return
         self._logs.append(message)
         if self._logging is None or self._logging.done():
-            self._logging = asyncio.get_running_loop().create_task(self._log())
+            self._logging = asyncio.get_running_loop().create_task(self._send_logs())
 
     def cancel(self) -> None:
-        """Stop: nobody waits for it any more."""
+        """Cancel the call, and drop its log messages."""
         self._work.cancel()
         self._logs.clear()
         if self._logging is not None:
             self._logging.cancel()
 
     async def log_level(self) -> LoggingLevel | None:
-        """Return the least severe level that whoever has called wants to hear of."""
+        """Return the least severe level that the client wants; None for no messages."""
         try:
             return await self.channel.log_level()
-        except GenmcpError:  # it is not worth a call
+        except GenmcpError:  # a call does not fail because of its log messages
             return None
 
-    async def _whole(self, work: Work) -> Result:
+    async def _run(self, work: Work) -> Result:
         try:
             return await work(self)
         finally:
-            await asyncio.sleep(0)  # what was logged before the answer is taken in by now
-            await self._logged()
+            # Messages that were read together with the response reach `log` in this turn.
+            await asyncio.sleep(0)
+            await self._flush_logs()
 
-    async def _log(self) -> None:
+    async def _send_logs(self) -> None:
         while self._logs:
             message = self._logs.popleft()
             try:
                 await self.channel.log(message.level, message.data, message.logger)
             except GenmcpError as error:
-                logger.warning("a log message is not passed on: %s", error)
+                logger.warning("a log message is not forwarded: %s", error)
 
-    async def _logged(self) -> None:
-        """Wait until what was logged is passed on."""
+    async def _flush_logs(self) -> None:
         if self._logging is not None:
             await asyncio.wait((self._logging,))
 
     def _ended(self, work: "asyncio.Task[Result]") -> None:
-        self._news.set()
-        for _, future in self._asked.values():
+        self._changed.set()
+        for _, future in self._questions.values():
             if not future.done():
-                future.set_exception(McpError(_OVER))
+                future.set_exception(McpError(_CALL_ENDED))
         if not work.cancelled():
-            work.exception()  # whoever waits is told; perhaps nobody does
+            work.exception()  # retrieved: after a cancelled request nothing awaits the task
 
 
 class RelayingHandler(ClientHandler[None]):
-    """Forwards the questions and log messages of one server to the caller. Owned by its member.
+    """Forwards the questions and log messages of one server to its callers. Owned by its member.
 
-    asked: counts the unanswered questions of all servers of the hub.
-    work: returns the number of requests that wait for the server, and the callers that have given
-    up others. renew: reconnects once no request waits. in_turn: see `ServerConfig.asks_in_turn`.
+    questions: counts the open questions of all servers of the hub.
+    work: returns the number of running requests, and the callers of those that were cancelled and
+        have no response. renew: reconnects once no request is running.
+    in_turn: see `ServerConfig.asks_in_turn`.
     """
 
     capabilities = ClientCapabilities(
@@ -269,97 +369,102 @@ class RelayingHandler(ClientHandler[None]):
 
     def __init__(
         self,
-        asked: Asked,
+        questions: QuestionLimiter,
         work: Callable[[], tuple[int, Collection[Hashable]]],
         renew: Callable[[], None],
         *,
         in_turn: bool = False,
     ) -> None:
         self._in_turn = in_turn
-        self.most_open = asked.limits.all_questions
-        self._open: set[Relay] = set()
+        self.most_open = questions.limits.max_questions
+        self._calls: set[ForwardedCall] = set()
         self._work = work
         self._renew = renew
         self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
 
     async def handle_list_roots(self, state: None) -> Any:
-        """Pass the question on."""
-        return await self._relay().ask(RootsQuestion())
+        """Forward a request for roots."""
+        return await self._call_of_question().ask(RootsQuestion())
 
     async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
-        """Pass the question on: it is there that somebody approves."""
-        return await self._relay().ask(SampleQuestion(params))
+        """Forward a sampling request; the client approves it."""
+        return await self._call_of_question().ask(SampleQuestion(params))
 
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Pass the form on, if it is one that may be asked for."""
+        """Forward a form whose schema is one of a form."""
         try:
             form = form_of_schema(schema)
         except ConfigurationError as error:
             raise InvalidParams(f"requestedSchema: {error}") from None
-        return await self._relay().ask(FormQuestion(message, schema=form.document))
+        return await self._call_of_question().ask(FormQuestion(message, schema=form.document))
 
     async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
-        """Pass the URL on."""
-        return await self._relay().ask(UrlQuestion(message, url))
+        """Forward a URL."""
+        return await self._call_of_question().ask(UrlQuestion(message, url))
 
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
-        """Pass it on, if it can be told to whom; it is no matter of anybody else's."""
-        relay = HEARD_IN.get().get(_current) or self._only(strictly=True)
-        if relay is not None:
-            relay.log(message)
+        """Forward a log message; drop it if its call is unknown, since it may be confidential."""
+        call = HEARD_IN.get().get(_current) or self._only_call(strictly=True)
+        if call is not None:
+            call.log(message)
 
     async def approve(self, subject: Sampled, state: None) -> Any:
-        """Agree: whoever has called is asked, and has somebody who approves."""
+        """Approve: the client that the question is forwarded to approves it itself."""
         return True
 
     @asynccontextmanager
-    async def serving(self, relay: Relay, client: Client) -> AsyncIterator[None]:
-        """Let *relay* be one of the calls that the server of *client* works on.
+    async def running(self, call: ForwardedCall, client: Client) -> AsyncIterator[None]:
+        """Count *call* as one that the server of *client* works on, while this is entered.
 
-        The server is to log what any of them wants to hear of; the rest is left out on the way.
+        The server's log level is lowered to the least severe one that any call wants; the channel
+        of each call filters the rest.
         """
-        self._open.add(relay)
+        self._calls.add(call)
         try:
-            level = await relay.log_level()
+            level = await call.log_level()
             if level is not None and client.capabilities.logging is not None:
                 before = self._levels.get(client)
                 if before is None or SEVERITY[level] < SEVERITY[before]:
                     self._levels[client] = level
-                    with suppress(ClientError):  # it is not worth a call
+                    with suppress(ClientError):  # a call does not fail because of its log messages
                         await client.log_level(level)
             yield
         finally:
-            self._open.discard(relay)
+            self._calls.discard(call)
 
-    def _relay(self) -> Relay:
-        """Return the call that the question, which is being asked now, is about."""
-        relay = _current.get() or self._only(strictly=False)
-        if relay is not None:
-            return relay
-        running, left_by = self._work()
-        silent = [each for each in self._open if each.is_silent] if running > 1 else []
-        if running - len(silent) > 1 or not (left_by or silent):
-            raise McpError(_SEVERAL)
+    def _call_of_question(self) -> ForwardedCall:
+        """Return the call that the question being handled is about.
+
+        Raises:
+            McpError: it may be about several calls, or about a cancelled one.
+        """
+        call = _current.get() or self._only_call(strictly=False)
+        if call is not None:
+            return call
+        running, cancelled_by = self._work()
+        silent = [each for each in self._calls if each.is_silent] if running > 1 else []
+        if running - len(silent) > 1 or not (cancelled_by or silent):
+            raise McpError(_SEVERAL_CALLS)
         for each in silent:
             each.abandon()
         self._renew()
-        raise McpError(_LEFT)
+        raise McpError(_CANCELLED_CALL)
 
-    def _only(self, *, strictly: bool) -> Relay | None:
+    def _only_call(self, *, strictly: bool) -> ForwardedCall | None:
         """Return the call that the server is working on, if there is only one.
 
-        Calls that the same caller has given up do not count, nor do calls that wait for an answer
-        if the server asks in turn. With *strictly* both count.
+        Cancelled calls of the same caller do not count, nor do calls that wait for an answer if the
+        server asks in turn. With *strictly* both count.
         """
-        running, left_by = self._work()
-        able = [*self._open]
+        running, cancelled_by = self._work()
+        candidates = [*self._calls]
         if self._in_turn and not strictly:
-            able = [each for each in able if not each.waits]
-        if running != len(self._open) or len(able) != 1:
+            candidates = [each for each in candidates if not each.waits]
+        if running != len(self._calls) or len(candidates) != 1:
             return None
-        (relay,) = able
-        if any(strictly or each is None or each != relay.caller for each in left_by):
+        (call,) = candidates
+        if any(strictly or each is None or each != call.caller for each in cancelled_by):
             return None
-        return relay
+        return call

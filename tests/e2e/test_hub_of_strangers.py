@@ -11,9 +11,8 @@ import pytest
 from genmcp import Endpoint
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from tests.client.peer_servers import fastmcp, sdk
@@ -68,7 +67,7 @@ async def test_hub_gets_along_with_a_stranger(stranger: str, tmp_path: Path) -> 
     async def sleep(delay: float) -> None:
         again.set()
 
-    async with asyncio.timeout(50), Hub(pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(50), Hub(backoff=Backoff(sleep)) as hub:
         endpoint = Endpoint(hub.server())
         config = ServerConfig("it", command=sys.executable, args=[str(path)], retry=Retry(3))
         await hub.register(config)

@@ -15,9 +15,8 @@ from genmcp.client.client import Client
 from genmcp.client.errors import OutcomeUnknown, ProcessExited
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import Command
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from genmcp.protocol.client_features import CreateMessageRequestParams
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import ImageContent, TextContent
@@ -200,7 +199,7 @@ async def test_hub_holds_servers_from_npm(npm: Callable[[str], list[str]], tmp_p
         of("files", npm("server-filesystem"), str(tmp_path)),
         of("memory", npm("server-memory"), env={"MEMORY_FILE_PATH": memory}),
     ]
-    async with asyncio.timeout(60), Hub(pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(60), Hub(backoff=Backoff(sleep)) as hub:
         assert await hub.register_all(configs) == {}
         assert hub.servers() == ["all", "files", "memory"]
         names = {each.name for each in hub.tools()}

@@ -11,12 +11,9 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import Send
-from genmcp.hub.asked import Asked
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.limits import HubLimits
-from genmcp.hub.pace import Pace
-from genmcp.hub.relay import Relay
+from genmcp.hub.relay import ForwardedCall, QuestionLimiter
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.sampling import RootsQuestion
@@ -33,7 +30,7 @@ async def test_hub_keeps_a_connection_on_which_a_call_is_being_answered() -> Non
 
     async with (
         asyncio.timeout(TIME),
-        Hub(options=ClientOptions(revision=OLD), pace=Pace(sleep)) as hub,
+        Hub(options=ClientOptions(revision=OLD), backoff=Backoff(sleep)) as hub,
     ):
         await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
         slow = asyncio.ensure_future(hub.call("far/slow"))
@@ -102,7 +99,9 @@ async def test_hub_begins_no_call_again_that_was_answered_once(first: Any) -> No
 
     async with (
         asyncio.timeout(TIME),
-        Hub(options=ClientOptions(revision=NEW, max_poll_failures=1), pace=Pace(sleep)) as hub,
+        Hub(
+            options=ClientOptions(revision=NEW, max_poll_failures=1), backoff=Backoff(sleep)
+        ) as hub,
     ):
         await hub.register(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
         with pytest.raises(OutcomeUnknown, match="down"):
@@ -135,7 +134,7 @@ async def test_hub_server_asks_nobody_whose_call_a_question_may_not_be_about() -
             asked = await other.call("far/quick")
 
     assert ada.asked == []
-    assert "Nobody can be asked" in str(refused.content)
+    assert "No client can answer" in str(refused.content)
     assert bob.asked == ["Bob, who?"]
     assert "Bob" in str(asked.content)
 
@@ -169,7 +168,7 @@ async def test_hub_server_puts_the_question_of_a_call_that_was_given_up_to_nobod
             far.reply(ids[0], said("late"))
             asked = await other.call("far/quick")
 
-    assert "Nobody can be asked" in str(refused.content)
+    assert "No client can answer" in str(refused.content)
     assert (ada.asked, bob.asked) == ([], ["Who?"])
     assert "Bob" in str(asked.content)
 
@@ -202,7 +201,7 @@ async def test_hub_server_puts_a_question_to_who_has_given_up_a_call_before(whos
 
     asked = ["Who?"] if whose == "its own" else []
     assert (ada.asked, bob.asked) == (asked, [])
-    assert ("Ada" if asked else "Nobody can be asked") in str(result.content)
+    assert ("Ada" if asked else "No client can answer") in str(result.content)
 
 
 async def test_hub_server_forgets_who_gave_up_a_call_that_was_answered_since() -> None:
@@ -244,17 +243,17 @@ async def test_relay_asks_nobody_when_its_call_is_over() -> None:
     """Neither what is asked then, nor what nobody has answered until then."""
     asking: list[asyncio.Future[Any]] = []
 
-    async def work(relay: Relay) -> CallToolResult:
+    async def work(relay: ForwardedCall) -> CallToolResult:
         asking.append(asyncio.ensure_future(relay.ask(RootsQuestion())))
         await asyncio.sleep(0)
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work, Asked(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
     async with asyncio.timeout(TIME):
         await relay._work
-        with pytest.raises(McpError, match="over"):
+        with pytest.raises(McpError, match="ended"):
             await asking[0]
-        with pytest.raises(McpError, match="over"):
+        with pytest.raises(McpError, match="ended"):
             await relay.ask(RootsQuestion())
 
 
@@ -308,7 +307,7 @@ async def test_hub_hears_of_changes_again_after_it_could_not(breaks: str) -> Non
         far.down = False
 
     options = ClientOptions(revision=NEW)
-    async with asyncio.timeout(TIME), Hub(options=options, pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=options, backoff=Backoff(sleep)) as hub:
         await hub.register(ServerConfig("far", target=far))
         far.names.append("fresh")
         ended.set()

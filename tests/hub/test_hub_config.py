@@ -77,7 +77,7 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "fault"),
     [
-        ({}, "there is no 'mcpServers'"),
+        ({}, "'mcpServers' is missing"),
         ({"mcpServers": [1]}, "Expected `object`"),
         ({"mcpServers": {"a": {"command": object()}}}, "object"),
         ({"mcpServers": {"a": {"command": 3}}}, "mcpServers: server 'a': Expected"),
@@ -111,7 +111,7 @@ def test_servers_that_are_described_wrongly_leave_the_others_as_they_are(
     assert len(faults) == 3
     assert all(each.endswith("it is left out") for each in faults)
     assert faults[0].startswith("mcpServers: server 'typed': Expected")
-    assert "server 'empty': it has to have a command or a url" in faults[1]
+    assert "server 'empty': give either a command or a url" in faults[1]
     assert "server 'slashed/'" in faults[2]
 
 
@@ -122,7 +122,7 @@ def test_server_is_read_alone_whatever_the_others_are(caplog: pytest.LogCaptureF
     for name, fault in (
         ("typed", "server 'typed': Expected"),
         ("off", "'off' is disabled"),
-        ("none", "server 'none' is not there; it has typed, io.example/good"),
+        ("none", "server 'none' does not exist; it has typed, io.example/good"),
     ):
         with pytest.raises(ConfigurationError, match=fault):
             server_of(ODD, name)

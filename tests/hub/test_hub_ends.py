@@ -9,9 +9,8 @@ from genmcp.client.errors import ConnectError, ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import UnknownServer
 from genmcp.core.client.events import Send
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from tests.hub.far import OLD, TIME, Far
 
 OPTIONS = ClientOptions(revision=OLD)
@@ -106,7 +105,7 @@ async def test_hub_tells_who_waits_for_a_server_whose_unregistering_was_left() -
         asleep.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(TIME), Hub(options=OPTIONS, pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS, backoff=Backoff(sleep)) as hub:
         await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
         far.down = True
         waiting = asyncio.ensure_future(hub.call("far/quick"))
@@ -138,7 +137,7 @@ async def test_hub_has_let_go_of_a_server_when_unregister_returns(moment: str) -
         return {"resultType": "complete", "tools": []}
 
     far.answers["tools/list"] = tools
-    async with asyncio.timeout(TIME), Hub(options=OPTIONS, pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS, backoff=Backoff(sleep)) as hub:
         await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
         far.down = True
         if moment == "broken":

@@ -8,8 +8,10 @@ import pytest
 from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
 from genmcp.client import tool_catalog
 from genmcp.client.options import ClientOptions
+from genmcp.composite.server import CompositeServer
 from genmcp.core.client.events import Send
 from genmcp.schema.document import Document
+from genmcp.server import Route
 from tests.hub.far import OLD, TIME, Far, said
 
 LIST = "tools/list"
@@ -117,6 +119,13 @@ async def test_list_that_is_too_long_costs_that_list() -> None:
     assert await texts_of_calls(evil, "good/add", options=options) == ["3"]
 
 
+def route_of_tool(server: CompositeServer, name: str) -> Route:
+    """Return the route of the member that has the tool *name*."""
+    route = server.find("tools/call", name)
+    assert route is not None
+    return route.alternatives[0].route
+
+
 async def test_one_change_leaves_the_index_of_others_as_it_is() -> None:
     """A member that changes its list all the time does not make the others be indexed anew."""
     evil, good = offering({"type": "object"}), offering({"type": "object"})
@@ -124,13 +133,13 @@ async def test_one_change_leaves_the_index_of_others_as_it_is() -> None:
         server = hub.server()
         await hub.register(ServerConfig("evil", target=evil))
         await hub.register(ServerConfig("good", target=good))
-        before = [server.find("tools/call", f"{name}/t0") for name in ("evil", "good")]
+        before = [route_of_tool(server, f"{name}/t0") for name in ("evil", "good")]
         async with Client(Mux(server)) as client, client.listen(tools=True) as changes:
             evil.answers[LIST] = offering({"type": "object"}, {"type": "object"}).answers[LIST]
             evil.questions.put_nowait({"method": "notifications/tools/list_changed"})
             async for _ in changes:
                 break
-        after = [server.find("tools/call", f"{name}/t0") for name in ("evil", "good")]
+        after = [route_of_tool(server, f"{name}/t0") for name in ("evil", "good")]
         assert server.find("tools/call", "evil/t1") is not None
 
     assert before[0] is not after[0]

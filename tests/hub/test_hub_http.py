@@ -12,9 +12,8 @@ import uvicorn
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from tests.support.serving import PATIENCE, Server
 
@@ -80,7 +79,7 @@ async def test_hub_calls_a_server_that_has_come_back(free_port: int) -> None:
         came.set()
         await back.wait()
 
-    async with asyncio.timeout(30), Hub(pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(sleep)) as hub:
         async with serving(free_port):
             await hub.register(config(free_port, Retry(1)))
         call = asyncio.ensure_future(hub.call("far/add", {"a": 1, "b": 2}))

@@ -9,9 +9,8 @@ import pytest
 from genmcp import Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 
 #: Speaks 2024-11-05 a line at a time; its prompts cannot be listed.
@@ -86,7 +85,7 @@ async def test_hub_looks_at_all_lists_again_when_a_server_comes_back(tmp_path: P
     config = old(tmp_path)
     script = tmp_path / "old.py"
     sound = OLD.replace("x-mcp-header", "x-nothing")
-    async with asyncio.timeout(30), Hub(pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(sleep)) as hub:
         server = hub.server()
         script.write_text(sound.replace('return {"content"', 'sys.exit(3) or {"content"'))
         config = ServerConfig("old", command=config.command, args=config.args, retry=Retry(1))

@@ -13,9 +13,8 @@ import pytest
 from genmcp.client.errors import ConnectError, OutcomeUnknown, RequestTimeout
 from genmcp.composite.errors import AlreadyRegistered, UnknownServer, UnknownTool
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
@@ -172,7 +171,7 @@ async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     servers = [config("a"), config("b", tmp_path), config("c"), config("a")]
 
-    failed = await hub.register_all(servers, at_once=3)
+    failed = await hub.register_all(servers, concurrency=3)
 
     assert hub.servers() == ["a", "c"]
     assert {name: type(error) for name, error in failed.items()} == {
@@ -183,8 +182,8 @@ async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
 
 async def test_hub_registers_at_least_one_at_once(hub: Hub) -> None:
     """None at all would never come to an end."""
-    with pytest.raises(ConfigurationError, match="at_once"):
-        await hub.register_all([config("a")], at_once=0)
+    with pytest.raises(ConfigurationError, match="concurrency"):
+        await hub.register_all([config("a")], concurrency=0)
 
 
 async def test_hub_evicts_a_killed_server_at_once_without_retry(
@@ -233,7 +232,7 @@ async def test_hub_takes_no_servers_that_are_only_described(hub: Hub) -> None:
 async def test_hub_call_waits_for_the_connection_no_longer_than_it_may() -> None:
     """The wait is a part of its time; nothing was sent."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(1)))
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
         await slept.began.wait()
@@ -253,7 +252,7 @@ async def test_hub_call_waits_for_the_connection_no_longer_than_it_may() -> None
 async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> None:
     """The call that hit the crash may have run; those after it have a new process and new lists."""
     slept = Slept()
-    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
         before = await pid_of(hub, "one")
         (tmp_path / "extra").touch()
@@ -270,7 +269,7 @@ async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> No
 async def test_hub_waits_longer_for_a_server_that_crashes_again_and_again() -> None:
     """One that lives for seconds only is not begun anew as fast as that goes."""
     slept = Slept()
-    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(2, 0.5)))
         for _ in range(3):
             with pytest.raises(OutcomeUnknown):
@@ -283,7 +282,7 @@ async def test_hub_waits_longer_for_a_server_that_crashes_again_and_again() -> N
 async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Path) -> None:
     """0.5, 1, 2 s; whoever waited is told why, and the others go on."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
         await hub.register(config("two"))
         (tmp_path / "broken").touch()
@@ -304,7 +303,7 @@ async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Pa
 async def test_hub_server_that_is_late_does_not_make_others_wait(tmp_path: Path) -> None:
     """A call waits for its own server alone, which comes back."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(1, 0.5)))
         await hub.register(config("two"))
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
@@ -320,7 +319,7 @@ async def test_hub_server_that_is_late_does_not_make_others_wait(tmp_path: Path)
 async def test_hub_server_may_be_unregistered_while_it_is_connected_to_again() -> None:
     """It is not connected to any more, and who waited for it is told."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(3, 0.5)))
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
         await slept.began.wait()

@@ -30,10 +30,9 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, HttpOptions
 from genmcp.core.client_key import ClientKey
 from genmcp.errors import ConfigurationError, Overloaded
-from genmcp.hub.asked import Asked
-from genmcp.hub.config import ServerConfig
+from genmcp.hub.config import HubLimits, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.limits import HubLimits
+from genmcp.hub.relay import QuestionLimiter
 from tests.support.serving import serve
 from tests.support.sockets import Connection, http
 
@@ -136,9 +135,9 @@ async def test_unanswered_questions_keep_nobody_from_being_asked(behind: str, be
 
 @pytest.mark.parametrize("behind", REVISIONS)
 async def test_questions_of_one_client_are_bounded(behind: str) -> None:
-    """`HubLimits.questions`: past it a question is refused; others are asked all the same."""
+    """`max_questions_per_client`: further questions are rejected, those of others forwarded."""
     mallory = Mallory()
-    limits = HubLimits(questions=3)
+    limits = HubLimits(max_questions_per_client=3)
     async with (
         served(behind, limits) as url,
         client_of(url, "mallory", mallory, REVISIONS[0]) as one,
@@ -151,7 +150,10 @@ async def test_questions_of_one_client_are_bounded(behind: str) -> None:
             refused = str((await one.call("far/ask")).content)
         except ServerError as error:
             refused = str(error)
-        assert "Too many questions wait for the client: 3 (HubLimits.questions)" in refused
+        assert (
+            "Too many questions wait for the client: 3 (HubLimits.max_questions_per_client)"
+            in refused
+        )
         for _ in range(4):  # each place is free again
             assert (await other.call("far/ask")).text == "agreed"
         for call in calls:
@@ -229,7 +231,13 @@ def message(**members: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"questions": 0}, {"logs": 0}, {"form_patience": -1}, {"anonymous": 0}]
+    "wrong",
+    [
+        {"max_questions_per_client": 0},
+        {"max_queued_logs": 0},
+        {"blocking_timeout": -1},
+        {"anonymous_share": 0},
+    ],
 )
 def test_hub_limits_name_the_wrong_value(wrong: dict[str, Any]) -> None:
     """Wrong configuration fails when it is made."""
@@ -239,28 +247,33 @@ def test_hub_limits_name_the_wrong_value(wrong: dict[str, Any]) -> None:
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
     """By session, by address, and so that clients with a principal can still be asked."""
-    limits = HubLimits(questions=2, questions_of_address=3, all_questions=10, anonymous=0.5)
-    asked, held = Asked(limits), ExitStack()
+    limits = HubLimits(
+        max_questions_per_client=2,
+        max_questions_per_address=3,
+        max_questions=10,
+        anonymous_share=0.5,
+    )
+    asked, held = QuestionLimiter(limits), ExitStack()
     one, two = (ClientKey(session=each, address="192.0.2.1") for each in "ab")
     far = [ClientKey(address=f"192.0.2.{each}") for each in range(2, 6)]
     bob = [ClientKey(principal=f"bob {each}") for each in range(6)]
 
     def refused(client: ClientKey) -> str:
-        with pytest.raises(Overloaded) as error, asked.place(client):
+        with pytest.raises(Overloaded) as error, asked.slot(client):
             pass
         return str(error.value)
 
     with held:
         for client in (one, one):
-            held.enter_context(asked.place(client))
-        assert "HubLimits.questions)" in refused(one)
-        held.enter_context(asked.place(two))
-        assert "HubLimits.questions_of_address)" in refused(two)
+            held.enter_context(asked.slot(client))
+        assert "HubLimits.max_questions_per_client)" in refused(one)
+        held.enter_context(asked.slot(two))
+        assert "HubLimits.max_questions_per_address)" in refused(two)
         for client in far[:2]:
-            held.enter_context(asked.place(client))
-        assert "HubLimits.anonymous)" in refused(far[2])
+            held.enter_context(asked.slot(client))
+        assert "HubLimits.anonymous_share)" in refused(far[2])
         for client in bob[:5]:
-            held.enter_context(asked.place(client))
-        assert "HubLimits.all_questions)" in refused(bob[5])
-    with asked.place(one):
+            held.enter_context(asked.slot(client))
+        assert "HubLimits.max_questions)" in refused(bob[5])
+    with asked.slot(one):
         pass

@@ -11,11 +11,9 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import Send
 from genmcp.errors import ConfigurationError, InvalidParams
-from genmcp.hub.asked import Asked
-from genmcp.hub.config import ServerConfig
+from genmcp.hub.config import HubLimits, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.limits import HubLimits
-from genmcp.hub.relay import Relay
+from genmcp.hub.relay import ForwardedCall, QuestionLimiter
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, said
@@ -26,7 +24,7 @@ async def test_relay_passes_on_together_what_is_asked_together() -> None:
     late = asyncio.Event()
     answers: dict[str, Any] = {}
 
-    async def work(relay: Relay) -> CallToolResult:
+    async def work(relay: ForwardedCall) -> CallToolResult:
         async def ask(name: str) -> None:
             answers[name] = await relay.ask(RootsQuestion())
 
@@ -37,7 +35,7 @@ async def test_relay_passes_on_together_what_is_asked_together() -> None:
             tasks.create_task(ask("c"))
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work, Asked(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
     first = await relay.step()
     late.set()
     await asyncio.sleep(0)
@@ -58,14 +56,14 @@ async def test_relay_forgets_a_question_that_is_not_asked_any_more() -> None:
     """The answer comes too late, and harms nobody."""
     go = asyncio.Event()
 
-    async def work(relay: Relay) -> CallToolResult:
+    async def work(relay: ForwardedCall) -> CallToolResult:
         asking = asyncio.ensure_future(relay.ask(RootsQuestion()))
         await go.wait()
         asking.cancel()
         await asyncio.wait((asking,))
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work, Asked(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
     step = await relay.step()
     assert isinstance(step, Continue)
     go.set()
@@ -85,11 +83,11 @@ async def test_relay_tells_whoever_asked_that_there_is_no_answer(
 ) -> None:
     """With the error that a client of its own would have answered."""
 
-    async def work(relay: Relay) -> CallToolResult:
+    async def work(relay: ForwardedCall) -> CallToolResult:
         await relay.ask(RootsQuestion())
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work, Asked(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
     await relay.step()
     relay.answer(Failed(failure))
 
@@ -151,7 +149,7 @@ async def test_hub_speaks_the_revision_of_a_server_config() -> None:
     async with asyncio.timeout(TIME), Hub() as hub:
         await hub.register(ServerConfig("far", target=far, revision=OLD))
         await hub.register(ServerConfig("near", target=near))
-        spoken = [(await each.client()).revision for each in hub._members]
+        spoken = [(await each.client.current()).revision for each in hub._members]
     assert spoken == [OLD, NEW]
     with pytest.raises(ConfigurationError, match="ServerConfig 'far': revision '1999'"):
         ServerConfig("far", target=far, revision="1999")

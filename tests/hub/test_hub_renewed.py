@@ -12,11 +12,9 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import Send
-from genmcp.hub.asked import Asked
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.limits import HubLimits
-from genmcp.hub.pace import Pace
+from genmcp.hub.relay import QuestionLimiter
 from genmcp.protocol.content import TextContent
 from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
 
@@ -66,7 +64,10 @@ async def served(
         waits.append(delay)
 
     options = ClientOptions(revision=OLD)
-    async with asyncio.timeout(TIME), Hub(options=options, pace=Pace(sleep), limits=limits) as hub:
+    async with (
+        asyncio.timeout(TIME),
+        Hub(options=options, backoff=Backoff(sleep), limits=limits) as hub,
+    ):
         mux = Mux(hub.server())
         await hub.register(ServerConfig("far", target=far, retry=retry))
         yield hub, mux, waits
@@ -90,11 +91,11 @@ async def test_hub_connects_again_to_a_server_whose_questions_nobody_can_be_aske
         asked = await other.call("far/quick")
         assert hub.servers() == ["far"]
 
-    assert "a call that was given up; the server is connected to again" in str(refused.content)
+    assert "a call that was cancelled; the hub reconnects" in str(refused.content)
     assert "Bob" in str(asked.content)
     assert bob.asked == ["Who?"]
     assert waits == [4.0 if retry else 0.5]
-    assert "far is connected to again: a call was given up" in caplog.text
+    assert "far is connected to again: a call was cancelled" in caplog.text
 
 
 async def test_hub_does_not_connect_again_before_all_calls_are_over() -> None:
@@ -121,7 +122,7 @@ async def test_hub_does_not_connect_again_before_all_calls_are_over() -> None:
 
         far.answers["quick"] = quick
         refused = await other.call("far/quick")
-        assert "given up" in str(refused.content)
+        assert "cancelled" in str(refused.content)
         assert far.closed == 0
 
         far.answers["quick"] = asks
@@ -137,14 +138,14 @@ async def form(far: Far, message: Send) -> Any:
     await far.over.wait()
 
 
-@pytest.mark.parametrize("patience", [HubLimits().form_patience, 0.0])
+@pytest.mark.parametrize("patience", [HubLimits().blocking_timeout, 0.0])
 async def test_open_form_keeps_others_from_being_asked_only_so_long(patience: float) -> None:
     """Its client may be gone in the middle of it: 2026-07-28 has no connection that tells."""
     far = Piped(slow=form, quick=asks)
     ada, bob = Undecided("Ada"), User("Bob")
     options = ClientOptions(revision=NEW)
     async with (
-        served(far, limits=HubLimits(form_patience=patience)) as (_, mux, _),
+        served(far, limits=HubLimits(blocking_timeout=patience)) as (_, mux, _),
         Client(mux, handler=ada, options=options) as one,
         Client(mux, handler=bob, options=options) as other,
     ):
@@ -152,28 +153,28 @@ async def test_open_form_keeps_others_from_being_asked_only_so_long(patience: fl
         await ada.looks.wait()
         refused = await other.call("far/quick")
         if patience:
-            assert "another call that is under way" in str(refused.content)
+            assert "another call that is running" in str(refused.content)
             late.cancel()
             await asyncio.wait((late,))
             return
         asked = await other.call("far/quick")
         ada.goes_on.set()
-        with pytest.raises(ServerError, match="does not wait for an answer any more"):
+        with pytest.raises(ServerError, match="no longer waits for an answer"):
             await late
 
-    assert "given up" in str(refused.content)
+    assert "cancelled" in str(refused.content)
     assert "Bob" in str(asked.content)
     assert bob.asked == ["Who?"]
 
 
 def test_client_that_leaves_forms_open_has_less_time_for_each() -> None:
     """Or it would keep all others from being asked, again and again; an answer makes up for it."""
-    patience = Asked(HubLimits(form_patience=60)).patience
+    patience = QuestionLimiter(HubLimits(blocking_timeout=60)).blocking
     times = []
     for _ in range(4):
         times.append(patience.of("mallory"))
-        patience.left("mallory")
+        patience.record_unanswered("mallory")
     assert times == [60, 30, 15, 7.5]
     assert patience.of("bob") == 60
-    patience.answered("mallory")
+    patience.record_answer("mallory")
     assert patience.of("mallory") == 60

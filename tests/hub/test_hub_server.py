@@ -33,11 +33,9 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.hub.asked import Asked
-from genmcp.hub.config import ServerConfig
+from genmcp.hub.config import HubLimits, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.limits import HubLimits
-from genmcp.hub.relay import RelayingHandler
+from genmcp.hub.relay import QuestionLimiter, RelayingHandler
 from genmcp.protocol.client_features import CreateMessageRequestParams, Root
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import TextContent
@@ -220,7 +218,7 @@ async def test_hub_server_says_what_nobody_has() -> None:
                 with pytest.raises(ServerError) as error:
                     await request
                 assert error.value.code == -32602
-            with pytest.raises(ServerError, match="completed"):
+            with pytest.raises(ServerError, match="Unknown prompt: a/nothing"):
                 await client.complete(PromptReference("a/nothing"), "name")
             with pytest.raises(ServerError, match="cursor"):
                 await client.request("tools/list", {"cursor": "x"})
@@ -508,9 +506,9 @@ async def test_hub_server_keeps_a_call_that_asks_only_so_long() -> None:
 
 async def test_hub_server_refuses_a_form_that_may_not_be_asked_for() -> None:
     """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
-    handler = RelayingHandler(Asked(HubLimits()), lambda: (0, ()), lambda: None)
+    handler = RelayingHandler(QuestionLimiter(HubLimits()), lambda: (0, ()), lambda: None)
 
     with pytest.raises(McpError, match="requestedSchema"):
         await handler.handle_elicitation_create("?", {"type": "object"}, None)
-    with pytest.raises(McpError, match="Nobody can be asked"):
+    with pytest.raises(McpError, match="No client can answer"):
         await handler.handle_list_roots(None)

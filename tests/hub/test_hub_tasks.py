@@ -10,9 +10,8 @@ from genmcp import Accepted, Channel, Continue, Outcome, Suite, Tool, ToolReques
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import ServerConfig
+from genmcp.hub.config import HubLimits, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.policy import Policy
 from genmcp.protocol.content import TextContent
 from tests.hub.far import TIME
 
@@ -69,10 +68,8 @@ class Human(ClientHandler[None]):
         return Accepted({})
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what does not answer at once be a task."""
-    monkeypatch.setattr("genmcp.hub.index._TOOLS", Policy(promote_after=0.001))
+#: A forwarded call that takes longer than a moment becomes a task.
+EAGER = HubLimits(promote_after=0.001)
 
 
 def options(revision: str = NEW) -> ClientOptions:
@@ -80,7 +77,6 @@ def options(revision: str = NEW) -> ClientOptions:
     return ClientOptions(revision=revision)
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("behind", [NEW, OLD])
 @pytest.mark.parametrize("task", ["always", "never"])
 async def test_hub_server_makes_a_call_that_takes_long_a_task(
@@ -89,7 +85,7 @@ async def test_hub_server_makes_a_call_that_takes_long_a_task(
     """Whether it is one of the server behind, too, or is just waited for there."""
     bake = Bake(task)
     suite = Suite(name="bakery", version="1", tools=[bake])
-    async with asyncio.timeout(TIME), Hub(options=options(behind)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
         await hub.register(ServerConfig("a", target=suite))
         async with Client(hub.server(), options=options()) as client:
             handle = await client.call_task("a/bake")
@@ -99,7 +95,6 @@ async def test_hub_server_makes_a_call_that_takes_long_a_task(
             assert (await handle.wait()).content == [TextContent("bread")]
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("behind", [NEW, OLD])
 @pytest.mark.parametrize("task", ["always", "never"])
 async def test_hub_server_cancels_the_task_behind_the_task_that_is_cancelled(
@@ -108,7 +103,7 @@ async def test_hub_server_cancels_the_task_behind_the_task_that_is_cancelled(
     """Or the call, where it is none."""
     bake = Bake(task)
     suite = Suite(name="bakery", version="1", tools=[bake])
-    async with asyncio.timeout(TIME), Hub(options=options(behind)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
         await hub.register(ServerConfig("a", target=suite))
         async with Client(hub.server(), options=options()) as client:
             handle = await client.call_task("a/bake")
@@ -118,13 +113,12 @@ async def test_hub_server_cancels_the_task_behind_the_task_that_is_cancelled(
             assert (await handle.status()).status == "cancelled"
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("behind", [NEW, OLD])
 async def test_hub_server_passes_the_questions_of_a_task_on(behind: str) -> None:
     """As questions of its own task."""
     ask = Ask()
     suite = Suite(name="bakery", version="1", tools=[ask])
-    async with asyncio.timeout(TIME), Hub(options=options(behind)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
         server = hub.server()
         await hub.register(ServerConfig("a", target=suite))
         async with Client(server, handler=Human(), options=options()) as client:

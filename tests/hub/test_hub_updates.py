@@ -14,9 +14,8 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import Send
-from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.pace import Pace
 from genmcp.protocol.resources import SubscriptionFilter
 from tests.hub.far import TIME, Far, gate
 from tests.support.serving import serve
@@ -137,13 +136,10 @@ async def test_hub_server_tells_who_listens_of_updated_resources(before: str, be
             assert (await anext(lists)).params.uri == LIST
 
 
-async def test_hub_server_subscribes_once_for_all_who_listen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_hub_server_subscribes_once_for_all_who_listen() -> None:
     """And gives it up when nobody listens any more."""
-    monkeypatch.setattr("genmcp.hub.interests._LINGER", 0)
     far = Library()
-    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
         mux = Mux(hub.server())
         await hub.register(ServerConfig("far", target=far))
         async with client_of(mux, NEW) as one, client_of(mux, NEW) as other:
@@ -159,13 +155,10 @@ async def test_hub_server_subscribes_once_for_all_who_listen(
                 assert far.asked[2:] == [("subscribe", NOTE)]
 
 
-async def test_hub_server_subscribes_once_for_all_servers_of_a_hub(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_hub_server_subscribes_once_for_all_servers_of_a_hub() -> None:
     """However often it is served."""
-    monkeypatch.setattr("genmcp.hub.interests._LINGER", 0)
     far = Library()
-    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
         await hub.register(ServerConfig("far", target=far))
         first, second = Mux(hub.server()), Mux(hub.server())
         async with client_of(first, NEW) as one, client_of(second, NEW) as other:
@@ -251,7 +244,7 @@ async def test_hub_server_goes_on_telling_when_a_server_comes_back() -> None:
     async def sleep(delay: float) -> None:
         far.down = False
 
-    async with asyncio.timeout(TIME), hub_of(OLD, pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(TIME), hub_of(OLD, backoff=Backoff(sleep)) as hub:
         await hub.register(ServerConfig("far", target=far, retry=Retry(1)))
         async with client_of(Mux(hub.server()), OLD) as client, client.subscribe(NOTE) as changes:
             far.down = True
@@ -305,7 +298,7 @@ async def test_hub_server_hears_again_after_a_stream_has_ended(breaks: str) -> N
 
     far = Library()
     far.answers["subscriptions/listen"] = listen
-    async with asyncio.timeout(TIME), hub_of(NEW, pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(TIME), hub_of(NEW, backoff=Backoff(sleep)) as hub:
         await hub.register(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as changes:
             ends.set()
@@ -318,14 +311,16 @@ async def test_hub_server_hears_again_after_a_stream_has_ended(breaks: str) -> N
 
 @pytest.mark.parametrize("ends", ["late", "gone"])
 async def test_hub_server_does_not_wait_for_ever_for_a_server(
-    ends: str, monkeypatch: pytest.MonkeyPatch
+    ends: str,
 ) -> None:
     """One that does not say whether it tells of a resource is supposed to; one that leaves not."""
-    monkeypatch.setattr("genmcp.hub.interests._WAIT", 0 if ends == "late" else TIME)
     came, _, answer = gate()
     far = Library()
     far.answers["resources/subscribe"] = answer
-    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+    async with (
+        asyncio.timeout(TIME),
+        hub_of(OLD, limits=HubLimits(subscription_timeout=0 if ends == "late" else TIME)) as hub,
+    ):
         await hub.register(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client:
             changes = client.subscribe(NOTE)
@@ -338,11 +333,8 @@ async def test_hub_server_does_not_wait_for_ever_for_a_server(
             await changes.__aexit__()
 
 
-async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up() -> None:
     """The server is asked in the right order."""
-    monkeypatch.setattr("genmcp.hub.interests._LINGER", 0)
     came, go, answer = gate()
 
     async def late(far: Far, message: Send) -> Any:
@@ -352,7 +344,7 @@ async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up(
 
     far = Library()
     far.answers["resources/unsubscribe"] = late
-    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
         await hub.register(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client:
             async with client.subscribe(NOTE):
@@ -369,10 +361,9 @@ async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up(
             await changes.__aexit__()
 
 
-async def test_hub_server_bounds_what_is_listened_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hub_server_bounds_what_is_listened_for() -> None:
     """Who comes too late is told."""
-    monkeypatch.setattr("genmcp.hub.interests._MOST", 1)
-    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(max_subscriptions=1)) as hub:
         mux = Mux(hub.server())
         await hub.register(ServerConfig("far", target=Library()))
         async with client_of(mux, NEW) as client, client.subscribe(NOTE):

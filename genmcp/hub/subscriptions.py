@@ -1,0 +1,305 @@
+"""Resource subscriptions of a hub's clients, forwarded to the servers that own the resources."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from genmcp.cancellation import cancel_and_wait
+from genmcp.client.client import Client
+from genmcp.client.errors import ClientError, ServerError
+from genmcp.client.subscriptions import Listening
+from genmcp.core.subscription import RESOURCES, ServerChange
+from genmcp.errors import Overloaded
+from genmcp.hub.config import Backoff, HubLimits
+from genmcp.subscription import ChangeNotifier, Listener
+
+__all__ = ["ClientSubscriptions", "MemberSubscriptions", "StreamBackoff"]
+
+logger = logging.getLogger("genmcp.hub")
+
+
+class StreamBackoff:
+    """The waits before a stream is opened again, each longer, until a stream lasts for a while."""
+
+    def __init__(self, backoff: Backoff, limits: HubLimits) -> None:
+        self._backoff = backoff
+        self._limits = limits
+        self._failures = 0
+        self._began = asyncio.get_running_loop().time()
+
+    async def wait(self) -> None:
+        """Wait after a stream has ended; the next one begins when this returns."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._began > self._limits.stable_after:
+            self._failures = 0
+        await self._backoff.wait(self._limits.stream_retry, self._failures)
+        self._failures += 1
+        self._began = loop.time()
+
+
+class MemberSubscriptions:
+    """The subscriptions at one server, opened again on each connection. Owned by its member.
+
+    One stream carries all resources that were added together. If the server rejects it, each
+    resource gets a stream of its own, since the server may have rejected only one of them.
+
+    on_updated: is given the URI of each resource that has changed, and of each that may have
+        changed while there was no stream.
+    """
+
+    def __init__(
+        self,
+        server_name: str,
+        on_updated: Callable[[str], None],
+        backoff: Backoff,
+        limits: HubLimits,
+    ) -> None:
+        self._name = server_name
+        self._on_updated = on_updated
+        self._backoff = backoff
+        self._limits = limits
+        self._wanted: Counter[str] = Counter()
+        self._accepted: dict[str, asyncio.Future[bool]] = {}
+        self._open: set[str] = set()  # URIs of the open streams
+        self._seen: set[str] = set()  # URIs that had a stream, on any connection
+        self._alone: set[str] = set()  # URIs whose common stream was rejected
+        self._rejected: set[str] = set()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, uri: str) -> None:
+        """Subscribe to *uri*, or count one more subscriber."""
+        self._wanted[uri] += 1
+        if uri not in self._accepted:
+            self._accepted[uri] = asyncio.get_running_loop().create_future()
+            self._changed.set()
+            if self._task is None or uri in self._open:
+                self._settle(uri, accepted=True)
+
+    def remove(self, uri: str) -> None:
+        """Undo one `add`."""
+        self._wanted[uri] -= 1
+        if not self._wanted[uri]:
+            del self._wanted[uri]
+            for uris in (self._seen, self._alone, self._rejected):
+                uris.discard(uri)
+            self._accepted.pop(uri).cancel()
+            self._changed.set()
+
+    def accepted(self, uri: str) -> asyncio.Future[bool]:
+        """Return whether the server sends updates of *uri*, as a future.
+
+        It is true while there is no connection: the server is asked on the next one.
+        """
+        return self._accepted[uri]
+
+    def begin(self, client: Client) -> None:
+        """Subscribe by *client* until `end`."""
+        self._rejected.clear()
+        self._task = asyncio.get_running_loop().create_task(self._run(client))
+
+    async def end(self) -> None:
+        """Stop using the client, which is being closed: nothing has to be unsubscribed."""
+        if self._task is not None:
+            await cancel_and_wait(self._task)
+            self._task = None
+            for uri in self._wanted:
+                self._settle(uri, accepted=True)
+
+    def _settle(self, uri: str, *, accepted: bool) -> None:
+        future = self._accepted.get(uri)
+        if future is not None and not future.done():
+            future.set_result(accepted)
+
+    async def _run(self, client: Client) -> None:
+        """Open streams for resources that have none, and close those without a subscriber."""
+        streams: dict[asyncio.Task[None], set[str]] = {}
+        closing: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+
+        def ended(stream: "asyncio.Task[None]") -> None:
+            streams.pop(stream, None)
+            closing.discard(stream)
+            self._changed.set()
+
+        try:
+            while True:
+                self._changed.clear()
+                for stream, uris in [*streams.items()]:
+                    if not uris & self._wanted.keys():
+                        closing.add(stream)
+                        self._open -= streams.pop(stream)
+                        stream.cancel()
+                covered = {uri for uris in streams.values() for uri in uris}
+                for group in self._groups(self._wanted.keys() - covered - self._rejected):
+                    stream = loop.create_task(self._stream(client, group))
+                    streams[stream] = group
+                    stream.add_done_callback(ended)
+                await self._changed.wait()
+        finally:
+            self._open.clear()
+            await cancel_and_wait(*streams, *closing)
+
+    def _groups(self, uris: set[str]) -> list[set[str]]:
+        """Return *uris* in groups of one stream each."""
+        single = [{uri} for uri in uris & self._alone]
+        common = uris - self._alone
+        return [common, *single] if common else single
+
+    async def _stream(self, client: Client, uris: set[str]) -> None:
+        """Receive updates of *uris*, less those that the server does not send updates of."""
+        backoff = StreamBackoff(self._backoff, self._limits)
+        while True:
+            try:
+                async with client.subscribe(*uris) as changes:
+                    self._begun(uris, changes)
+                    if not uris:
+                        return
+                    async for change in changes:
+                        self._updated(uris, change)
+            except ServerError as error:
+                if len(uris) > 1:
+                    self._alone |= uris & self._wanted.keys()
+                    return
+                if not uris & self._seen:
+                    logger.info("%s sends no updates of %s: %s", self._name, *uris, error)
+                    self._reject(uris)
+                    return
+            except ClientError as error:
+                logger.info("%s no longer sends updates: %s", self._name, error)
+            self._open -= uris
+            if not client.is_open:
+                return
+            for uri in uris:
+                self._settle(uri, accepted=True)  # the stream is opened again
+            await backoff.wait()
+
+    def _begun(self, uris: set[str], changes: Listening) -> None:
+        honored = set(changes.honored.resource_subscriptions or ())
+        self._reject(uris - honored)
+        uris &= honored
+        self._open |= uris
+        for uri in uris & self._wanted.keys():
+            self._settle(uri, accepted=True)
+            if uri in self._seen:
+                self._on_updated(uri)  # it may have changed while there was no stream
+            self._seen.add(uri)
+
+    def _reject(self, uris: set[str]) -> None:
+        for uri in uris & self._wanted.keys():
+            self._rejected.add(uri)
+            self._settle(uri, accepted=False)
+
+    def _updated(self, uris: Collection[str], change: Any) -> None:
+        changed: str = change.params.uri
+        for uri in uris:
+            # A server may announce a change of a part of the subscribed resource (2025-11-25,
+            # server/resources, "Subscriptions").
+            if uri in self._wanted and (
+                changed == uri or changed.startswith(f"{uri.rstrip('/')}/")
+            ):
+                self._on_updated(uri)
+
+
+class ClientSubscriptions(Listener):
+    """The resources that a hub's clients subscribed to. Owned by the hub's composite server.
+
+    Each server is subscribed to once for all clients. When the lists of resources change, the
+    owners are looked up again.
+
+    owners: returns the subscriptions of the servers that have, or may have, a resource.
+    changes: notifies of changed lists, and is notified when a resource has another owner.
+    """
+
+    def __init__(
+        self,
+        owners: Callable[[str], Sequence[MemberSubscriptions]],
+        changes: ChangeNotifier,
+        limits: HubLimits,
+    ) -> None:
+        self._find_owners = owners
+        self._changes = changes
+        self._limits = limits
+        self._subscribers: Counter[str] = Counter()
+        self._owners: dict[str, Sequence[MemberSubscriptions]] = {}
+        self._pending: asyncio.Handle | None = None
+        changes.follow(self)
+
+    @asynccontextmanager
+    async def subscribe(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+        """Yield those of *uris* whose servers send updates, while this is entered.
+
+        Raises:
+            Overloaded: too many resources are subscribed to.
+        """
+        wanted = [*dict.fromkeys(uris)]
+        if len(self._owners.keys() | wanted) > (limit := self._limits.max_subscriptions):
+            raise Overloaded(
+                f"Too many resources are subscribed to: {limit} (HubLimits.max_subscriptions)",
+                status=429,
+            )
+        for uri in wanted:
+            self._subscribers[uri] += 1
+            if uri not in self._owners:
+                self._look_up(uri)
+        held = set(wanted)
+        try:
+            held = await self._accepted(wanted)
+            for uri in wanted:
+                if uri not in held:
+                    self._drop(uri, 0)  # the next subscriber asks the server again
+            yield [uri for uri in wanted if uri in held]
+        finally:
+            for uri in held:
+                self._drop(uri, self._limits.subscription_linger)
+
+    def announce(self, change: ServerChange) -> None:
+        """Look up the owners again when the lists of resources have changed."""
+        # Later, and once for many changes: several servers may change at the same time.
+        if change == RESOURCES and self._owners and self._pending is None:
+            self._pending = asyncio.get_running_loop().call_soon(self._look_up_all)
+
+    def _drop(self, uri: str, linger: float) -> None:
+        self._subscribers[uri] -= 1
+        if not self._subscribers[uri]:
+            asyncio.get_running_loop().call_later(linger, self._forget, uri)
+
+    def _forget(self, uri: str) -> None:
+        if not self._subscribers[uri]:
+            del self._subscribers[uri]
+            for owner in self._owners.pop(uri, ()):
+                owner.remove(uri)
+
+    async def _accepted(self, uris: Collection[str]) -> set[str]:
+        """Return the URIs that a server accepted, or has not rejected in time."""
+        answers = {uri: [each.accepted(uri) for each in self._owners[uri]] for uri in uris}
+        waiting = [each for some in answers.values() for each in some if not each.done()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self._limits.subscription_timeout)
+        return {uri for uri, some in answers.items() if any(map(_not_rejected, some))}
+
+    def _look_up(self, uri: str) -> bool:
+        """Subscribe to *uri* at its owners; return whether all of them are new."""
+        before = self._owners.get(uri, [])
+        now = self._find_owners(uri)
+        self._owners[uri] = now
+        for owner in now:
+            if owner not in before:
+                owner.add(uri)
+        for owner in before:
+            if owner not in now:
+                owner.remove(uri)
+        return bool(now) and not any(each in now for each in before)
+
+    def _look_up_all(self) -> None:
+        self._pending = None
+        for uri in [*self._owners]:
+            if self._look_up(uri):
+                self._changes.resource_updated(uri)
+
+
+def _not_rejected(answer: asyncio.Future[bool]) -> bool:
+    return not answer.done() or (not answer.cancelled() and answer.result())
