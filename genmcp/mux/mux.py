@@ -110,6 +110,10 @@ class Mux:
         audience: the name that sealed values are bound to; default: that of the server. Give muxes
             that share a secret different ones.
         telemetry: one or several observers of requests.
+        clock: returns Unix time in seconds, by which sessions, cursors and other sealed values
+            expire, and tasks if the mux makes its own store; another store has a clock of its own.
+            Default: that of a shared store, else `time.time`. Tests give a clock to expire things
+            without waiting.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -128,17 +132,18 @@ class Mux:
         assigns: Mapping[str, Any] | None = None,
         audience: str | None = None,
         telemetry: Telemetry | Iterable[Telemetry] = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.server = _checked(server)
         self.find = server.find
         self.limits = bounds = limits or Limits()
         self.longest_name, self.owners = bounds.max_uri_bytes, Owners(bounds)
-        self.store, self._closes_store = _store(store)
+        self.store, self._closes_store = _store(store, clock)
         jobs = jobs or JobOptions()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
-        clock, secret = _clock(self.store), _secret(secret, self.store)
+        clock, secret = clock or _clock(self.store), _secret(secret, self.store)
         self._seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
         self._warnings = LogThrottle(logger)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
@@ -391,11 +396,11 @@ def _checked(server: Server) -> Server:
     raise ConfigurationError(f"server must be an instance of a Server (a Suite), not {server!r}")
 
 
-def _store(given: Store | str | None) -> tuple[Store, bool]:
+def _store(given: Store | str | None, clock: Callable[[], float] | None) -> tuple[Store, bool]:
     """Return the store to use, and whether the mux closes it."""
     chosen = given or os.environ.get(_STORE_VARIABLE)
     if not chosen:
-        return MemoryStore(), False
+        return MemoryStore(clock=clock), False
     if not isinstance(chosen, Store | str):
         raise ConfigurationError(f"store must be a Store or its URL, not {chosen!r}")
     return open_store(chosen) if isinstance(chosen, str) else chosen, True
@@ -419,7 +424,7 @@ def _thread_pool(bounds: Limits) -> ThreadPool:
 
 
 def _clock(store: Store) -> Callable[[], float]:
-    """Return the clock by which sealed data expires, common to the processes that open it.
+    """Return the clock by which sealed values expire, common to the processes that open them.
 
     Without a shared store they have only the time of day in common.
     """

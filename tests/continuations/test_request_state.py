@@ -1,6 +1,5 @@
 """The `requestState` that a client brings back: 2026-07-28, basic/patterns, MRTR, points 4 to 6."""
 
-import time
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from genmcp import Channel, Limits, Outcome, ToolRequest, elicit, roots
 from tests.continuations.asking import ROOTS, YES, Asked, Waits, muxed, text_of
 from tests.support.asgi import Connection
+from tests.support.clock import Clock
 
 SECRET = "one secret of many letters"
 
@@ -152,13 +152,13 @@ async def test_state_of_something_else_is_refused() -> None:
     assert refused(await client.send(again), "Invalid requestState")
 
 
-async def test_state_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_state_expires() -> None:
     """After `Limits.input_timeout` seconds; the error states that the client may start over."""
-    client = Asked(muxed(Waits(asks), limits=Limits(input_timeout=60)))
+    clock = Clock(1000.0)
+    client = Asked(muxed(Waits(asks), limits=Limits(input_timeout=60), clock=clock))
     asked = await client.send(client.call("wait"))
-    now = time.time()
 
-    monkeypatch.setattr(time, "time", lambda: now + 61)
+    clock.now += 61
     answer = await client.send(client.again(asked, **ANSWERS))
 
     assert refused(answer, "has expired: send the request again without it")
@@ -193,19 +193,14 @@ async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
     assert "a requestState came twice" in caplog.text
 
 
-async def test_state_that_is_spent_does_not_come_to_life_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_used_state_stays_used() -> None:
     """A new state of the same call does not outlive the record of used ones."""
-    waits = Waits(asks, single_use=True)
-    client = Asked(muxed(waits, limits=Limits(input_timeout=60)))
-    now = time.time()
-    clock = [now]
-    monkeypatch.setattr(time, "time", lambda: clock[0])
+    clock, waits = Clock(1000.0), Waits(asks, single_use=True)
+    client = Asked(muxed(waits, limits=Limits(input_timeout=60), clock=clock))
     asked = await client.send(client.call("wait"))
     assert "result" in (await client.send(client.again(asked, **ANSWERS))).json
 
-    clock[0] = now + 59
+    clock.now += 59
     fresh = await client.send(client.again(asked, sure=YES))
 
     assert refused(fresh, "was used already")

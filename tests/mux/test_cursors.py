@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from genmcp import Endpoint, Limits, Mux, PromptTemplate, Suite, tool
 from genmcp.channel import Channel
 from genmcp.protocol.value import PaginatedResult
+from genmcp.stores.store import Put
 from genmcp.wire import encoder
 from tests.support.asgi import ALL, Client
+from tests.support.clock import Clock
 
 
 @tool
@@ -152,3 +154,31 @@ async def test_server_gets_back_the_cursor_it_gave() -> None:
     await page(client, (await page(client))["nextCursor"])
 
     assert [None, 'a "cursor" é \ud800'] == asked
+
+
+async def test_cursor_expires_by_the_clock_of_the_mux() -> None:
+    """After `Limits.cursor_ttl` seconds."""
+    clock = Clock(1000.0)
+    mux = Mux(suite_of(), limits=Limits(cursor_ttl=60), clock=clock)
+    client = await Client.begin(Endpoint(mux), "2026-07-28")
+    cursor = (await page(client))["nextCursor"]
+
+    clock.now += 59
+    before = await page(client, cursor)
+    clock.now += 2
+    after = await page(client, cursor)
+
+    assert "second" == before["tools"][0]["name"]
+    assert "Invalid cursor" == after["message"]
+
+
+async def test_store_of_the_mux_has_its_clock() -> None:
+    """So that the records of tasks expire by it, too."""
+    clock = Clock(1000.0)
+    mux = Mux(suite_of(), clock=clock)
+
+    await mux.store.apply(Put("key", b"", ttl=60.0))
+    clock.now += 59
+    assert await mux.store.get("key") is not None
+    clock.now += 2
+    assert await mux.store.get("key") is None

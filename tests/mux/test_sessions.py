@@ -1,7 +1,5 @@
 """Sessions: sealed into their ids, and ended for good."""
 
-import time
-
 import pytest
 
 from genmcp import Limits, Mux, Suite
@@ -10,6 +8,7 @@ from genmcp.core.session import Session
 from genmcp.errors import Overloaded, SessionNotFound
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+from tests.support.clock import Clock
 
 PARAMS = InitializeRequestParams(
     protocol_version="2025-11-25",
@@ -18,20 +17,14 @@ PARAMS = InitializeRequestParams(
 )
 
 
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(time, "time", lambda: self.now)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock(1000.0)
 
 
-def made(**limits: float) -> Mux:
+def made(clock: Clock, **limits: float) -> Mux:
     suite = Suite(name="test", version="1")
-    return Mux(suite, limits=Limits(**limits))  # type: ignore[arg-type]
+    return Mux(suite, limits=Limits(**limits), clock=clock)  # type: ignore[arg-type]
 
 
 def begin(mux: Mux, clock: Clock) -> tuple[Session, str]:
@@ -49,7 +42,7 @@ def is_open(mux: Mux, id: str) -> bool:
 
 def test_session_comes_back_from_its_id(clock: Clock) -> None:
     """Nothing is kept here, and two sessions share nothing."""
-    mux = made()
+    mux = made(clock)
     session, id = begin(mux, clock)
     other, _ = begin(mux, clock)
 
@@ -59,7 +52,7 @@ def test_session_comes_back_from_its_id(clock: Clock) -> None:
 
 async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
     """For as long as it would have lived."""
-    mux = made(session_ttl=100)
+    mux = made(clock, session_ttl=100)
     session, id = begin(mux, clock)
 
     await mux.end_session(session, LOCAL)
@@ -72,7 +65,7 @@ async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
 
 async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
     """The memory of sessions is bounded by time as well."""
-    mux = made(session_ttl=10)
+    mux = made(clock, session_ttl=10)
     for _ in range(5):
         session, _ = begin(mux, clock)
         await mux.end_session(session, LOCAL)
@@ -85,7 +78,7 @@ async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: 
 
 async def test_ended_sessions_have_shares(clock: Clock) -> None:
     """A client past its own ends no more: neither its sessions nor those of others."""
-    mux = made(max_revoked_sessions_per_address=2, session_ttl=1000)
+    mux = made(clock, max_revoked_sessions_per_address=2, session_ttl=1000)
     one, other = ClientKey(None, None, "192.0.2.1"), ClientKey(None, None, "192.0.2.2")
     oldest, oldest_id = begin(mux, clock)
     others, _ = begin(mux, clock)
@@ -106,7 +99,7 @@ async def test_ended_sessions_have_shares(clock: Clock) -> None:
 
 async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None:
     """Another process may send its end again."""
-    mux = made(max_revoked_sessions_per_address=2)
+    mux = made(clock, max_revoked_sessions_per_address=2)
     session, _ = begin(mux, clock)
     for _ in range(3):
         await mux.end_session(session, ClientKey(None, None, ""))
@@ -116,7 +109,7 @@ async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None
 
 async def test_level_is_the_sessions_own(clock: Clock) -> None:
     """ "info" until it is set."""
-    mux = made()
+    mux = made(clock)
 
     assert await mux.sessions.level("a") == "info"
     await mux.sessions.set_level("a", "error")
@@ -125,7 +118,7 @@ async def test_level_is_the_sessions_own(clock: Clock) -> None:
 
 def test_session_that_was_just_opened_still_gets_too_old(clock: Clock) -> None:
     """That it was found good a moment ago does not make it live longer."""
-    mux = made(session_ttl=10)
+    mux = made(clock, session_ttl=10)
     _, id = begin(mux, clock)
     clock.now += 9
     assert is_open(mux, id)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from genmcp import Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, T
 from genmcp.errors import ResourceNotFound
 from genmcp.mux import sessions
 from tests.support.asgi import LEGACIES, MODERN, Client, serving
+from tests.support.clock import Clock
 
 
 @tool
@@ -294,16 +294,17 @@ async def test_legacy_session_opens_where_the_secret_is_known() -> None:
     assert (await client.send(client.request("ping"))).status == 404
 
 
-async def test_legacy_session_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An absolute life: after it, 404."""
+async def test_legacy_session_expires() -> None:
+    """Its lifetime is absolute; after it the response is 404."""
+    clock = Clock(1000.0)
     suite = Suite(name="test", version="1", tools=[echo])
-    client = await Client.begin(Endpoint(Mux(suite, limits=Limits(session_ttl=60))), "2025-11-25")
-    now = time.time()
+    mux = Mux(suite, limits=Limits(session_ttl=60), clock=clock)
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
 
-    monkeypatch.setattr(time, "time", lambda: now + 59)
+    clock.now += 59
     assert (await client.send(client.request("ping"))).status == 200
 
-    monkeypatch.setattr(time, "time", lambda: now + 61)
+    clock.now += 2
     answer = await client.send(client.request("ping"))
     assert (404, "Session expired") == (answer.status, answer.json["error"]["message"])
 
