@@ -26,7 +26,7 @@ from genmcp.client.subscriptions import Notification
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
 from genmcp.core.client.events import Send
-from genmcp.core.client.receiving import notified
+from genmcp.core.client.receiving import decode_notification
 from genmcp.mux.mux import Mux
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.params import (
@@ -213,7 +213,7 @@ class _RecordingTransport(MemoryTransport):
         decoded = jsonrpc.decode(body)
         for message in decoded if isinstance(decoded, list) else [decoded]:
             if isinstance(message, jsonrpc.Message) and message.method and message.id is UNSET:
-                event = notified(message, self._revision, None)
+                event = decode_notification(message, self._revision, None)
                 self._record(Notification(event.method, event.params))
 
 

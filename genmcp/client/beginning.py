@@ -6,7 +6,7 @@ from genmcp.client.errors import ClientError, ProcessExited
 from genmcp.client.inlet import Inlet
 from genmcp.client.readiness import Readiness
 from genmcp.client.transports.base import Transport
-from genmcp.core.client.dispatch import ClientDispatch, State
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState
 
 __all__ = ["begin"]
 
@@ -18,7 +18,7 @@ async def begin(
 ) -> None:
     """Open *transport*, and return when *machine* knows what the server speaks.
 
-    That is done twice if the server ends before (`Restart`). 2026-07-28, stdio, "Backward
+    That is done twice if the server ends before (`RestartTransport`). 2026-07-28, stdio, "Backward
     Compatibility": it may know nothing but `initialize`.
 
     Raises:
@@ -27,7 +27,7 @@ async def begin(
     try:
         await _begin_once(transport, inlet, readiness)
     except ClientError:
-        if machine.state is not State.NEW:
+        if machine.state is not ConnectionState.NEW:
             raise
     else:
         return

@@ -9,7 +9,7 @@ import msgspec
 
 from genmcp.protocol.value import CacheableResult, Value, decoder_for
 
-__all__ = ["ERAS", "Cache", "Eras", "copied"]
+__all__ = ["REVISION_CACHE", "ResultCache", "RevisionCache", "copied"]
 
 #: Of which methods a notification says that what they brought is stale.
 _STALE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -23,7 +23,7 @@ _READ: Final = "resources/read"
 Key = tuple[str, str]
 
 
-class Cache:
+class ResultCache:
     """The fresh results of one client, each under its method and what was asked for.
 
     A client is one authorization context, so results of both scopes are kept for it, and none
@@ -99,7 +99,7 @@ class Cache:
             del self._kept[key]
 
 
-class Eras:
+class RevisionCache:
     """The revision each server was found to speak, so that the next client need not find out.
 
     A server is known by its URL without query, as one origin may serve many, or by its command. At
@@ -134,7 +134,7 @@ class Eras:
 
 
 #: Those that clients of this process have met.
-ERAS = Eras()
+REVISION_CACHE = RevisionCache()
 
 
 V = TypeVar("V", bound=Value)

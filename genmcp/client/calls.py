@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from genmcp.client.cache import Cache
+from genmcp.client.cache import ResultCache
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
-from genmcp.client.hooks import ProgressCallback, Reports
-from genmcp.client.requests import Patience, Requests
+from genmcp.client.hooks import ProgressCallback, ProgressReporter
+from genmcp.client.requests import RequestDeadline, Requests
 from genmcp.client.tasks import Listen, TaskHandle
-from genmcp.client.tool_catalog import Offers
+from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.core.client.events import TaskCreated
 from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
@@ -33,7 +33,9 @@ _GRACE: Final = 2.0
 class Calls:
     """Calls the tools of one server."""
 
-    def __init__(self, requests: Requests, offers: Offers, cache: Cache, listen: Listen) -> None:
+    def __init__(
+        self, requests: Requests, offers: ToolCatalog, cache: ResultCache, listen: Listen
+    ) -> None:
         self._requests = requests
         self._offers = offers
         self._cache = cache
@@ -54,7 +56,7 @@ class Calls:
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: Patience,
+        patience: RequestDeadline,
         progress: ProgressCallback | None,
     ) -> CallToolResult:
         """Call a tool, and wait for its result, of its task too.
@@ -64,7 +66,7 @@ class Calls:
         Raises:
             ClientError, McpError: as `begin` and `TaskHandle.wait`.
         """
-        reports = None if progress is None else Reports(progress)
+        reports = None if progress is None else ProgressReporter(progress)
         try:
             result = await self._found(name, arguments, patience, reports)
             if isinstance(result, TaskCreated):
@@ -87,8 +89,8 @@ class Calls:
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: Patience,
-        reports: Reports | None,
+        patience: RequestDeadline,
+        reports: ProgressReporter | None,
     ) -> TaskHandle:
         """Call a tool, and return its task, or what stands for one if it is answered at once.
 
@@ -110,8 +112,8 @@ class Calls:
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: Patience,
-        reports: Reports | None,
+        patience: RequestDeadline,
+        reports: ProgressReporter | None,
     ) -> CallToolResult | TaskCreated:
         """Call a tool, and return its result, which is checked, or the task it became."""
         if self._offers.mirrors and not self._offers.knows(name):
@@ -146,8 +148,8 @@ class Calls:
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: Patience,
-        reports: Reports | None,
+        patience: RequestDeadline,
+        reports: ProgressReporter | None,
     ) -> CallToolResult | TaskCreated:
         found, _ = await self._requests.answered(
             _CALL,
@@ -162,7 +164,7 @@ class Calls:
         return result
 
     async def _check(
-        self, name: str, result: CallToolResult, patience: Patience | None = None
+        self, name: str, result: CallToolResult, patience: RequestDeadline | None = None
     ) -> None:
         if not self._requests.options.check_output:
             return
@@ -180,7 +182,7 @@ class Calls:
             self._listed = True
 
     @asynccontextmanager
-    async def _in_time(self, patience: Patience | None) -> AsyncIterator[None]:
+    async def _in_time(self, patience: RequestDeadline | None) -> AsyncIterator[None]:
         if patience is None:
             yield
             return
@@ -191,7 +193,7 @@ class Calls:
             where = self._requests.connection.where
             raise RequestTimeout(_LIST, where, patience.total or 0) from None
 
-    async def _report(self, reports: Reports, patience: Patience) -> None:
+    async def _report(self, reports: ProgressReporter, patience: RequestDeadline) -> None:
         """Wait until a call that is over is reported, unless its callback takes too long."""
         try:
             async with self._in_time(patience):

@@ -13,8 +13,8 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
-from genmcp.client.session import Opened
-from genmcp.client.subscriptions import Listening
+from genmcp.client.session import ClientSession
+from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.targets import Target, target_name
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
@@ -60,7 +60,9 @@ class Client:
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _USUAL,
     ) -> None:
-        self._current = Current(partial(Opened, target, handler, options), target_name(target))
+        self._current = Current(
+            partial(ClientSession, target, handler, options), target_name(target)
+        )
 
     async def open(self) -> None:
         """Connect, and find out which revision the server speaks.
@@ -95,9 +97,9 @@ class Client:
         return self._current.is_open
 
     @property
-    def left_calls(self) -> int:
+    def abandoned_calls(self) -> int:
         """How many calls were given up here that the server may still work on, and ask about."""
-        return self._current.left_calls
+        return self._current.abandoned_calls
 
     async def ended(self) -> ClientError | None:
         """Wait until the connection is over, and return what ended it; None: it was closed here."""
@@ -225,8 +227,8 @@ class Client:
         """
         return await self._now.requests.complete(reference, argument, value, context)
 
-    def subscribe(self, *uris: str) -> Listening:
-        """Hear of changes of resources, and of what is below them; see `Listening`."""
+    def subscribe(self, *uris: str) -> ChangeStream:
+        """Hear of changes of resources, and of what is below them; see `ChangeStream`."""
         return self._now.listen(SubscriptionFilter(resource_subscriptions=uris))
 
     def listen(
@@ -235,8 +237,8 @@ class Client:
         tools: bool = False,
         prompts: bool = False,
         resources: bool = False,
-    ) -> Listening:
-        """Hear of changes of lists, and of the resources *uris*; see `Listening`.
+    ) -> ChangeStream:
+        """Hear of changes of lists, and of the resources *uris*; see `ChangeStream`.
 
         While something listens, no result is taken from the cache that it says is stale.
         """
@@ -261,7 +263,7 @@ class Client:
             ClientError: it does not.
         """
         opened = self._now
-        method = "ping" if opened.connection.speaks("ping") else "server/discover"
+        method = "ping" if opened.connection.supports("ping") else "server/discover"
         await opened.requests.result(method, {})
 
     async def discover(self) -> DiscoverResult:
@@ -280,5 +282,5 @@ class Client:
         await self._now.connection.notify(method, params)
 
     @property
-    def _now(self) -> Opened:
+    def _now(self) -> ClientSession:
         return self._current.now

@@ -11,10 +11,18 @@ from genmcp.cancellation import CancelScope
 from genmcp.client.beginning import begin
 from genmcp.client.closing import Closing
 from genmcp.client.errors import ClientClosed, ClientError, TooManyRequests, said
-from genmcp.client.handler_runner import Answering
+from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
-from genmcp.client.pending import Alarm, Background, Complaints, Outcome, Report, Waiter, Waiters
+from genmcp.client.pending import (
+    BackgroundSender,
+    DeadlineTimer,
+    Outcome,
+    PendingResponse,
+    PendingResponses,
+    Report,
+    WarningThrottle,
+)
 from genmcp.client.readiness import Readiness
 from genmcp.client.transports.base import Transport
 from genmcp.core.client import events
@@ -28,10 +36,10 @@ from genmcp.wire.jsonrpc import RequestId
 __all__ = ["Connection"]
 
 News: TypeAlias = (
-    events.Notified
-    | events.Missed
+    events.NotificationReceived
+    | events.NotificationsMissed
     | events.Connected
-    | events.Reset
+    | events.SessionReset
     | events.Disconnected
     | events.ConnectionFailed
 )
@@ -48,14 +56,14 @@ class Connection:
     told: is given each notification as it comes, and what becomes of the connection.
     remembered: the revision the server spoke when it was last met.
 
-    speaks: says whether the revision that is spoken has a method. hearing: waits until what the
-    server says unasked is heard, or will not be. left: see `Waiters`. It runs in one event loop.
+    supports: says whether the revision that is spoken has a method. hearing: waits until what the
+    server says unasked is heard, or will not be. left: see `PendingResponses`.
     """
 
     def __init__(
         self,
         transport: Transport,
-        answering: Answering[Any],
+        answering: HandlerRunner[Any],
         options: ClientOptions,
         told: Callable[[News], None],
         remembered: str | None = None,
@@ -64,15 +72,17 @@ class Connection:
         self._transport = transport
         self._answering = answering
         self._told = told
-        self._complaints = Complaints(transport.server_name)
+        self._complaints = WarningThrottle(transport.server_name)
         self._machine = _machine(transport, answering, options, remembered)
-        self.speaks = self._machine.speaks
+        self.supports = self._machine.supports
         self.hearing = transport.notifications_ready
-        self._waiters = Waiters(transport.server_name)
+        self._waiters = PendingResponses(transport.server_name)
         self.left = self._waiters.left
         self._inlet = Inlet(self._machine, self._perform, self._now, self._waiters.hang_up)
-        self._background = Background(transport, self._complaints)
-        self._alarm = Alarm(lambda: self._perform(self._machine.check_timeouts(self._now())))
+        self._background = BackgroundSender(transport, self._complaints)
+        self._alarm = DeadlineTimer(
+            lambda: self._perform(self._machine.check_timeouts(self._now()))
+        )
         self._readiness = Readiness(self._machine, self._background, transport.server_name)
         self._ready = self._readiness.wait
         self._loop: asyncio.AbstractEventLoop
@@ -167,7 +177,7 @@ class Connection:
         while True:
             await self._ready()
             renewed = self._readiness.renewed
-            waiter = Waiter(self._loop, method, progress)
+            waiter = PendingResponse(self._loop, method, progress)
             try:
                 id, steps = self._machine.request(
                     method,
@@ -205,7 +215,7 @@ class Connection:
             ClientError: as for a request.
         """
         await self._ready()
-        if self.speaks("logging/setLevel"):
+        if self.supports("logging/setLevel"):
             await self.request("logging/setLevel", {"level": level}, timeouts=timeouts)
         else:
             self._machine.log_level(level, now=self._now())
@@ -217,10 +227,10 @@ class Connection:
     def _now(self) -> float:
         return self._loop.time()
 
-    async def _exchange(self, id: RequestId, steps: Steps, waiter: Waiter) -> Outcome:
+    async def _exchange(self, id: RequestId, steps: Steps, waiter: PendingResponse) -> Outcome:
         self._waiters.add(id, waiter)
         try:
-            with CancelScope() as waiter.scope:  # cancelled by `HangUp`
+            with CancelScope() as waiter.scope:  # cancelled by `CloseResponse`
                 try:
                     await self._deliver(steps)
                 except ClientError as error:
@@ -258,18 +268,18 @@ class Connection:
     def _take(self, step: Any) -> None:
         """Take what the machine asks for or tells of, other than a message to send."""
         if self._waiters.take(step):
-            if type(step) is events.Progress:
+            if type(step) is events.ProgressReceived:
                 self._answering.tell(_PROGRESS, _progress(step))
             return
         match step:
-            case events.Notified():
+            case events.NotificationReceived():
                 self._told(step)
                 self._answering.tell(step.method, step.params)
-            case events.Asked():
+            case events.RequestReceived():
                 self._answering.start(step.id, step.method, step.params, partial(self._reply, step))
-            case events.Withdrawn():
+            case events.ReceivedRequestCancelled():
                 self._answering.cancel(step.id)
-            case events.Dropped():
+            case events.MessageDropped():
                 self._complaints.add(step.fault, f"{self.where}: {step.fault}")
             case _:
                 self._turn(step)
@@ -279,28 +289,28 @@ class Connection:
         match step:
             case events.Connected():
                 self._readiness.connect()
-            case events.Reset():
+            case events.SessionReset():
                 self._readiness.renew()
-            case events.Restart():
+            case events.RestartTransport():
                 self._readiness.fail(self.said(step.error))
                 return  # whoever opens the connection begins again
             case events.ConnectionFailed() | events.Disconnected():
                 self._readiness.fail(self.said(step.error))
         self._told(step)
 
-    async def _reply(self, asked: events.Asked, answer: Any) -> None:
+    async def _reply(self, asked: events.RequestReceived, answer: Any) -> None:
         refused = isinstance(answer, McpError)
         reply = self._machine.refuse if refused else self._machine.answer
         await self._deliver(reply(asked.id, answer))
 
 
-def _progress(event: events.Progress) -> ProgressNotificationParams:
+def _progress(event: events.ProgressReceived) -> ProgressNotificationParams:
     return ProgressNotificationParams(event.id, event.progress, event.total, event.message)
 
 
 def _machine(
     transport: Transport,
-    answering: Answering[Any],
+    answering: HandlerRunner[Any],
     options: ClientOptions,
     remembered: str | None,
 ) -> ClientDispatch:
@@ -319,7 +329,7 @@ def _machine(
     )
 
 
-def _declared(answering: Answering[Any], options: ClientOptions) -> ClientCapabilities:
+def _declared(answering: HandlerRunner[Any], options: ClientOptions) -> ClientCapabilities:
     """What the client says it can do: what its handler can, and tasks."""
     capabilities = options.capabilities or answering.capabilities
     if not options.tasks:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from genmcp.client.errors import ClientClosed
-from genmcp.client.session import Opened
+from genmcp.client.session import ClientSession
 
 __all__ = ["Current"]
 
@@ -11,10 +11,10 @@ __all__ = ["Current"]
 class Current:
     """Opens what *make* makes, one after the other; *where* says what to."""
 
-    def __init__(self, make: Callable[[], Opened], where: str) -> None:
+    def __init__(self, make: Callable[[], ClientSession], where: str) -> None:
         self._make = make
         self._where = where
-        self._opened: Opened | None = None
+        self._opened: ClientSession | None = None
         self._closes = 0
 
     @property
@@ -23,12 +23,12 @@ class Current:
         return self._opened is not None and self._opened.connection.is_open
 
     @property
-    def left_calls(self) -> int:
+    def abandoned_calls(self) -> int:
         """How many calls were given up that the server has not answered."""
         return 0 if self._opened is None else len(self._opened.connection.left)
 
     @property
-    def now(self) -> Opened:
+    def now(self) -> ClientSession:
         """The connection; it may be over, but was not closed.
 
         Raises:

@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler, Denied
-from genmcp.client.hooks import Hooks, Notices
+from genmcp.client.hooks import HookRunner, NotificationQueue
 from genmcp.client.tool_catalog import reading
 from genmcp.errors import (
     ConfigurationError,
@@ -49,7 +49,7 @@ from genmcp.question.question import Accepted, Cancelled, Declined
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
 
-__all__ = ["Answer", "Answering", "Questions", "Reply"]
+__all__ = ["Answer", "HandlerRunner", "InputResponder", "Reply"]
 
 V = TypeVar("V")
 
@@ -64,7 +64,7 @@ _SAMPLE = "handle_create_message"
 _ROOTS = "handle_list_roots"
 
 
-class Questions:
+class InputResponder:
     """The questions that *hooks*, those of *handler*, answer.
 
     `capabilities`: what the client declares: what is *declared*, or what *handler* says, or what
@@ -75,7 +75,7 @@ class Questions:
     def __init__(
         self,
         handler: ClientHandler[Any],
-        hooks: Hooks[Any],
+        hooks: HookRunner[Any],
         declared: ClientCapabilities | None = None,
         url_schemes: Collection[str] = HTTPS,
         schemas: SchemaLimits = FOREIGN_LIMITS,
@@ -173,7 +173,7 @@ class Questions:
         return _said(_FORM, await self._hooks.asked(_FORM, message, {"mode": "url", "url": url}))
 
 
-def _capabilities_of(handler: ClientHandler[Any], hooks: Hooks[Any]) -> ClientCapabilities:
+def _capabilities_of(handler: ClientHandler[Any], hooks: HookRunner[Any]) -> ClientCapabilities:
     roots: Mapping[str, Any] | None = {} if hooks.has(_ROOTS) else None
     sampling = elicitation = None
     if hooks.has(_SAMPLE):
@@ -241,7 +241,7 @@ _PARALLEL: Final = range(2, 17)
 _GRACE: Final = 5.0
 
 
-class Answering(Generic[S]):
+class HandlerRunner(Generic[S]):
     """Answers the requests of one server with the hooks of *handler*; without one, only `ping`.
 
     Owned by the connection of a client.
@@ -271,9 +271,9 @@ class Answering(Generic[S]):
             raise ConfigurationError(f"parallel: from 2 to 16, not {parallel!r}")
         handler = ClientHandler() if handler is None else handler
         # Besides the questions: a ping, and one notification at a time.
-        self._hooks = Hooks(handler, most=parallel + 2, waiting=waiting)
-        self._notices = Notices(self._hooks, notices)
-        self._questions = Questions(handler, self._hooks, capabilities, url_schemes, schemas)
+        self._hooks = HookRunner(handler, most=parallel + 2, waiting=waiting)
+        self._notices = NotificationQueue(self._hooks, notices)
+        self._questions = InputResponder(handler, self._hooks, capabilities, url_schemes, schemas)
         self._turns = asyncio.Semaphore(parallel)
         self._waiting = 0
         self._allowed = waiting

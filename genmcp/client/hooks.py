@@ -20,12 +20,18 @@ from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
-__all__ = ["HEARD_IN", "Hooks", "Notices", "ProgressCallback", "Reports"]
+__all__ = [
+    "ORIGIN_CONTEXT",
+    "HookRunner",
+    "NotificationQueue",
+    "ProgressCallback",
+    "ProgressReporter",
+]
 
 S = TypeVar("S", default=Any)
 
 
-class Hooks(Generic[S]):
+class HookRunner(Generic[S]):
     """Calls the hooks of *handler*: an `async def` in the loop, a `def` in one of its threads.
 
     most: how many run at once; waiting: how many more may wait for a thread.
@@ -97,7 +103,7 @@ class Hooks(Generic[S]):
         return await returned if inspect.isawaitable(returned) else returned
 
 
-HEARD_IN: ContextVar[Context] = ContextVar("genmcp_client_heard_in")
+ORIGIN_CONTEXT: ContextVar[Context] = ContextVar("genmcp_client_heard_in")
 """For a hook: the context in which what it takes in was heard.
 
 That of the request on whose own response it came, where there is such a thing.
@@ -114,7 +120,7 @@ _HOOKS: Final = {
 _OTHER: Final = "handle_notification"
 
 
-class _Task(Value):
+class _LegacyTaskStatus(Value):
     """A task of 2025-11-25, whose notifications are all of its tasks that is known here."""
 
     task_id: str
@@ -138,13 +144,13 @@ class _Task(Value):
         )
 
 
-class Notices:
+class NotificationQueue:
     """Notifications on their way to *hooks*; at most *most* wait, and what comes then is dropped.
 
     A hook that fails is logged, and the next one runs.
     """
 
-    def __init__(self, hooks: Hooks[Any], most: int) -> None:
+    def __init__(self, hooks: HookRunner[Any], most: int) -> None:
         self._hooks = hooks
         self._most = most
         self._waiting: deque[tuple[Context, str, str, Any]] = deque()
@@ -182,7 +188,7 @@ class Notices:
         try:
             while self._waiting:
                 context, *notice = self._waiting.popleft()
-                HEARD_IN.set(context)
+                ORIGIN_CONTEXT.set(context)
                 await self._take_in(*notice)
         finally:
             self._work = None
@@ -205,7 +211,7 @@ def _value(method: str, params: Any) -> Any:
     """Return *params*; those of a notification this package has no value for, as its newer kin."""
     if method != "notifications/tasks/status" or isinstance(params, Value):
         return params
-    return msgspec.json.decode(msgspec.json.encode(params), type=_Task).up()
+    return msgspec.json.decode(msgspec.json.encode(params), type=_LegacyTaskStatus).up()
 
 
 ProgressCallback: TypeAlias = Callable[
@@ -217,7 +223,7 @@ ProgressCallback: TypeAlias = Callable[
 _GRACE: Final = 1.0  # seconds that a callback has to end when it is cancelled
 
 
-class Reports:
+class ProgressReporter:
     """Calls a callback of progress in turn, beside the request, and waits for it at the end.
 
     At most *most* reports wait for a callback that is slow; of more, the oldest go: the newest says

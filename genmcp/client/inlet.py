@@ -15,9 +15,9 @@ __all__ = ["Inlet"]
 _ENDS: Final = frozenset(
     {
         events.Answered,
-        events.Rejected,
+        events.RequestRejected,
         events.RequestFailed,
-        events.InputRequired,
+        events.InputNeeded,
         events.TaskCreated,
     }
 )
@@ -49,12 +49,12 @@ class Inlet:
     def on_message(self, message: bytes, about: RequestId | None = None) -> bool:
         """Take a message of the server; see `TransportSink.on_message`."""
         self._take(self._machine.received(message, self._now(), about=about), about)
-        return about is None or not self._machine.waits_for(about)
+        return about is None or not self._machine.is_pending(about)
 
     def on_oversized(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
         """Learn of a message that was not read; see `TransportSink.on_oversized`."""
         self._take(self._machine.too_long(size, head, now=self._now(), about=about), about)
-        return not self._machine.waits_for(about)
+        return not self._machine.is_pending(about)
 
     def on_failure(self, id: RequestId | None, error: ClientError) -> None:
         """Learn that a request, or everything, has failed; see `TransportSink.on_failure`."""
@@ -71,7 +71,7 @@ class Inlet:
 
     def on_lost_notifications(self) -> None:
         """Learn that something was not heard; see `TransportSink.on_lost_notifications`."""
-        self._perform([events.Missed()])
+        self._perform([events.NotificationsMissed()])
 
     def on_session_ended(self, error: ClientError) -> None:
         """Learn that the session is over; see `TransportSink.on_session_ended`."""
@@ -85,4 +85,4 @@ class Inlet:
 
 
 def _caused(step: Any, error: HttpStatusError) -> Any:
-    return replace(step, cause=error) if type(step) is events.Rejected else step
+    return replace(step, cause=error) if type(step) is events.RequestRejected else step

@@ -15,12 +15,20 @@ from genmcp.core.client import events
 from genmcp.core.client.events import LateAnswer, Send
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = ["Alarm", "Background", "Complaints", "Outcome", "Report", "Waiter", "Waiters"]
+__all__ = [
+    "BackgroundSender",
+    "DeadlineTimer",
+    "Outcome",
+    "PendingResponse",
+    "PendingResponses",
+    "Report",
+    "WarningThrottle",
+]
 
 logger = logging.getLogger("genmcp.client")
 
 
-class Complaints:
+class WarningThrottle:
     """Warns of the first fault of a kind, and at the end of how many followed.
 
     A server that writes something else than messages does so line by line.
@@ -51,14 +59,14 @@ _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 #: How many that were left are remembered; few servers answer them.
 _MOST: Final = 1000
 
-Outcome: TypeAlias = events.Answered | events.InputRequired | events.TaskCreated
+Outcome: TypeAlias = events.Answered | events.InputNeeded | events.TaskCreated
 """What a server answers, other than with an error."""
 
 Report: TypeAlias = Callable[[float, float | None, str | None], None]
 """Is told how far a request is: the progress, the total if it is known, a message."""
 
 
-class Waiter:
+class PendingResponse:
     """Who waits for the answer to one request: its future, and the scope of its `send`."""
 
     __slots__ = ("future", "method", "report", "scope")
@@ -95,7 +103,7 @@ class Waiter:
         return isinstance(future.exception(), RequestTimeout)  # nobody need be told of it any more
 
 
-class Waiters:
+class PendingResponses:
     """Those of one connection, by the ids of their requests.
 
     `left`: calls that nobody waits for any more, and that the server has not answered: for all
@@ -104,10 +112,10 @@ class Waiters:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._by_id: dict[RequestId, Waiter] = {}
+        self._by_id: dict[RequestId, PendingResponse] = {}
         self.left: set[RequestId | None] = set()
 
-    def add(self, id: RequestId, waiter: Waiter) -> None:
+    def add(self, id: RequestId, waiter: PendingResponse) -> None:
         """Let *waiter* learn what becomes of request *id*."""
         self._by_id[id] = waiter
 
@@ -120,32 +128,34 @@ class Waiters:
     def take(self, event: Any) -> bool:
         """Tell the one it concerns; return whether it is an event of a request at all."""
         match event:
-            case events.Answered() | events.InputRequired() | events.TaskCreated():
+            case events.Answered() | events.InputNeeded() | events.TaskCreated():
                 self._settle(event.id, event)
-            case events.Rejected():
+            case events.RequestRejected():
                 refused = self._said(event.id, event.error)
                 refused.__cause__ = event.cause
                 self._settle(event.id, refused)
             case events.RequestFailed():
                 self._settle(event.id, self._said(event.id, event.error, event.may_have_run))
-            case events.TimedOutRequest():
+            case events.RequestTimedOut():
                 seconds, silent = event.seconds, event.silent
                 self._settle(
                     event.id, RequestTimeout(event.method, self._where, seconds, silent=silent)
                 )
                 self.hang_up(event.id)  # a server that does not read keeps it from being sent
-            case events.Ended():
+            case events.SubscriptionEnded():
                 self._settle(event.id, events.Answered(event.id, None, msgspec.Raw()))
-            case events.HangUp():
+            case events.CloseResponse():
                 self.hang_up(event.id)
-            case events.Progress():
+            case events.ProgressReceived():
                 waiter = self._by_id.get(event.id)
                 if waiter is not None and waiter.report is not None:
                     waiter.report(event.progress, event.total, event.message)
-            case events.Dropped() if event.id in self.left:  # it has crossed with the giving up
+            case events.MessageDropped() if (
+                event.id in self.left
+            ):  # it has crossed with the giving up
                 if isinstance(event.fault, LateAnswer):
                     self.left.discard(event.id)
-            case events.Reset():
+            case events.SessionReset():
                 self.left.clear()  # with the session they were of
                 return False
             case _:
@@ -172,7 +182,7 @@ class Waiters:
 _GREETING = 5.0  # seconds in which a server has to accept `notifications/initialized`
 
 
-class Alarm:
+class DeadlineTimer:
     """Calls *ring* at a time of the event loop, or somewhat before; `due` is when, if it is set."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -199,14 +209,14 @@ class Alarm:
         self._ring()
 
 
-class Background:
+class BackgroundSender:
     """Sends what no caller waits for, each message in an asyncio.Task of its own.
 
     What comes in response is nobody's either: it must not be taken, by the context variables, for
     that of the caller in whose time it was sent.
     """
 
-    def __init__(self, transport: Transport, complaints: Complaints) -> None:
+    def __init__(self, transport: Transport, complaints: WarningThrottle) -> None:
         self._complaints = complaints
         self._transport = transport
         self._tasks: set[asyncio.Task[None]] = set()

@@ -3,7 +3,7 @@
 import asyncio
 
 from genmcp.client.errors import ClientClosed, ClientError, said
-from genmcp.client.pending import Background
+from genmcp.client.pending import BackgroundSender
 from genmcp.core.client.dispatch import ClientDispatch
 
 __all__ = ["Readiness"]
@@ -15,7 +15,7 @@ class Readiness:
     renewed: how often its session was begun anew.
     """
 
-    def __init__(self, machine: ClientDispatch, background: Background, where: str) -> None:
+    def __init__(self, machine: ClientDispatch, background: BackgroundSender, where: str) -> None:
         self.renewed = 0
         self._machine = machine
         self._background = background

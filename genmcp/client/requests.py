@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from genmcp.client.cache import Cache
+from genmcp.client.cache import ResultCache
 from genmcp.client.connection import Connection
 from genmcp.client.errors import (
     ClientError,
@@ -16,11 +16,11 @@ from genmcp.client.errors import (
     ServerError,
     afterwards,
 )
-from genmcp.client.handler_runner import Answering
+from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.options import ClientOptions
 from genmcp.client.pending import Outcome, Report
 from genmcp.core.client.codec import Params
-from genmcp.core.client.events import Answered, InputRequired, ParamHeaders, TaskCreated
+from genmcp.core.client.events import Answered, InputNeeded, ParamHeaders, TaskCreated
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.completion import (
     CompleteRequestParams,
@@ -33,13 +33,13 @@ from genmcp.protocol.completion import (
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
 
-__all__ = ["Patience", "Requests", "Wait"]
+__all__ = ["RequestDeadline", "Requests", "Wait"]
 
 Wait: TypeAlias = float | UnsetType | None
 """Seconds to wait; None is for ever, UNSET what the options say."""
 
 
-class Patience:
+class RequestDeadline:
     """How long one call is waited for, all its requests together.
 
     idle: seconds in which nothing is heard. total: seconds in all. Either may be None: for ever.
@@ -71,8 +71,8 @@ class Requests:
     def __init__(
         self,
         connection: Connection,
-        answering: Answering[Any],
-        cache: Cache,
+        answering: HandlerRunner[Any],
+        cache: ResultCache,
         options: ClientOptions,
     ) -> None:
         self.connection = connection
@@ -80,9 +80,9 @@ class Requests:
         self.options = options
         self._cache = cache
 
-    def patience(self, timeout: Wait = UNSET, idle_timeout: Wait = UNSET) -> Patience:
+    def patience(self, timeout: Wait = UNSET, idle_timeout: Wait = UNSET) -> RequestDeadline:
         """How long to wait for a call: what is given, or else what the options say."""
-        return Patience(
+        return RequestDeadline(
             self.options.idle_timeout if idle_timeout is UNSET else idle_timeout,
             self.options.timeout if timeout is UNSET else timeout,
         )
@@ -196,7 +196,7 @@ class Requests:
         self,
         method: str,
         params: Mapping[str, Any],
-        patience: Patience,
+        patience: RequestDeadline,
         report: Report | None = None,
         param_headers: ParamHeaders = (),
     ) -> tuple[Answered | TaskCreated, int]:
@@ -224,7 +224,7 @@ class Requests:
                     raise
                 ended = afterwards(error, method)
                 raise ended from ended.__cause__
-            if not isinstance(found, InputRequired):
+            if not isinstance(found, InputNeeded):
                 return found, asked
             given = await self._answers(method, found, patience)
         raise ProtocolError(
@@ -232,7 +232,7 @@ class Requests:
             self.connection.where,
         )
 
-    async def read(self, uri: str, patience: Patience) -> ReadResourceResult:
+    async def read(self, uri: str, patience: RequestDeadline) -> ReadResourceResult:
         """Read a resource, unless what it holds is kept.
 
         What depends on answers is not kept (2026-07-28, caching, "Cache Key").
@@ -250,7 +250,7 @@ class Requests:
         return result
 
     async def prompt(
-        self, name: str, arguments: Mapping[str, str], patience: Patience
+        self, name: str, arguments: Mapping[str, str], patience: RequestDeadline
     ) -> GetPromptResult:
         """Get a prompt.
 
@@ -283,7 +283,7 @@ class Requests:
         return result.completion
 
     async def _answers(
-        self, method: str, asked: InputRequired, patience: Patience
+        self, method: str, asked: InputNeeded, patience: RequestDeadline
     ) -> Mapping[str, Any]:
         """What the same request is sent with again; the state as it came, if it came."""
         given: dict[str, Any] = {}

@@ -6,24 +6,24 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from genmcp.client.cache import ERAS, Cache, copied
+from genmcp.client.cache import REVISION_CACHE, ResultCache, copied
 from genmcp.client.calls import Calls
 from genmcp.client.connection import Connection, News
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.handler_runner import Answering
+from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.options import ClientOptions, Command
 from genmcp.client.requests import Requests
-from genmcp.client.subscriptions import Listeners, Listening
-from genmcp.client.tool_catalog import Offers
+from genmcp.client.subscriptions import ChangeStream, OpenChangeStreams
+from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.core.client.events import (
     Connected,
     ConnectionFailed,
     Disconnected,
-    Missed,
-    Notified,
-    Reset,
+    NotificationReceived,
+    NotificationsMissed,
+    SessionReset,
 )
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.capabilities import DiscoverResult
@@ -31,12 +31,12 @@ from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.revisions.chain import REVISIONS
 
-__all__ = ["Opened"]
+__all__ = ["ClientSession"]
 
 logger = logging.getLogger("genmcp.client")
 
 
-class Opened:
+class ClientSession:
     """One connection, with what is known of the server and who listens to it."""
 
     def __init__(
@@ -50,25 +50,25 @@ class Opened:
         )
         self._options = options
         self._server = _key(target, transport.server_name)
-        self.answering = Answering(
+        self.answering = HandlerRunner(
             handler,
             parallel=options.input_concurrency,
             capabilities=options.capabilities,
             url_schemes=options.url_schemes,
             schemas=options.schemas,
         )
-        self.cache = Cache(options.cache_size)
+        self.cache = ResultCache(options.cache_size)
         self.connection = Connection(
             transport,
             self.answering,
             options,
             self._told,
-            ERAS.get(self._server, options.era_ttl),
+            REVISION_CACHE.get(self._server, options.era_ttl),
         )
         self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
-        self.listeners = Listeners(self.connection, self.timeouts)
+        self.listeners = OpenChangeStreams(self.connection, self.timeouts)
         self.requests = Requests(self.connection, self.answering, self.cache, options)
-        self.offers = Offers(transport.server_name, mirrors=False, limits=options.schemas)
+        self.offers = ToolCatalog(transport.server_name, mirrors=False, limits=options.schemas)
         self.calls = Calls(self.requests, self.offers, self.cache, self.listen_to_task)
         self._mirrors = transport.per_message
         self._settled = asyncio.Event()
@@ -106,7 +106,7 @@ class Opened:
             raise
         # What one client was told to speak is no matter of the server.
         if self._server and options.revision is None:
-            ERAS.remember(self._server, self.connection.server.revision)
+            REVISION_CACHE.remember(self._server, self.connection.server.revision)
 
     async def _set_log_level(self, level: LoggingLevel) -> None:
         # 2025-11-25, server/utilities, "Logging": not every server has it.
@@ -150,25 +150,25 @@ class Opened:
             instructions=server.instructions,
         )
 
-    def listen(self, wanted: SubscriptionFilter) -> Listening:
+    def listen(self, wanted: SubscriptionFilter) -> ChangeStream:
         """Return what listens for what is *wanted* when it is entered."""
-        return Listening(self.connection, self.listeners, wanted, self._options.open_timeout)
+        return ChangeStream(self.connection, self.listeners, wanted, self._options.open_timeout)
 
-    def listen_to_task(self, id: str) -> Listening:
+    def listen_to_task(self, id: str) -> ChangeStream:
         """Return what listens for changes of a task."""
         return self.listen(SubscriptionFilter(task_ids=[id]))
 
     def _told(self, event: News) -> None:
         match event:
-            case Notified():
+            case NotificationReceived():
                 self.cache.heard(event.method, event.params)
                 self.listeners.heard(event)
             case Connected():
                 self.offers.mirrors = self._mirrors and REVISIONS[event.revision].modern
-            case Missed():
+            case NotificationsMissed():
                 self.cache.clear()
                 self.listeners.missed()
-            case Reset():
+            case SessionReset():
                 self.cache.clear()
                 self.listeners.session_ended(self.connection.said(event.error))
             case Disconnected() | ConnectionFailed():
@@ -180,7 +180,7 @@ class Opened:
 
 
 def _key(target: Target, where: str) -> str:
-    """Return the key for `ERAS`: the URL without query, a hash of the command, or nothing."""
+    """Return the key for `REVISION_CACHE`: the URL without query, or a hash of the command."""
     if isinstance(target, Command):
         # Hashed, since the command may hold secrets and the table lives as long as the process.
         known = (target.command, [*target.args], sorted((target.env or {}).items()), target.cwd)

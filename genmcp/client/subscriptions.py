@@ -1,7 +1,7 @@
 """Streams of what a server tells of changes: 2026-07-28, basic/patterns, "Subscriptions".
 
 Before that revision there is no such stream: changes of lists are told to every client, and those
-of a resource to who is subscribed to it. A `Listening` is the same on all of them.
+of a resource to who is subscribed to it. A `ChangeStream` is the same on all of them.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ import msgspec
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
-from genmcp.core.client.events import Notified
+from genmcp.core.client.events import NotificationReceived
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = ["Listeners", "Listening", "Notification"]
+__all__ = ["ChangeStream", "Notification", "OpenChangeStreams"]
 
 _LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
@@ -38,7 +38,7 @@ class Notification(msgspec.Struct, frozen=True):
     params: Any
 
 
-class Listening:
+class ChangeStream:
     """Context manager for the change notifications of a server.
 
         async with client.listen(tools=True) as changes:
@@ -54,7 +54,7 @@ class Listening:
     def __init__(
         self,
         connection: Connection,
-        listeners: "Listeners",
+        listeners: "OpenChangeStreams",
         wanted: SubscriptionFilter,
         wait: float,
     ) -> None:
@@ -72,7 +72,7 @@ class Listening:
         self._error: ClientError | None = None
         self._over = False
 
-    async def __aenter__(self) -> "Listening":
+    async def __aenter__(self) -> "ChangeStream":
         """Begin to listen.
 
         Raises:
@@ -81,7 +81,7 @@ class Listening:
         """
         self._listeners.add(self)
         try:
-            if self._connection.speaks(_LISTEN):
+            if self._connection.supports(_LISTEN):
                 await self._open_stream()
             else:
                 await self._subscribe()
@@ -94,7 +94,7 @@ class Listening:
         """Listen no more."""
         await self._close()
 
-    def __aiter__(self) -> "Listening":
+    def __aiter__(self) -> "ChangeStream":
         """Return itself: what changes can be looked at once."""
         return self
 
@@ -109,7 +109,7 @@ class Listening:
             await self._changed.wait()
         return self._changes.popitem(last=False)[1]
 
-    def heard(self, event: Notified) -> None:
+    def heard(self, event: NotificationReceived) -> None:
         """Take note of a notification, if it is one of this stream."""
         if self._stream is None:
             if self._concerns(event):
@@ -127,9 +127,11 @@ class Listening:
             return
         for kind in _KINDS:
             if getattr(self.honored, f"{kind}_list_changed"):
-                self._put(Notified(f"notifications/{kind}/list_changed", NotificationParams()))
+                self._put(
+                    NotificationReceived(f"notifications/{kind}/list_changed", NotificationParams())
+                )
         for uri in self._subscribed:
-            self._put(Notified(_UPDATED, ResourceUpdatedNotificationParams(uri=uri)))
+            self._put(NotificationReceived(_UPDATED, ResourceUpdatedNotificationParams(uri=uri)))
 
     def end(self, error: ClientError | None) -> None:
         """Take note that nothing more comes."""
@@ -149,7 +151,7 @@ class Listening:
         """Whether nothing more comes than what waits to be looked at."""
         return self._over and not self._changes
 
-    def _put(self, event: Notified) -> None:
+    def _put(self, event: NotificationReceived) -> None:
         if self._over:
             return
         params = event.params
@@ -160,7 +162,7 @@ class Listening:
         if len(self._changes) > _MOST:
             self.end(ProtocolError(f"more than {_MOST} changes wait", self._connection.where))
 
-    def _concerns(self, event: Notified) -> bool:
+    def _concerns(self, event: NotificationReceived) -> bool:
         """Whether a session's notification is one of those this stream is for."""
         if event.method == _UPDATED:
             return any(event.params.uri.startswith(uri) for uri in self._subscribed)
@@ -220,26 +222,26 @@ class Listening:
         self.end(None)
 
 
-class Listeners:
+class OpenChangeStreams:
     """All that listen on one connection, and what its session is subscribed to for them."""
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
         self._connection = connection
         self._timeouts = timeouts
-        self._listening: list[Listening] = []
+        self._listening: list[ChangeStream] = []
         self._subscribed: Counter[str] = Counter()
         self._turn = asyncio.Lock()
 
-    def add(self, listening: Listening) -> None:
+    def add(self, listening: ChangeStream) -> None:
         """Tell *listening* from now on."""
         self._listening.append(listening)
 
-    def remove(self, listening: Listening) -> None:
+    def remove(self, listening: ChangeStream) -> None:
         """Tell *listening* no more; it may be forgotten already."""
         if listening in self._listening:
             self._listening.remove(listening)
 
-    def heard(self, event: Notified) -> None:
+    def heard(self, event: NotificationReceived) -> None:
         """Tell everybody it concerns."""
         for listening in self._listening:
             listening.heard(event)

@@ -15,7 +15,7 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
-from genmcp.client.subscriptions import Listening, Notification
+from genmcp.client.subscriptions import ChangeStream, Notification
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
@@ -27,7 +27,7 @@ from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefini
 from genmcp.protocol.tasks import DetailedTask
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
-__all__ = ["SyncClient", "SyncListening", "SyncTask"]
+__all__ = ["SyncChangeStream", "SyncClient", "SyncTask"]
 
 T = TypeVar("T")
 
@@ -271,15 +271,15 @@ class SyncClient:
         """Complete an argument of a prompt, or a variable of a resource template."""
         return self._run(self._client.complete(reference, argument, value, context))
 
-    def subscribe(self, *uris: str) -> "SyncListening":
+    def subscribe(self, *uris: str) -> "SyncChangeStream":
         """Hear of changes of resources."""
-        return SyncListening(self, self._client.subscribe(*uris))
+        return SyncChangeStream(self, self._client.subscribe(*uris))
 
     def listen(
         self, *uris: str, tools: bool = False, prompts: bool = False, resources: bool = False
-    ) -> "SyncListening":
+    ) -> "SyncChangeStream":
         """Hear of changes of lists, and of the resources *uris*."""
-        return SyncListening(
+        return SyncChangeStream(
             self, self._client.listen(*uris, tools=tools, prompts=prompts, resources=resources)
         )
 
@@ -332,10 +332,10 @@ class SyncTask:
         self._run(self._handle.cancel())
 
 
-class SyncListening:
-    """A `Listening` whose iteration waits."""
+class SyncChangeStream:
+    """A `ChangeStream` whose iteration waits."""
 
-    def __init__(self, client: SyncClient, listening: Listening) -> None:
+    def __init__(self, client: SyncClient, listening: ChangeStream) -> None:
         self._listening = listening
         self._run = client._run
 
@@ -344,7 +344,7 @@ class SyncListening:
         """What the server tells of, which may be less than what was asked for."""
         return self._listening.honored
 
-    def __enter__(self) -> "SyncListening":
+    def __enter__(self) -> "SyncChangeStream":
         """Begin to listen."""
         self._run(self._listening.__aenter__())
         return self
@@ -353,7 +353,7 @@ class SyncListening:
         """Listen no more."""
         self._run(self._listening.__aexit__())
 
-    def __iter__(self) -> "SyncListening":
+    def __iter__(self) -> "SyncChangeStream":
         """Return itself."""
         return self
 

@@ -22,8 +22,8 @@ from genmcp.client.errors import (
     left,
 )
 from genmcp.client.pending import Report
-from genmcp.client.requests import Patience, Requests, Wait
-from genmcp.client.subscriptions import Listening
+from genmcp.client.requests import RequestDeadline, Requests, Wait
+from genmcp.client.subscriptions import ChangeStream
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
@@ -32,7 +32,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["TaskHandle", "TaskNews"]
+__all__ = ["TaskHandle", "TaskUpdates"]
 
 _UNDER_WAY: Final = ("working", "input_required")
 #: What says nothing of a task, besides what may pass.
@@ -41,7 +41,7 @@ _NO_SERVER: Final = (ClientClosed, HttpStatusError, ProcessExited)
 _BACKSTOP: Final = 30.0
 
 Check = Callable[[CallToolResult], Awaitable[None]]
-Listen = Callable[[str], Listening]
+Listen = Callable[[str], ChangeStream]
 
 
 class TaskHandle:
@@ -99,7 +99,9 @@ class TaskHandle:
         """
         return copied(await self.wait_for(self._requests.patience(timeout)))
 
-    async def wait_for(self, patience: Patience, report: Report | None = None) -> CallToolResult:
+    async def wait_for(
+        self, patience: RequestDeadline, report: Report | None = None
+    ) -> CallToolResult:
         """Wait as `wait` does, for as long as *patience* lasts; *report* is told of progress.
 
         The result is the one that is kept here.
@@ -144,7 +146,7 @@ class TaskHandle:
             raise LookupError("the call was answered at once: there is no task")
         return await self._requests.result(method, {"taskId": self.id, **params}, timeouts)
 
-    async def _look(self, news: "TaskNews", patience: Patience) -> DetailedTask:
+    async def _look(self, news: "TaskUpdates", patience: RequestDeadline) -> DetailedTask:
         """Ask how the task stands, and again while that fails in a way that may pass."""
         news.looks()
         # The total is that of `wait_for`.
@@ -162,7 +164,7 @@ class TaskHandle:
             self._answered.difference_update(answers)  # if it asks again, it does not know
             raise
 
-    async def _answer(self, answers: Mapping[str, Any], patience: Patience) -> None:
+    async def _answer(self, answers: Mapping[str, Any], patience: RequestDeadline) -> None:
         """Answer what the task asks, and again while that fails in a way that may pass.
 
         SEP-2663, "Task Update Requests": a server ignores answers to what it does not ask any more.
@@ -172,8 +174,8 @@ class TaskHandle:
             lambda: self._update(answers, waits), self._requests.options.max_poll_failures
         )
 
-    async def _outcome(self, patience: Patience, report: Report | None) -> CallToolResult:
-        async with TaskNews(self._listen(self.id or ""), self.id or "") as news:
+    async def _outcome(self, patience: RequestDeadline, report: Report | None) -> CallToolResult:
+        async with TaskUpdates(self._listen(self.id or ""), self.id or "") as news:
             task = await self._look(news, patience)
             while True:
                 if report is not None and (progress := _progress_of(task)) is not None:
@@ -188,7 +190,9 @@ class TaskHandle:
                         raise TaskCancelled(self.id or "", self._where, task.status_message)
                 task = await self._next(task, news, patience)
 
-    async def _next(self, task: DetailedTask, news: "TaskNews", patience: Patience) -> DetailedTask:
+    async def _next(
+        self, task: DetailedTask, news: "TaskUpdates", patience: RequestDeadline
+    ) -> DetailedTask:
         """Answer what is asked, and return how the task stands when that may have changed."""
         asked = {
             key: raw
@@ -224,7 +228,7 @@ class TaskHandle:
             raise ProtocolError(f"a question of a task: {error}", self._where) from None
 
     async def _change(
-        self, task: DetailedTask, news: "TaskNews", patience: Patience
+        self, task: DetailedTask, news: "TaskUpdates", patience: RequestDeadline
     ) -> DetailedTask:
         """Wait until there may be something new, and return it."""
         if not news.suffices:
@@ -254,17 +258,17 @@ class TaskHandle:
         return ServerError(body.code, body.message, body.data, where=self._where)
 
 
-class _Progress(Value):
+class _TaskProgress(Value):
     """How far a task is."""
 
     progress: float
     total: float | None = None
 
 
-def _progress_of(task: DetailedTask) -> _Progress | None:
+def _progress_of(task: DetailedTask) -> _TaskProgress | None:
     """Return how far *task* is, None if it does not say, or not so that it can be understood."""
     try:
-        return msgspec.convert((task.meta or {}).get(PROGRESS), _Progress)
+        return msgspec.convert((task.meta or {}).get(PROGRESS), _TaskProgress)
     except msgspec.ValidationError:
         return None
 
@@ -272,20 +276,20 @@ def _progress_of(task: DetailedTask) -> _Progress | None:
 _PATIENCE: Final = 1.0  # seconds that are waited until it is heard of, before the task is looked at
 
 
-class TaskNews:
+class TaskUpdates:
     """Listens with *listening* for the task *id*, from when this is entered until it is left.
 
     A server that does not say whether it tells of the task holds nobody up: the task is looked at
     meanwhile.
     """
 
-    def __init__(self, listening: Listening, id: str) -> None:
+    def __init__(self, listening: ChangeStream, id: str) -> None:
         self._listening = listening
         self._id = id
-        self._entering: asyncio.Task[Listening]
+        self._entering: asyncio.Task[ChangeStream]
         self._heard = False
 
-    async def __aenter__(self) -> "TaskNews":
+    async def __aenter__(self) -> "TaskUpdates":
         entering = self._listening.__aenter__()
         self._entering = asyncio.get_running_loop().create_task(entering)
         try:

@@ -18,7 +18,7 @@ from genmcp.schema.schema import Schema
 from genmcp.wire.jsonrpc import printable
 from genmcp.wire.param_headers import ANNOTATION, HeaderRule, header_rules, param_headers
 
-__all__ = ["Offers", "ToolHeaders", "headers_of", "reading"]
+__all__ = ["ToolCatalog", "ToolHeaders", "headers_of", "reading"]
 
 logger = logging.getLogger("genmcp.client")
 
@@ -81,7 +81,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 _NO_HEADERS: Final = ToolHeaders()
 
 
-class _Offer:
+class _KnownTool:
     """One tool, as it was listed.
 
     headers: which arguments are repeated in headers, or why the tool cannot be called. output: its
@@ -110,7 +110,7 @@ class _Offer:
         return self._schema
 
 
-class Offers:
+class ToolCatalog:
     """The tools a server has listed last, by name.
 
     mirrors: whether arguments are repeated in headers: over HTTP, from 2026-07-28 on. Only then
@@ -122,7 +122,7 @@ class Offers:
         self.mirrors = mirrors
         self._limits = limits
         self._where = where
-        self._known: Mapping[str, _Offer] = {}
+        self._known: Mapping[str, _KnownTool] = {}
 
     def knows(self, name: str) -> bool:
         """Whether the tool is listed."""
@@ -131,7 +131,7 @@ class Offers:
     async def learn(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         """Take note of *tools*, all there are, and return those of them that can be called."""
         headers = await headers_of(tools, self._limits) if self.mirrors else {}
-        known: dict[str, _Offer] = {}
+        known: dict[str, _KnownTool] = {}
         usable: list[ToolDefinition] = []
         for tool in tools:
             offer = self._offer(tool, headers.get(tool.name, _NO_HEADERS))
@@ -181,7 +181,7 @@ class Offers:
             self._where,
         )
 
-    def _offer(self, tool: ToolDefinition, headers: ToolHeaders) -> _Offer:
+    def _offer(self, tool: ToolDefinition, headers: ToolHeaders) -> _KnownTool:
         """Return what is to be known of *tool*: what it was, unless that has changed."""
         if headers.refused:
             logger.warning(
@@ -193,7 +193,7 @@ class Offers:
         output = None if tool.output_schema is None else msgspec.json.encode(tool.output_schema)
         known = self._known.get(tool.name)
         if known is None or (known.headers, known.output) != (headers, output):
-            return _Offer(headers, output)
+            return _KnownTool(headers, output)
         return known
 
 

@@ -15,7 +15,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ConnectError, ListTooLong, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, Command, HttpOptions
-from genmcp.client.subscriptions import Listening
+from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import headers_of
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.errors import ConfigurationError
@@ -204,7 +204,7 @@ class MemberConnection(NamedTuple):
 
     client: Client
     catalog: MemberCatalog
-    changes: Listening | None
+    changes: ChangeStream | None
     exits: AsyncExitStack
 
     @classmethod
@@ -272,7 +272,7 @@ def announced_kinds(client: Client) -> Collection[str]:
     ]
 
 
-def listen(client: Client) -> Listening:
+def listen(client: Client) -> ChangeStream:
     """Return the stream of those changes, to be entered."""
     return client.listen(**dict.fromkeys(announced_kinds(client), True))
 

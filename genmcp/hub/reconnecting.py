@@ -136,7 +136,7 @@ class InflightCounter:
 
     def cancelled_by(self, client: Client) -> Collection[Hashable]:
         """Return the callers whose cancelled calls may still be worked on; None: unknown."""
-        if client.left_calls:
+        if client.abandoned_calls:
             return self._cancelled.get(client, {None})
         self._cancelled.pop(client, None)  # the server has responded to all of them
         return ()

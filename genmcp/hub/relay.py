@@ -32,7 +32,7 @@ from genmcp.channel import Channel, is_detached
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
-from genmcp.client.hooks import HEARD_IN
+from genmcp.client.hooks import ORIGIN_CONTEXT
 from genmcp.core.client_key import ClientKey, Share
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.waiting import Continue
@@ -406,7 +406,7 @@ class RelayingHandler(ClientHandler[None]):
 
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
         """Forward a log message; drop it if its call is unknown, since it may be confidential."""
-        call = HEARD_IN.get().get(_current) or self._only_call(strictly=True)
+        call = ORIGIN_CONTEXT.get().get(_current) or self._only_call(strictly=True)
         if call is not None:
             call.log(message)
 

@@ -10,7 +10,7 @@ from typing import Any
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
-from genmcp.client.subscriptions import Listening
+from genmcp.client.subscriptions import ChangeStream
 from genmcp.core.subscription import RESOURCES, ServerChange
 from genmcp.errors import Overloaded
 from genmcp.hub.config import Backoff, HubLimits
@@ -177,7 +177,7 @@ class MemberSubscriptions:
                 self._settle(uri, accepted=True)  # the stream is opened again
             await backoff.wait()
 
-    def _begun(self, uris: set[str], changes: Listening) -> None:
+    def _begun(self, uris: set[str], changes: ChangeStream) -> None:
         honored = set(changes.honored.resource_subscriptions or ())
         self._reject(uris - honored)
         uris &= honored

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.cache import Cache
+from genmcp.client.cache import ResultCache
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ReadResourceResult, ResourceUpdatedNotificationParams
 from genmcp.protocol.tools import ListToolsResult
@@ -18,8 +18,8 @@ def tools(ttl_ms: int = 1000, scope: CacheScope = "private") -> ListToolsResult:
     return ListToolsResult(tools=[], ttl_ms=ttl_ms, cache_scope=scope)
 
 
-def filled(*what: tuple[str, str], entries: int = 10) -> Cache:
-    cache = Cache(entries, Clock(100.0))
+def filled(*what: tuple[str, str], entries: int = 10) -> ResultCache:
+    cache = ResultCache(entries, Clock(100.0))
     for method, key in what:
         cache.keep(method, key, tools(), cache.changes)
     return cache
@@ -29,7 +29,7 @@ def filled(*what: tuple[str, str], entries: int = 10) -> Cache:
 def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
     """A result is fresh while now < received + ttlMs, whatever its scope."""
     clock = Clock(100.0)
-    cache = Cache(10, clock)
+    cache = ResultCache(10, clock)
     result = tools(scope=scope)
     cache.keep("tools/list", "", result, cache.changes)
     clock.now += 0.999
@@ -43,7 +43,7 @@ def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
 @pytest.mark.parametrize("ttl", [0, -5])
 def test_cache_does_not_keep_what_is_stale_at_once(ttl: int) -> None:
     """A ttlMs of 0 is stale immediately, and a negative one counts as 0."""
-    cache = Cache(10, Clock(100.0))
+    cache = ResultCache(10, Clock(100.0))
     cache.keep("tools/list", "", tools(ttl), cache.changes)
     assert cache.get("tools/list") is None
 
@@ -95,13 +95,13 @@ def test_cache_forgets_an_updated_resource_and_what_it_is_part_of() -> None:
     assert kept == ["file:///c"]
 
 
-def has(cache: Cache, uri: str) -> bool:
+def has(cache: ResultCache, uri: str) -> bool:
     return cache.get("resources/read", uri) is not None
 
 
 def test_cache_does_not_keep_a_result_that_was_asked_for_before_a_change() -> None:
     """A change that is told of while a request runs may concern its result."""
-    cache = Cache(10, Clock(100.0))
+    cache = ResultCache(10, Clock(100.0))
     asked = cache.changes
     cache.heard("notifications/tools/list_changed", NOTHING)
     cache.keep("tools/list", "", tools(), asked)
@@ -122,7 +122,7 @@ def test_cache_forgets_what_it_is_told_to() -> None:
 
 def test_cache_keeps_results_of_different_requests_apart() -> None:
     """A result is never given for another method or other params."""
-    cache = Cache(10, Clock(100.0))
+    cache = ResultCache(10, Clock(100.0))
     contents: Any = ReadResourceResult([], ttl_ms=1000, cache_scope="public")
     cache.keep("resources/read", "a:", contents, cache.changes)
     assert cache.get("resources/read", "b:") is None

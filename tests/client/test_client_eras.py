@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp import Endpoint, Suite, tool
-from genmcp.client.cache import ERAS, Eras
+from genmcp.client.cache import REVISION_CACHE, RevisionCache
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, app_of
@@ -19,7 +19,7 @@ TTL = 60.0
 
 def test_eras_are_remembered_until_found_otherwise() -> None:
     """A server's revision is known until it speaks another."""
-    eras = Eras()
+    eras = RevisionCache()
     eras.remember("http://a", "2025-06-18")
     assert eras.get("http://a", TTL) == "2025-06-18"
     eras.remember("http://a", "2026-07-28")
@@ -28,7 +28,7 @@ def test_eras_are_remembered_until_found_otherwise() -> None:
 
 def test_eras_forget_the_server_met_longest_ago() -> None:
     """The memory is bounded."""
-    eras = Eras(2)
+    eras = RevisionCache(2)
     for server in ("a", "b", "a", "c"):
         eras.remember(server, "2026-07-28")
     assert [eras.get(server, TTL) is None for server in "abc"] == [False, True, False]
@@ -37,7 +37,7 @@ def test_eras_forget_the_server_met_longest_ago() -> None:
 def test_era_expires_however_often_it_is_used() -> None:
     """Connections that rely on it do not confirm it: the server may have been upgraded."""
     clock = Clock()
-    eras = Eras(clock=clock)
+    eras = RevisionCache(clock=clock)
     eras.remember("a", "2025-06-18")
     for clock.now in (30.0, 59.0):
         assert eras.get("a", TTL) == "2025-06-18"
@@ -60,7 +60,7 @@ async def test_upgraded_server_is_probed_by_a_new_connection(ttl: float, spoken:
     """Once the memory has expired; until then the handshake of the older revisions is sent."""
     both = Endpoint(Suite(name="new", version="2", tools=[version]))
     async with asyncio.timeout(20), serve(both) as url:
-        ERAS.remember(url, "2025-06-18")
+        REVISION_CACHE.remember(url, "2025-06-18")
         async with Client(url, options=ClientOptions(era_ttl=ttl)) as client:
             assert client.revision == spoken
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.cache import ERAS
+from genmcp.client.cache import REVISION_CACHE
 from genmcp.client.client import Client
 from genmcp.client.errors import RequestTimeout, TooManyRequests
 from genmcp.client.handler import ClientHandler
@@ -191,6 +191,6 @@ async def test_in_time_what_one_client_was_told_decides_for_itself_alone() -> No
     """The next client of the server, which was told nothing, finds out for itself."""
     async with served(older) as url:
         async with Client(url, options=ClientOptions(revision="2025-03-26")):
-            assert ERAS.get(url, 60) is None
+            assert REVISION_CACHE.get(url, 60) is None
         async with Client(url):
-            assert ERAS.get(url, 60) == "2025-06-18"
+            assert REVISION_CACHE.get(url, 60) == "2025-06-18"

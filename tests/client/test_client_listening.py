@@ -11,7 +11,7 @@ from genmcp import Resource, Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed
 from genmcp.client.options import ClientOptions
-from genmcp.client.subscriptions import Listening
+from genmcp.client.subscriptions import ChangeStream
 from tests.support.speaking import MODERN
 
 BOTH = [MODERN, "2025-11-25"]
@@ -43,7 +43,7 @@ async def board(revision: str) -> AsyncIterator[tuple[Client, Suite]]:
             yield client, suite
 
 
-async def told(listening: Listening) -> Any:
+async def told(listening: ChangeStream) -> Any:
     async with asyncio.timeout(5):
         change = await anext(listening)
     return change.method, getattr(change.params, "uri", None)

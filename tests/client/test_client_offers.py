@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp.client.errors import ProtocolError
-from genmcp.client.tool_catalog import Offers
+from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -31,7 +31,7 @@ async def test_offers_repeat_annotated_arguments_in_headers() -> None:
             "none": {"type": "string", "x-mcp-header": "None"},
         },
     }
-    offers = Offers("there", mirrors=True)
+    offers = ToolCatalog("there", mirrors=True)
     await offers.learn([ToolDefinition("t", schema)])
     given = {"place": "Zürich", "inner": {"n": -7}, "sure": True, "none": None}
     assert dict(offers.headers("t", given)) == {
@@ -56,7 +56,7 @@ async def test_offers_leave_out_a_tool_with_an_invalid_annotation(
     property_: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such a tool is not listed, the others are, and the log names it; it cannot be called."""
-    offers = Offers("there", mirrors=True)
+    offers = ToolCatalog("there", mirrors=True)
     good = ToolDefinition("good", {"type": "object"})
     with caplog.at_level(logging.WARNING):
         assert await offers.learn([annotated("bad", property_), good]) == [good]
@@ -68,7 +68,7 @@ async def test_offers_leave_out_a_tool_with_an_invalid_annotation(
 
 async def test_offers_do_not_mind_annotations_where_nothing_is_mirrored() -> None:
     """Over other transports annotations are ignored, valid or not."""
-    offers = Offers("there", mirrors=False)
+    offers = ToolCatalog("there", mirrors=False)
     tool = annotated("t", {"type": "number", "x-mcp-header": "A"})
     assert await offers.learn([tool]) == [tool]
     assert offers.headers("t", {"a": 1}) == ()
@@ -76,7 +76,7 @@ async def test_offers_do_not_mind_annotations_where_nothing_is_mirrored() -> Non
 
 async def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
     """Nothing is known of it, so nothing is mirrored and nothing checked."""
-    offers = Offers("there", mirrors=True)
+    offers = ToolCatalog("there", mirrors=True)
     assert not offers.knows("t")
     assert offers.headers("t", {"a": 1}) == ()
     await offers.check("t", CallToolResult([], structured_content=1))
@@ -85,7 +85,7 @@ async def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
 async def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
     """A schema that refers to the network is no concern of a client that mirrors nothing of it."""
     tool = ToolDefinition("t", {"type": "object", "$ref": "https://elsewhere.test/schema"})
-    assert await Offers("there", mirrors=True).learn([tool]) == [tool]
+    assert await ToolCatalog("there", mirrors=True).learn([tool]) == [tool]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
 )
 async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fault: str) -> None:
     """A structured result that is missing, or does not fit the output schema, is a fault."""
-    offers = Offers("there", mirrors=False)
+    offers = ToolCatalog("there", mirrors=False)
     await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     with pytest.raises(ProtocolError, match=fault):
         await offers.check("t", result)
@@ -105,7 +105,7 @@ async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fa
 
 async def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
     """What fits is good; a failure need not fit."""
-    offers = Offers("there", mirrors=False)
+    offers = ToolCatalog("there", mirrors=False)
     await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     await offers.check("t", CallToolResult([], structured_content={"n": 1}))
     await offers.check("t", CallToolResult([], is_error=True))
@@ -113,7 +113,7 @@ async def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
 
 async def test_offers_forget_an_output_schema_that_changed() -> None:
     """A tool that is listed anew is checked by its new schema, or not at all."""
-    offers = Offers("there", mirrors=False)
+    offers = ToolCatalog("there", mirrors=False)
     await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     await offers.check("t", CallToolResult([], structured_content={"n": 1}))
     await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema={"type": "array"})])
@@ -126,7 +126,7 @@ async def test_offers_warn_of_an_output_schema_that_cannot_be_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its results are taken as they are, and the log says so once."""
-    offers = Offers("there", mirrors=False)
+    offers = ToolCatalog("there", mirrors=False)
     schema = {"$ref": "https://elsewhere.test/schema"}
     await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=schema)])
     for _ in range(2):
@@ -136,7 +136,7 @@ async def test_offers_warn_of_an_output_schema_that_cannot_be_used(
 
 async def test_offers_are_those_of_the_last_list() -> None:
     """A tool that is not listed any more is not known: a server may have others every day."""
-    offers = Offers("there", mirrors=True)
+    offers = ToolCatalog("there", mirrors=True)
     for number in range(3):
         tool = annotated(f"t{number}", {"type": "string", "x-mcp-header": "A"})
         await offers.learn(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Channel, Endpoint, Resource, Suite, Tool, ToolRequest, tool
-from genmcp.client.cache import ERAS as ERAS_MET
+from genmcp.client.cache import REVISION_CACHE as ERAS_MET
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ConnectionRefused,
@@ -26,7 +26,7 @@ from tests.client.peer_servers import fastmcp, sdk
 from tests.support.serving import serve
 from tests.support.speaking import MODERN, VERSIONS
 
-ERAS = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
+REVISION_CACHE = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # What the peers themselves leave open, and warn of.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:The logging capability"
@@ -91,7 +91,7 @@ async def use(client: Client) -> None:
         assert (await client.call("ask")).text == "accept: True"
 
 
-@pytest.mark.parametrize(("told", "spoken"), ERAS)
+@pytest.mark.parametrize(("told", "spoken"), REVISION_CACHE)
 @pytest.mark.parametrize(
     "app", [lambda: sdk().streamable_http_app(), lambda: fastmcp().http_app()], ids=["sdk", "fast"]
 )
@@ -115,7 +115,7 @@ async def test_client_uses_a_server_of_2024_over_http(app: Callable[[], Any]) ->
         await use(client)
 
 
-@pytest.mark.parametrize(("told", "spoken"), ERAS)
+@pytest.mark.parametrize(("told", "spoken"), REVISION_CACHE)
 @pytest.mark.parametrize("peer", ["sdk", "fastmcp"])
 async def test_client_uses_servers_of_others_over_stdio(
     peer: str, told: str | None, spoken: str

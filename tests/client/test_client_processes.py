@@ -199,7 +199,9 @@ async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
         await handler.stopped.wait()
         with pytest.raises(RequestTimeout, match=r"was silent for 0\.1 s"):
             await client.call("nothing", timeout=None, idle_timeout=0.1)
-        assert "The request this was asked for was given up" == (await client.call("answers")).text
+        assert (
+            "The request that this belongs to was cancelled" == (await client.call("answers")).text
+        )
 
 
 async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
@@ -261,6 +263,6 @@ async def test_client_takes_what_crosses_with_a_cancellation_for_no_fault(
         call.cancel()
         await asyncio.wait((call,))
         await client.call("quick")
-        assert 0 == client.left_calls
+        assert 0 == client.abandoned_calls
 
     assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
-from genmcp.client.handler_runner import Answering
+from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.options import ClientOptions
 from genmcp.errors import (
     ConfigurationError,
@@ -69,7 +69,7 @@ class Form(ClientHandler[None]):
 
 async def answer(handler: ClientHandler[Any] | None, method: str, params: Any = None) -> Any:
     """Put one question to a handler of its own connection."""
-    answering = Answering(handler)
+    answering = HandlerRunner(handler)
     await answering.open()
     try:
         return await answering.answer(method, params)
@@ -79,7 +79,7 @@ async def answer(handler: ClientHandler[Any] | None, method: str, params: Any = 
 
 async def test_handler_without_hooks_declares_nothing_and_answers_a_ping() -> None:
     """A client that has no handler is asked nothing, but it is alive."""
-    assert Answering().capabilities == ClientCapabilities()
+    assert HandlerRunner().capabilities == ClientCapabilities()
     assert await answer(None, "ping") == {}
     for method in ("roots/list", "sampling/createMessage", "elicitation/create", "what/ever"):
         with pytest.raises(MethodNotFound, match=method):
@@ -108,7 +108,7 @@ def test_handler_with_a_misspelt_hook_is_refused() -> None:
 
         def help(self) -> None: ...
 
-    assert Answering(Own("x")).capabilities.elicitation is not None
+    assert HandlerRunner(Own("x")).capabilities.elicitation is not None
 
 
 async def test_handler_that_returns_what_was_filled_in_is_told_how(
@@ -149,12 +149,12 @@ async def test_handler_capabilities_follow_from_its_hooks() -> None:
         def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
             return HELLO
 
-    assert Answering(All(None)).capabilities == ClientCapabilities(
+    assert HandlerRunner(All(None)).capabilities == ClientCapabilities(
         roots={},
         sampling=SamplingCapability(context={}, tools={}),
         elicitation=ElicitationCapability(form={}, url={}),
     )
-    assert Answering(Url()).capabilities == ClientCapabilities(
+    assert HandlerRunner(Url()).capabilities == ClientCapabilities(
         sampling=SamplingCapability(), elicitation=ElicitationCapability(url={})
     )
 
@@ -167,7 +167,7 @@ async def test_handler_may_say_what_it_declares() -> None:
             roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability()
         )
 
-    assert Answering(Handler()).capabilities is Handler.capabilities
+    assert HandlerRunner(Handler()).capabilities is Handler.capabilities
     assert await answer(Handler(), "roots/list") == ListRootsResult([])
     assert await answer(Handler(), "elicitation/create", ASKED) == ElicitResult("decline")
     with pytest.raises(InvalidParams, match=r"elicitation\.url"):
@@ -180,7 +180,7 @@ async def test_handler_may_say_what_it_declares() -> None:
 async def test_handler_is_overruled_by_what_the_client_declares() -> None:
     """Options of a client may declare what its handler says nothing of."""
     declared = ClientCapabilities(elicitation=ElicitationCapability())
-    answering = Answering(capabilities=declared)
+    answering = HandlerRunner(capabilities=declared)
 
     assert answering.capabilities is declared
     assert await answering.answer("elicitation/create", ASKED) == ElicitResult("decline")
@@ -280,7 +280,7 @@ async def test_handler_without_url_hook_is_asked_about_urls_as_about_forms(
         capabilities = ClientCapabilities(elicitation=ElicitationCapability(url={}))
 
     form = Handler(Accepted())
-    answering = Answering(form)
+    answering = HandlerRunner(form)
     for _ in range(2):
         assert await answering.answer("elicitation/create", SENT) == ElicitResult("accept")
 
@@ -354,7 +354,7 @@ async def test_handler_answers_all_input_requests() -> None:
         def handle_list_roots(self, state: None) -> Any:
             return [Root("file:///a")]
 
-    answering = Answering(Handler(Declined()))
+    answering = HandlerRunner(Handler(Declined()))
     requests: dict[str, InputRequest] = {"r": ListRootsRequest(), "e": ElicitRequest(ASKED)}
 
     assert await answering.answer_all(requests) == {
@@ -374,11 +374,11 @@ async def test_default_handler_declares_what_it_is_given() -> None:
         ),
     )
 
-    assert Answering(plain).capabilities == ClientCapabilities(
+    assert HandlerRunner(plain).capabilities == ClientCapabilities(
         elicitation=ElicitationCapability(form={})
     )
     assert await answer(plain, "elicitation/create", ASKED) == ElicitResult("decline")
-    assert Answering(full).capabilities == ClientCapabilities(
+    assert HandlerRunner(full).capabilities == ClientCapabilities(
         roots={},
         sampling=SamplingCapability(tools={}),
         elicitation=ElicitationCapability(form={}),
@@ -459,12 +459,12 @@ def test_handler_is_an_instance_and_its_hooks_return() -> None:
             yield {}
 
     with pytest.raises(ConfigurationError, match="instance of a ClientHandler"):
-        Answering(ClientHandler)  # type: ignore[arg-type]
+        HandlerRunner(ClientHandler)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="handle_ping yields"):
-        Answering(Yields())
+        HandlerRunner(Yields())
     for parallel in (1, 17):
         with pytest.raises(ConfigurationError, match="from 2 to 16"):
-            Answering(parallel=parallel)
+            HandlerRunner(parallel=parallel)
 
 
 class Opening(ClientHandler[None]):
@@ -493,7 +493,7 @@ async def test_client_refuses_dangerous_urls_before_the_hook(url: str) -> None:
 async def test_client_option_allows_other_schemes() -> None:
     """`ClientOptions.url_schemes`; loopback is allowed without it."""
     handler = Opening()
-    answering = Answering(handler, url_schemes=["https", "vscode"])
+    answering = HandlerRunner(handler, url_schemes=["https", "vscode"])
     await answering.open()
     for url in ("vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"):
         await answering.answer("elicitation/create", ElicitRequestParams("?", url=url, mode="url"))

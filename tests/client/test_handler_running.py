@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from genmcp.client.handler import ClientHandler
-from genmcp.client.handler_runner import Answering
+from genmcp.client.handler_runner import HandlerRunner
 from genmcp.errors import InternalError, McpError, Overloaded
 from genmcp.protocol.client_features import ListRootsResult, Root
 from genmcp.protocol.params import (
@@ -74,7 +74,7 @@ async def test_handler_state_goes_from_hook_to_hook() -> None:
             ended.append((reason, state))
 
     ended: list[Any] = []
-    answering = Answering(Counting())
+    answering = HandlerRunner(Counting())
     await answering.open()
     await answering.open()
 
@@ -100,7 +100,7 @@ async def test_handler_of_two_clients_has_a_state_for_each() -> None:
             return {"times": len(state)}
 
     handler = Numbered()
-    one, other = Answering(handler), Answering(handler)
+    one, other = HandlerRunner(handler), HandlerRunner(handler)
     await one.open()
     await other.open()
 
@@ -123,7 +123,7 @@ async def test_handler_that_cannot_begin_is_told_of_at_once() -> None:
         def terminate(self, reason: BaseException | None, state: None) -> None:
             raise AssertionError("it never began")
 
-    answering = Answering(Broken())
+    answering = HandlerRunner(Broken())
     with pytest.raises(RuntimeError, match="no keyring"):
         await answering.open()
     await answering.close()
@@ -138,7 +138,7 @@ async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
             go.wait(TIME)
             return [Root(f"file:///{threading.current_thread() is threading.main_thread()}")]
 
-    answering, answers = Answering(Blocking()), Answers()
+    answering, answers = HandlerRunner(Blocking()), Answers()
     await answering.open()
     answering.start(1, "roots/list", None, answers)
     answering.start(2, "ping", None, answers)
@@ -152,7 +152,7 @@ async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
 async def test_handler_answers_side_by_side_up_to_a_bound() -> None:
     """A few at once, a few more wait, and the rest is refused; a ping is answered all the same."""
     slow, answers = Slow(), Answers()
-    answering = Answering(slow, parallel=2, waiting=1)
+    answering = HandlerRunner(slow, parallel=2, waiting=1)
     await answering.open()
     for id in range(4):
         answering.start(id, "roots/list", None, answers)
@@ -177,7 +177,7 @@ async def test_handler_that_is_flooded_drops_what_is_too_much(
     async def never(answer: Any) -> None:
         await stuck.wait()
 
-    answering = Answering(parallel=2, waiting=1)
+    answering = HandlerRunner(parallel=2, waiting=1)
     await answering.open()
     for id in range(20):
         answering.start(id, "ping", None, never)
@@ -191,7 +191,7 @@ async def test_handler_that_is_flooded_drops_what_is_too_much(
 async def test_handler_question_may_be_cancelled() -> None:
     """The hook is, and no answer is sent; an id nobody knows is no harm."""
     slow, answers = Slow(), Answers()
-    answering = Answering(slow)
+    answering = HandlerRunner(slow)
     await answering.open()
     answering.start("a", "roots/list", None, answers)
     await asyncio.wait_for(slow.begun.acquire(), TIME)
@@ -209,7 +209,7 @@ async def test_handler_question_may_be_cancelled() -> None:
 async def test_handler_question_with_an_id_in_use_takes_its_place() -> None:
     """Of two requests with one id, one is answered."""
     slow, answers = Slow(), Answers()
-    answering = Answering(slow)
+    answering = HandlerRunner(slow)
     await answering.open()
     answering.start(1, "roots/list", None, answers)
     await asyncio.wait_for(slow.begun.acquire(), TIME)
@@ -224,7 +224,7 @@ async def test_handler_question_with_an_id_in_use_takes_its_place() -> None:
 async def test_handler_that_is_closed_cancels_what_it_is_doing() -> None:
     """No question outlives its connection."""
     slow, answers = Slow(), Answers()
-    answering = Answering(slow)
+    answering = HandlerRunner(slow)
     await answering.open()
     answering.start(1, "roots/list", None, answers)
     await asyncio.wait_for(slow.begun.acquire(), TIME)
@@ -250,7 +250,7 @@ async def test_handler_hook_that_raises_harms_only_its_question(
         def terminate(self, reason: BaseException | None, state: None) -> None:
             raise ValueError("again")
 
-    answering, answers = Answering(Broken()), Answers()
+    answering, answers = HandlerRunner(Broken()), Answers()
     await answering.open()
     answering.start(1, "roots/list", None, answers)
     failed = await answers.next()
@@ -276,7 +276,7 @@ async def test_handler_answer_that_cannot_be_sent_is_logged(
         tried.set()
         raise OSError("pipe")
 
-    answering = Answering()
+    answering = HandlerRunner()
     await answering.open()
     answering.start(1, "ping", None, broken)
     await asyncio.wait_for(tried.wait(), TIME)
@@ -305,7 +305,7 @@ async def test_handler_is_told_things_in_their_order() -> None:
             told.append((method, params))
             all_told.set()
 
-    answering = Answering(Told())
+    answering = HandlerRunner(Told())
     await answering.open()
     task = {"taskId": "t", "status": "working", "createdAt": "now", "ttl": 9}
     answering.tell("notifications/progress", ProgressNotificationParams("t", 1))
@@ -343,7 +343,7 @@ async def test_handler_that_fails_to_take_something_in_takes_the_next(
         async def handle_task_status(self, task: Any, state: None) -> None:
             told.set()
 
-    answering = Answering(Broken())
+    answering = HandlerRunner(Broken())
     await answering.open()
     answering.tell("notifications/progress", None)
     answering.tell("notifications/other", None)
@@ -366,7 +366,7 @@ async def test_handler_that_is_told_too_much_drops_the_rest(
         async def handle_notification(self, method: str, params: Any, state: None) -> None:
             told.append(params)
 
-    answering = Answering(Counting(), notices=2)
+    answering = HandlerRunner(Counting(), notices=2)
     await answering.open()
     for number in range(5):
         answering.tell("x", number)

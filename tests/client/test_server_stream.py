@@ -8,7 +8,7 @@ from typing import Any
 
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions, HttpOptions
-from genmcp.client.subscriptions import Listening
+from genmcp.client.subscriptions import ChangeStream
 from tests.client.scripted import NOTE, Asked, event, served
 
 CAPABILITIES = {
@@ -74,7 +74,7 @@ async def refused(asked: Asked) -> None:
 
 
 @asynccontextmanager
-async def heard(server: Legacy, *uris: str) -> AsyncIterator[tuple[Client, Listening]]:
+async def heard(server: Legacy, *uris: str) -> AsyncIterator[tuple[Client, ChangeStream]]:
     """What listens for all that the server tells of."""
     options = ClientOptions(http=HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01))
     async with (
@@ -86,7 +86,7 @@ async def heard(server: Legacy, *uris: str) -> AsyncIterator[tuple[Client, Liste
         yield client, changes
 
 
-async def told(changes: Listening, count: int) -> set[tuple[str, Any]]:
+async def told(changes: ChangeStream, count: int) -> set[tuple[str, Any]]:
     """The next changes."""
     found = [await anext(changes) for _ in range(count)]
     return {(each.method, getattr(each.params, "uri", None)) for each in found}

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions, State
-from genmcp.core.client.events import HangUp, Outcome, Send
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
+from genmcp.core.client.events import CloseResponse, Outcome, Send
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
@@ -88,7 +88,7 @@ def said(outcomes: list[Outcome]) -> list[dict[str, Any]]:
 
 def told(outcomes: list[Outcome]) -> list[Any]:
     """The events among *outcomes*."""
-    return [each for each in outcomes if not isinstance(each, Send | HangUp)]
+    return [each for each in outcomes if not isinstance(each, Send | CloseResponse)]
 
 
 def cancelled(id: Any, **more: Any) -> bytes:
@@ -101,18 +101,18 @@ def called(client: ClientDispatch, **more: Any) -> int:
     return id
 
 
-def in_state(state: State) -> ClientDispatch:
+def in_state(state: ConnectionState) -> ClientDispatch:
     """A machine in a given state."""
-    client = legacy() if state in (State.READY, State.CLOSED) else machine()
-    if state in (State.PROBING, State.INITIALIZING):
+    client = legacy() if state in (ConnectionState.READY, ConnectionState.CLOSED) else machine()
+    if state in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
         client.begin(0)
-    if state is State.INITIALIZING:
+    if state is ConnectionState.INITIALIZING:
         client.received(error(1, -32601), 0)
-    if state in (State.CLOSING, State.CLOSED):
+    if state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
         client.close()
-    if state is State.CLOSED:
+    if state is ConnectionState.CLOSED:
         client.closed()
-    if state is State.FAILED:
+    if state is ConnectionState.FAILED:
         client.fail(ValueError("why"))
     assert state is client.state
     return client

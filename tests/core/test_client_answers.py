@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client.dispatch import ClientDispatch, State
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState
 from genmcp.core.client.events import (
     Answered,
-    Dropped,
-    InputRequired,
-    Notified,
+    InputNeeded,
+    MessageDropped,
+    NotificationReceived,
     PeerFault,
-    Pinged,
-    Rejected,
+    PingReceived,
     RequestFailed,
+    RequestRejected,
     Send,
     TaskCreated,
 )
@@ -50,7 +50,7 @@ def test_client_answer_is_a_value_and_its_json(made: Callable[..., ClientDispatc
     assert isinstance(answered, Answered)
     assert CallToolResult([TextContent("3")]) == answered.result
     assert ANSWER == msgspec.json.decode(answered.raw)
-    assert not client.waits_for(id)
+    assert not client.is_pending(id)
     assert 0 == client.pending
 
 
@@ -133,9 +133,9 @@ def test_client_invalid_answer_fails_its_request(bad: Any) -> None:
 
     assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, PeerFault)
-    assert "the result of tools/call" in str(failed.error)
+    assert "result of tools/call" in str(failed.error)
     assert (id, True) == (failed.id, failed.may_have_run)
-    assert not client.waits_for(id)
+    assert not client.is_pending(id)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_client_answer_can_be_questions() -> None:
     ):
         id = called(client)
         outcomes = client.received(result(id, {"resultType": "input_required", **given}), 0)
-        assert [InputRequired(id, requests, state)] == outcomes
-        assert not client.waits_for(id)
+        assert [InputNeeded(id, requests, state)] == outcomes
+        assert not client.is_pending(id)
 
 
 def test_client_answer_can_be_a_task() -> None:
@@ -196,7 +196,7 @@ def test_client_error_has_the_members_of_the_server(made: Callable[..., ClientDi
 
     (refused,) = client.received(error(id, -32602, "bad", data={"a": 1}), 0, about=id, status=400)
 
-    assert isinstance(refused, Rejected)
+    assert isinstance(refused, RequestRejected)
     assert (id, -32602, "bad", {"a": 1}, 400) == (
         refused.id,
         refused.error.code,
@@ -205,7 +205,7 @@ def test_client_error_has_the_members_of_the_server(made: Callable[..., ClientDi
         refused.error.status,
     )
     assert client.ready
-    assert not client.waits_for(id)
+    assert not client.is_pending(id)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_client_error_of_a_missing_resource_has_the_2026_code(
 
     (refused,) = client.received(error(id, -32002), 0)
 
-    assert isinstance(refused, Rejected)
+    assert isinstance(refused, RequestRejected)
     assert code == refused.error.code
 
 
@@ -234,10 +234,10 @@ def test_client_error_without_an_id_belongs_to_its_response() -> None:
     client = modern(per_message=True)
     id = called(client)
 
-    assert isinstance(client.received(error(None, -32700), 0)[0], Dropped)
+    assert isinstance(client.received(error(None, -32700), 0)[0], MessageDropped)
     (refused,) = client.received(error(None, -32700), 0, about=id, status=400)
 
-    assert isinstance(refused, Rejected)
+    assert isinstance(refused, RequestRejected)
 
 
 def test_http_error_with_another_id_answers_its_request() -> None:
@@ -246,13 +246,13 @@ def test_http_error_with_another_id_answers_its_request() -> None:
     id = called(client)
     body = message(id="server-error", error={"code": -32600, "message": "Missing session ID"})
 
-    assert isinstance(client.received(body, 0, about=id)[0], Dropped)
+    assert isinstance(client.received(body, 0, about=id)[0], MessageDropped)
     (refused,) = client.received(body, 0, about=id, status=400)
     (late,) = client.received(body, 0, about=id, status=400)
 
-    assert isinstance(refused, Rejected)
+    assert isinstance(refused, RequestRejected)
     assert (id, "Missing session ID") == (refused.id, refused.error.message)
-    assert isinstance(late, Dropped)
+    assert isinstance(late, MessageDropped)
 
 
 @either_era
@@ -266,9 +266,9 @@ def test_client_answer_is_accepted_once(made: Callable[..., ClientDispatch]) -> 
     for id in (answered, cancelled, 1, 99, str(answered), "x"):
         for body in (result(id, ANSWER), message(id=id, error={"code": 1, "message": "late"})):
             (dropped,) = client.received(body, 0)
-            assert isinstance(dropped, Dropped)
+            assert isinstance(dropped, MessageDropped)
             assert id == dropped.id
-            assert f"no request {id!r} waits" in str(dropped.fault)
+            assert f"request {id!r} is not pending" in str(dropped.fault)
 
 
 @pytest.mark.parametrize(
@@ -287,14 +287,14 @@ def test_client_answer_is_accepted_once(made: Callable[..., ClientDispatch]) -> 
         b'{"id":2,"result":{},"method":"x"}',
     ],
 )
-@pytest.mark.parametrize("state", list(State))
-def test_client_garbage_is_dropped_in_every_state(body: bytes, state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_garbage_is_dropped_in_every_state(body: bytes, state: ConnectionState) -> None:
     """It is reported, and changes nothing."""
     client = in_state(state)
 
     (dropped,) = client.received(body, 0)
 
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, MessageDropped)
     assert isinstance(dropped.fault, GenmcpError)
     assert state is client.state
 
@@ -311,7 +311,7 @@ def test_client_answer_that_is_no_message_fails_its_request(members: dict[str, A
 
     assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, PeerFault)
-    assert not client.waits_for(id)
+    assert not client.is_pending(id)
 
 
 def test_client_answer_that_is_too_long_fails_its_request() -> None:
@@ -328,9 +328,9 @@ def test_client_answer_that_is_too_long_fails_its_request() -> None:
     assert "1000000000 bytes" in str(failed.error)
     assert second == too_long(b'{"jsonrpc":"2.0","result":{"a', about=second).id
     for head in (b'{"jsonrpc":"2.0","result":{', b'{"method":"x","params":{"id":4}', b'{"id":9}'):
-        assert isinstance(too_long(head), Dropped)
-    assert isinstance(too_long(b'{"method":"x"', about=third), Dropped)
-    assert client.waits_for(third)
+        assert isinstance(too_long(head), MessageDropped)
+    assert isinstance(too_long(b'{"method":"x"', about=third), MessageDropped)
+    assert client.is_pending(third)
 
 
 def test_client_accepts_batches() -> None:
@@ -347,6 +347,11 @@ def test_client_accepts_batches() -> None:
 
     outcomes = client.received(b"[" + b",".join(batch) + b"]", 0)
 
-    assert [Answered, Send, Pinged, Dropped, Rejected, Notified] == [
-        type(each) for each in outcomes
-    ]
+    assert [
+        Answered,
+        Send,
+        PingReceived,
+        MessageDropped,
+        RequestRejected,
+        NotificationReceived,
+    ] == [type(each) for each in outcomes]

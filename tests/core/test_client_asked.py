@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client.dispatch import State, Timeouts
+from genmcp.core.client.dispatch import ConnectionState, Timeouts
 from genmcp.core.client.events import (
-    Asked,
-    Dropped,
-    Ended,
-    HangUp,
+    CloseResponse,
+    MessageDropped,
     PeerIllegalTransition,
-    Pinged,
+    PingReceived,
+    ReceivedRequestCancelled,
+    RequestReceived,
     Send,
-    Withdrawn,
+    SubscriptionEnded,
 )
 from genmcp.errors import (
     InvalidParams,
@@ -34,34 +34,34 @@ from tests.core.client_lines import (
 )
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_answers_a_ping_of_the_server(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_answers_a_ping_of_the_server(state: ConnectionState) -> None:
     """2025-11-25, ping: promptly and with an empty result, by the machine itself."""
     outcomes = asks(in_state(state), "ping", 7)
 
-    if state in (State.CLOSED, State.FAILED):
+    if state in (ConnectionState.CLOSED, ConnectionState.FAILED):
         (dropped,) = outcomes
         assert isinstance(dropped.fault, PeerIllegalTransition)
     else:
         send, pinged = outcomes
         assert {"jsonrpc": "2.0", "id": 7, "result": {}} == said([send])[0]
-        assert Pinged(7) == pinged
-        assert ("2025-11-25" if state is State.READY else None) == send.revision
+        assert PingReceived(7) == pinged
+        assert ("2025-11-25" if state is ConnectionState.READY else None) == send.revision
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_accepts_questions_when_ready(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_accepts_questions_when_ready(state: ConnectionState) -> None:
     """Before that they are rejected where possible, after the end they are dropped."""
     client = in_state(state)
     outcomes = asks(client, "roots/list")
 
-    if state is State.READY:  # this client has not declared roots
+    if state is ConnectionState.READY:  # this client has not declared roots
         assert -32601 == said(outcomes)[0]["error"]["code"]
         return
-    assert isinstance(outcomes[-1], Dropped)
+    assert isinstance(outcomes[-1], MessageDropped)
     assert isinstance(outcomes[-1].fault, PeerIllegalTransition)
     refused = said(outcomes)
-    if state in (State.PROBING, State.INITIALIZING):
+    if state in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
         assert ("q", -32600) == (refused[0]["id"], refused[0]["error"]["code"])
     else:
         assert [] == refused
@@ -72,7 +72,7 @@ def test_client_rejects_requests_of_a_2026_server(method: str) -> None:
     """The server MUST NOT send requests, and the client MUST NOT send responses."""
     (dropped,) = asks(modern(capabilities=EVERYTHING), method)
 
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, MessageDropped)
     assert isinstance(dropped.fault, PeerIllegalTransition)
     assert "2026-07-28" in str(dropped.fault)
 
@@ -85,7 +85,7 @@ def test_client_question_is_answered_once() -> None:
     (asked,) = asks(client, "elicitation/create", 1, **form, _meta={"progressToken": "p"})
 
     params = ElicitRequestParams("Go on?", {"type": "object", "properties": {}})
-    assert Asked(1, "elicitation/create", params, {"progressToken": "p"}) == asked
+    assert RequestReceived(1, "elicitation/create", params, {"progressToken": "p"}) == asked
     (send,) = client.answer(1, ElicitResult("accept", {"a": 1}))
     assert isinstance(send, Send)
     assert (None, None, "2025-11-25") == (send.id, send.method, send.revision)
@@ -115,7 +115,7 @@ def test_client_question_of_an_unknown_method_is_passed_on() -> None:
 
     (asked,) = asks(client, "com.example/x", a=1)
 
-    assert Asked("q", "com.example/x", {"a": 1}, {}) == asked
+    assert RequestReceived("q", "com.example/x", {"a": 1}, {}) == asked
     assert {"b": 2} == said(client.answer("q", {"b": 2}))[0]["result"]
 
 
@@ -136,7 +136,7 @@ def test_client_question_that_is_not_allowed_is_rejected(
     send, dropped = asks(legacy(version, capabilities=EVERYTHING), method, **params)
 
     assert ("q", code) == (said([send])[0]["id"], said([send])[0]["error"]["code"])
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, MessageDropped)
 
 
 def test_client_question_with_a_pending_id_is_dropped() -> None:
@@ -146,7 +146,7 @@ def test_client_question_with_a_pending_id_is_dropped() -> None:
 
     (dropped,) = asks(client, "roots/list")
 
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, MessageDropped)
     assert "'q' again" in str(dropped.fault)
 
 
@@ -159,7 +159,7 @@ def test_client_questions_past_the_limit_are_rejected() -> None:
     assert (-32603, {"retryAfter": 1}) == (sent["error"]["code"], sent["error"]["data"])
 
     client.answer(1, ListRootsResult([Root("file:///a")]))
-    assert isinstance(asks(client, "roots/list", 3)[0], Asked)
+    assert isinstance(asks(client, "roots/list", 3)[0], RequestReceived)
 
 
 def test_client_question_can_be_withdrawn() -> None:
@@ -168,10 +168,12 @@ def test_client_question_can_be_withdrawn() -> None:
     id = called(client)
     asks(client, "roots/list", id)
 
-    assert [Withdrawn(id, "enough")] == client.received(cancelled(id, reason="enough"), 0)
+    assert [ReceivedRequestCancelled(id, "enough")] == client.received(
+        cancelled(id, reason="enough"), 0
+    )
     assert [] == client.answer(id, ListRootsResult([]))
-    assert isinstance(client.received(cancelled(id), 0)[0], Dropped)
-    assert client.waits_for(id)
+    assert isinstance(client.received(cancelled(id), 0)[0], MessageDropped)
+    assert client.is_pending(id)
 
 
 def test_client_question_ends_with_its_request() -> None:
@@ -184,7 +186,7 @@ def test_client_question_ends_with_its_request() -> None:
     assert [] == told(client.cancel(first))
     outcomes = client.cancel(second, "enough")
 
-    assert [Withdrawn("q", "enough")] == told(outcomes)
+    assert [ReceivedRequestCancelled("q", "enough")] == told(outcomes)
     (cancelled, refused) = said(outcomes)
     assert second == cancelled["params"]["requestId"]
     assert ("q", -32603) == (refused["id"], refused["error"]["code"])
@@ -199,7 +201,7 @@ def test_client_question_on_a_response_belongs_to_its_request() -> None:
     client.received(message(id="q", method="roots/list"), 0, about=first)
 
     assert [] == told(client.cancel(second))
-    assert [Withdrawn("q", None)] == told(client.cancel(first))
+    assert [ReceivedRequestCancelled("q", None)] == told(client.cancel(first))
 
 
 def test_client_question_stops_timeouts_of_earlier_requests() -> None:
@@ -222,10 +224,10 @@ def test_client_subscription_can_be_ended_by_the_server(per_message: bool) -> No
     id, _ = client.request("subscriptions/listen", {"notifications": {}}, now=0)
 
     for other in (call, 99, "x"):
-        assert isinstance(client.received(cancelled(other), 0)[0], Dropped)
+        assert isinstance(client.received(cancelled(other), 0)[0], MessageDropped)
     outcomes = client.received(cancelled(id, reason="bye"), 0)
 
-    assert [Ended(id, "bye")] == told(outcomes)
-    assert ([HangUp(id)] if per_message else []) == outcomes[:-1]
-    assert client.waits_for(call)
-    assert not client.waits_for(id)
+    assert [SubscriptionEnded(id, "bye")] == told(outcomes)
+    assert ([CloseResponse(id)] if per_message else []) == outcomes[:-1]
+    assert client.is_pending(call)
+    assert not client.is_pending(id)

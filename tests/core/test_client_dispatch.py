@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.client.dispatch import ClientDispatch, State, TransportFailure
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, TransportFailure
 from genmcp.core.client.events import (
     Answered,
     ConnectionFailed,
     Disconnected,
-    Dropped,
-    Ended,
-    InputRequired,
+    InputNeeded,
+    MessageDropped,
     PeerFault,
-    Rejected,
     RequestFailed,
-    Restart,
+    RequestRejected,
+    RequestTimedOut,
+    RestartTransport,
     Send,
+    SubscriptionEnded,
     TaskCreated,
-    TimedOutRequest,
 )
 from genmcp.errors import (
     LocalIllegalTransition,
@@ -68,11 +68,11 @@ def test_client_answer_with_401_is_left_to_the_transport() -> None:
     id = called(client)
 
     assert [] == client.received(error(id, -32600), 0, about=id, status=401)
-    assert client.waits_for(id)
+    assert client.is_pending(id)
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_lost_connection_is_closed_or_failed(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_lost_connection_is_closed_or_failed(state: ConnectionState) -> None:
     """Failed if there was no connection; the owner gets one event, with the reason.
 
     Where an older server may have exited because of an unknown request, it is started again.
@@ -81,20 +81,20 @@ def test_client_lost_connection_is_closed_or_failed(state: State) -> None:
 
     outcomes = client.closed(why)
 
-    if state is State.READY:
+    if state is ConnectionState.READY:
         assert [Disconnected(why)] == outcomes
-    elif state is State.CLOSING:
+    elif state is ConnectionState.CLOSING:
         assert [Disconnected(None)] == outcomes
-    elif state in (State.CLOSED, State.FAILED):
+    elif state in (ConnectionState.CLOSED, ConnectionState.FAILED):
         assert [] == outcomes
-    elif state in (State.PROBING, State.INITIALIZING):
-        assert [Restart(why)] == outcomes
-        assert State.NEW is client.state
+    elif state in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
+        assert [RestartTransport(why)] == outcomes
+        assert ConnectionState.NEW is client.state
         return
     else:
         assert [ConnectionFailed(why)] == outcomes
-    closed = state in (State.READY, State.CLOSING, State.CLOSED)
-    assert (State.CLOSED if closed else State.FAILED) is client.state
+    closed = state in (ConnectionState.READY, ConnectionState.CLOSING, ConnectionState.CLOSED)
+    assert (ConnectionState.CLOSED if closed else ConnectionState.FAILED) is client.state
     assert [] == client.closed(ValueError("again"))
 
 
@@ -124,34 +124,34 @@ def test_client_connection_that_ends_was_ended_by_the_server() -> None:
     assert isinstance(disconnected.error, PeerFault)
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_close_ends_everything_in_every_state(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_close_ends_everything_in_every_state(state: ConnectionState) -> None:
     """It can be repeated; later messages are dropped."""
     client = in_state(state)
-    id = called(client) if state is State.READY else None
+    id = called(client) if state is ConnectionState.READY else None
 
     outcomes = client.close()
 
     assert ([RequestFailed(id, None, True)] if id else []) == outcomes
-    assert client.state in (State.CLOSING, State.CLOSED)
+    assert client.state in (ConnectionState.CLOSING, ConnectionState.CLOSED)
     assert [] == client.close()
-    assert isinstance(client.received(result(2, ANSWER), 0)[0], Dropped)
+    assert isinstance(client.received(result(2, ANSWER), 0)[0], MessageDropped)
     client.closed()
-    assert State.CLOSED is client.state
+    assert ConnectionState.CLOSED is client.state
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_can_fail_in_every_state(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_can_fail_in_every_state(state: ConnectionState) -> None:
     """Every request fails with it; then the machine can be reset and started again."""
     client, why = in_state(state), ValueError("why not")
-    id = called(client) if state is State.READY else None
+    id = called(client) if state is ConnectionState.READY else None
 
     outcomes = client.fail(why)
 
     assert [*([RequestFailed(id, why, True)] if id else []), ConnectionFailed(why)] == outcomes
-    assert State.FAILED is client.state
+    assert ConnectionState.FAILED is client.state
     client.reset()
-    assert (State.NEW, None, 0) == (client.state, client.reason, client.pending)
+    assert (ConnectionState.NEW, None, 0) == (client.state, client.reason, client.pending)
 
 
 def test_client_repr_has_its_state() -> None:
@@ -159,7 +159,7 @@ def test_client_repr_has_its_state() -> None:
     client = modern()
     called(client)
 
-    assert "<ClientDispatch READY, 1 unanswered>" == repr(client)
+    assert "<ClientDispatch READY, 1 pending>" == repr(client)
     assert ClientCapabilities() == client.capabilities
 
 
@@ -198,12 +198,12 @@ def test_client_request_ends_once_in_any_order_of_events(
         sent.extend(each.id for each in outcomes if isinstance(each, Send) and each.id)
         ends = (
             Answered,
-            Rejected,
+            RequestRejected,
             RequestFailed,
-            TimedOutRequest,
-            InputRequired,
+            RequestTimedOut,
+            InputNeeded,
             TaskCreated,
-            Ended,
+            SubscriptionEnded,
         )
         ended.extend(each.id for each in outcomes if isinstance(each, ends))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from genmcp.core.client.dispatch import State, TransportFailure
-from genmcp.core.client.events import ConnectionFailed, Reset
+from genmcp.core.client.dispatch import ConnectionState, TransportFailure
+from genmcp.core.client.events import ConnectionFailed, SessionReset
 from genmcp.errors import ConfigurationError, LocalIllegalTransition
 from tests.core.client_lines import (
     DISCOVERED,
@@ -44,7 +44,7 @@ def test_client_known_server_remembered_version_that_does_not_hold_is_found_anew
 
     (sent,) = said(client.received(refusal, 0))
     assert "server/discover" == sent["method"]
-    assert State.PROBING is client.state
+    assert ConnectionState.PROBING is client.state
     assert is_initialize(client.received(error(2, -32601), 0))
     (failed,) = client.received(error(3, -32601), 0)
 
@@ -81,7 +81,7 @@ def test_client_known_server_told_version_must_be_among_those_discovered() -> No
     (failed,) = client.received(result(1, DISCOVERED | {"supportedVersions": ["2025-11-25"]}), 0)
 
     assert isinstance(failed, ConnectionFailed)
-    assert "2025-11-25; 2026-07-28" in str(failed.error)
+    assert "supports 2025-11-25, this client 2026-07-28" in str(failed.error)
 
 
 @pytest.mark.parametrize("code", [-32601, -32602])
@@ -96,7 +96,7 @@ def test_forced_revision_fails_on_older_server(code: int) -> None:
     (failed,) = client.received(error(1, code), 0)
 
     assert isinstance(failed, ConnectionFailed)
-    assert "does not speak 2026-07-28" in str(failed.error)
+    assert "does not support 2026-07-28" in str(failed.error)
     assert str(code) in str(failed.error)
 
 
@@ -108,7 +108,7 @@ def test_forced_revision_fails_on_silent_server() -> None:
     (failed,) = client.check_timeouts(5)
 
     assert isinstance(failed, ConnectionFailed)
-    assert "does not speak 2026-07-28" in str(failed.error)
+    assert "does not support 2026-07-28" in str(failed.error)
 
 
 def test_forced_revision_keeps_an_http_error() -> None:
@@ -125,7 +125,7 @@ def test_forced_revision_keeps_an_http_error() -> None:
 
 def test_client_known_server_unknown_version_is_a_wrong_option() -> None:
     """It fails at construction, and names those there are."""
-    with pytest.raises(ConfigurationError, match="'1999-01-01' is none of 2026-07-28"):
+    with pytest.raises(ConfigurationError, match="'1999-01-01' is not one of 2026-07-28"):
         machine(revision="1999-01-01")
 
 
@@ -139,9 +139,9 @@ def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
     failed, reset, send = client.failed(id, gone, 0)
 
     assert not failed.may_have_run  # type: ignore[union-attr]
-    assert Reset(why) == reset
+    assert SessionReset(why) == reset
     assert is_initialize([send])
-    assert State.INITIALIZING is client.state
+    assert ConnectionState.INITIALIZING is client.state
     # Another request of the lost session: it did not run either.
     (failed,) = client.failed(other, gone, 0)
     assert not failed.may_have_run  # type: ignore[union-attr]
@@ -181,7 +181,7 @@ def test_client_known_server_session_in_which_it_spoke_may_end_any_number_of_tim
     client, why = legacy(per_message=True), ValueError("gone")
     for id in (2, 3, 4):
         reset, send = client.session_ended(why, 0)
-        assert Reset(why) == reset
+        assert SessionReset(why) == reset
         assert is_initialize([send])
         assert [] == client.session_ended(why, 0)  # another is begun already
         client.received(result(id, WELCOME), 0)
@@ -193,7 +193,7 @@ def test_client_known_server_ids_go_on_after_a_reset() -> None:
     client = legacy()
     client.closed(ValueError("gone"))
     client.reset()
-    assert (State.NEW, None, None) == (client.state, client.server, client.reason)
+    assert (ConnectionState.NEW, None, None) == (client.state, client.server, client.reason)
 
     with pytest.raises(LocalIllegalTransition):
         client.reset()

@@ -7,48 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.core.client.events import PeerFault, PeerIllegalTransition
-from genmcp.core.client.lifecycle import Lifecycle, State, Step
+from genmcp.core.client.lifecycle import ConnectionState, ConnectionStep, Lifecycle
 from genmcp.errors import IllegalTransition, LocalIllegalTransition
 
-NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = State
-PEER = {Step.ASKED, Step.PINGED, Step.TOLD}
+NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = ConnectionState
+PEER = {ConnectionStep.ASKED, ConnectionStep.PINGED, ConnectionStep.TOLD}
 
-PATHS: dict[State, list[Step]] = {
+PATHS: dict[ConnectionState, list[ConnectionStep]] = {
     NEW: [],
-    PROBING: [Step.BEGIN],
-    INITIALIZING: [Step.BEGIN, Step.HANDSHAKE],
-    READY: [Step.BEGIN, Step.CONNECT],
-    CLOSING: [Step.CLOSE],
-    CLOSED: [Step.CLOSE, Step.LOSE],
-    FAILED: [Step.FAIL],
+    PROBING: [ConnectionStep.BEGIN],
+    INITIALIZING: [ConnectionStep.BEGIN, ConnectionStep.HANDSHAKE],
+    READY: [ConnectionStep.BEGIN, ConnectionStep.CONNECT],
+    CLOSING: [ConnectionStep.CLOSE],
+    CLOSED: [ConnectionStep.CLOSE, ConnectionStep.LOSE],
+    FAILED: [ConnectionStep.FAIL],
 }
 
 #: In the words of the checklists and the specification rather than of the table: for each step,
 #: where it may be taken from, and where it leads.
-MOVES: dict[Step, dict[State, State]] = {
-    Step.BEGIN: {NEW: PROBING},
-    Step.PROBE: {PROBING: PROBING, INITIALIZING: PROBING},
-    Step.HANDSHAKE: {PROBING: INITIALIZING},
-    Step.CONNECT: {PROBING: READY, INITIALIZING: READY},
-    Step.RENEW: {READY: PROBING},
-    Step.RESTART: {PROBING: NEW, INITIALIZING: NEW},
-    Step.REQUEST: {READY: READY},
-    Step.PING: {INITIALIZING: INITIALIZING, READY: READY},
-    Step.NOTIFY: {READY: READY},
-    Step.FAIL: dict.fromkeys(State, FAILED),
-    Step.CLOSE: {**dict.fromkeys(State, CLOSING), CLOSED: CLOSED},
-    Step.LOSE: {
+MOVES: dict[ConnectionStep, dict[ConnectionState, ConnectionState]] = {
+    ConnectionStep.BEGIN: {NEW: PROBING},
+    ConnectionStep.PROBE: {PROBING: PROBING, INITIALIZING: PROBING},
+    ConnectionStep.HANDSHAKE: {PROBING: INITIALIZING},
+    ConnectionStep.CONNECT: {PROBING: READY, INITIALIZING: READY},
+    ConnectionStep.RENEW: {READY: PROBING},
+    ConnectionStep.RESTART: {PROBING: NEW, INITIALIZING: NEW},
+    ConnectionStep.REQUEST: {READY: READY},
+    ConnectionStep.PING: {INITIALIZING: INITIALIZING, READY: READY},
+    ConnectionStep.NOTIFY: {READY: READY},
+    ConnectionStep.FAIL: dict.fromkeys(ConnectionState, FAILED),
+    ConnectionStep.CLOSE: {**dict.fromkeys(ConnectionState, CLOSING), CLOSED: CLOSED},
+    ConnectionStep.LOSE: {
         **dict.fromkeys([NEW, PROBING, INITIALIZING, FAILED], FAILED),
         **dict.fromkeys([READY, CLOSING, CLOSED], CLOSED),
     },
-    Step.RESET: {CLOSED: NEW, FAILED: NEW},
-    Step.ASKED: {READY: READY},
-    Step.PINGED: {state: state for state in (NEW, PROBING, INITIALIZING, READY, CLOSING)},
-    Step.TOLD: {state: state for state in (PROBING, INITIALIZING, READY, CLOSING)},
+    ConnectionStep.RESET: {CLOSED: NEW, FAILED: NEW},
+    ConnectionStep.ASKED: {READY: READY},
+    ConnectionStep.PINGED: {state: state for state in (NEW, PROBING, INITIALIZING, READY, CLOSING)},
+    ConnectionStep.TOLD: {state: state for state in (PROBING, INITIALIZING, READY, CLOSING)},
 }
 
 
-def brought_to(state: State) -> Lifecycle:
+def brought_to(state: ConnectionState) -> Lifecycle:
     lifecycle = Lifecycle()
     for step in PATHS[state]:
         lifecycle.take(step)
@@ -56,8 +56,10 @@ def brought_to(state: State) -> Lifecycle:
     return lifecycle
 
 
-@pytest.mark.parametrize(("state", "step"), [*product(State, Step)])
-def test_client_lifecycle_takes_a_step_or_blames_a_side(state: State, step: Step) -> None:
+@pytest.mark.parametrize(("state", "step"), [*product(ConnectionState, ConnectionStep)])
+def test_client_lifecycle_takes_a_step_or_blames_a_side(
+    state: ConnectionState, step: ConnectionStep
+) -> None:
     """Each pair is a transition, or an error with step, state and side that changes nothing."""
     lifecycle = brought_to(state)
     expected = MOVES[step].get(state)
@@ -75,8 +77,8 @@ def test_client_lifecycle_takes_a_step_or_blames_a_side(state: State, step: Step
     assert (step in PEER) is isinstance(caught.value, PeerFault)
 
 
-@given(st.lists(st.sampled_from(Step)))
-def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
+@given(st.lists(st.sampled_from(ConnectionStep)))
+def test_client_lifecycle_never_leaves_its_states(steps: list[ConnectionStep]) -> None:
     """Any sequence of steps ends in a state, and each state can be closed."""
     lifecycle = Lifecycle()
     for step in steps:
@@ -85,8 +87,8 @@ def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
         except IllegalTransition:
             continue
 
-    lifecycle.take(Step.CLOSE)
-    lifecycle.take(Step.LOSE)
+    lifecycle.take(ConnectionStep.CLOSE)
+    lifecycle.take(ConnectionStep.LOSE)
 
     assert lifecycle.state is CLOSED
 
@@ -94,14 +96,14 @@ def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
 def test_client_lifecycle_keeps_its_first_reason_until_reset() -> None:
     """The first failure is the reason; a rejected step has it as its cause."""
     lifecycle, why = brought_to(READY), ValueError("why")
-    lifecycle.take(Step.FAIL, why)
-    lifecycle.take(Step.LOSE, ValueError("and then"))
+    lifecycle.take(ConnectionStep.FAIL, why)
+    lifecycle.take(ConnectionStep.LOSE, ValueError("and then"))
 
     with pytest.raises(LocalIllegalTransition) as caught:
-        lifecycle.take(Step.REQUEST)
+        lifecycle.take(ConnectionStep.REQUEST)
     assert why is lifecycle.reason is caught.value.__cause__
 
-    lifecycle.take(Step.RESET)
+    lifecycle.take(ConnectionStep.RESET)
     assert lifecycle.reason is None
 
 

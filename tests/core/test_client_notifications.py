@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client.dispatch import ClientDispatch, State, Timeouts
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, Timeouts
 from genmcp.core.client.events import (
-    Dropped,
-    HangUp,
-    Notified,
+    CloseResponse,
+    MessageDropped,
+    NotificationReceived,
     PeerIllegalTransition,
-    Progress,
-    TimedOutRequest,
+    ProgressReceived,
+    RequestTimedOut,
 )
 from genmcp.protocol.client_features import ListRootsResult
 from genmcp.protocol.params import (
@@ -40,7 +40,7 @@ def test_client_notification_is_decoded(made: Callable[..., ClientDispatch]) -> 
 
     def got(method: str, **params: Any) -> Any:
         (notified,) = client.received(message(method=method, params=params), 0)
-        assert isinstance(notified, Notified)
+        assert isinstance(notified, NotificationReceived)
         assert method == notified.method
         return notified.params
 
@@ -66,7 +66,7 @@ def test_client_notification_has_its_subscription(id: Any, found: Any) -> None:
         message(method="notifications/tools/list_changed", params=params), 0, about=7
     )
 
-    assert isinstance(notified, Notified)
+    assert isinstance(notified, NotificationReceived)
     assert (found, 7) == (notified.subscription, notified.about)
 
 
@@ -84,22 +84,22 @@ def test_client_invalid_notification_is_dropped(method: str, params: Any) -> Non
     """The error names the method and the fault."""
     (dropped,) = legacy().received(message(method=method, params=params), 0)
 
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, MessageDropped)
     assert method in str(dropped.fault)
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_notification_needs_a_connection(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_notification_needs_a_connection(state: ConnectionState) -> None:
     """A server may log before it is initialized, but not before the client has sent anything."""
     (outcome,) = in_state(state).received(
         message(method="notifications/message", params={"level": "info", "data": 1}), 0
     )
 
-    if state in (State.NEW, State.CLOSED, State.FAILED):
-        assert isinstance(outcome, Dropped)
+    if state in (ConnectionState.NEW, ConnectionState.CLOSED, ConnectionState.FAILED):
+        assert isinstance(outcome, MessageDropped)
         assert isinstance(outcome.fault, PeerIllegalTransition)
     else:
-        assert isinstance(outcome, Notified)
+        assert isinstance(outcome, NotificationReceived)
 
 
 @either_era
@@ -113,11 +113,11 @@ def test_client_progress_belongs_to_its_request(made: Callable[..., ClientDispat
         (outcome,) = client.received(message(method="notifications/progress", params=params), 0)
         return outcome
 
-    assert Progress(id, 1.5, 3, "half") == told_of(id)
+    assert ProgressReceived(id, 1.5, 3, "half") == told_of(id)
     for token in (silent, 99, str(id), "x"):
-        assert isinstance(told_of(token), Dropped)
+        assert isinstance(told_of(token), MessageDropped)
     client.received(result(id, ANSWER), 0)
-    assert isinstance(told_of(id), Dropped)
+    assert isinstance(told_of(id), MessageDropped)
 
 
 @pytest.mark.parametrize(
@@ -140,19 +140,19 @@ def test_client_cancellation_depends_on_the_transport(
 
     expected = {"requestId": id, "reason": "no need"}
     assert ([expected] if notified else []) == [each["params"] for each in said(outcomes)]
-    assert ([HangUp(id)] if hung_up else []) == [
-        each for each in outcomes if isinstance(each, HangUp)
+    assert ([CloseResponse(id)] if hung_up else []) == [
+        each for each in outcomes if isinstance(each, CloseResponse)
     ]
-    assert not client.waits_for(id)
+    assert not client.is_pending(id)
     assert [] == client.cancel(id)
 
 
 def test_client_cancellation_of_initialize_is_not_sent() -> None:
     """2025-11-25, cancellation: initialize MUST NOT be cancelled."""
-    client = in_state(State.INITIALIZING)
+    client = in_state(ConnectionState.INITIALIZING)
 
     assert [] == client.cancel(2)
-    assert client.waits_for(2)
+    assert client.is_pending(2)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_client_timeout_is_at_its_deadline_and_not_before(
 
     assert "notifications/cancelled" == said([send])[0]["method"]
     silent = timeouts.total is None or timeouts == Timeouts()
-    assert TimedOutRequest(id, "tools/call", deadline, silent) == timed_out
-    assert isinstance(client.received(result(id, ANSWER), deadline)[0], Dropped)
+    assert RequestTimedOut(id, "tools/call", deadline, silent) == timed_out
+    assert isinstance(client.received(result(id, ANSWER), deadline)[0], MessageDropped)
     assert [] == client.check_timeouts(10**9)
     assert client.next_check is None
 
@@ -198,7 +198,7 @@ def test_client_idle_timeout_restarts_with_progress() -> None:
         assert [] == client.check_timeouts(now + 6)
     assert 25 == client.next_check
 
-    assert TimedOutRequest(id, "tools/call", 25, silent=False) == client.check_timeouts(25)[-1]
+    assert RequestTimedOut(id, "tools/call", 25, silent=False) == client.check_timeouts(25)[-1]
 
 
 def test_client_timeout_applies_to_the_whole_call() -> None:
@@ -206,7 +206,7 @@ def test_client_timeout_applies_to_the_whole_call() -> None:
     client = modern()
     id = called(client, timeouts=Timeouts(total=0.25, whole=10))
 
-    assert TimedOutRequest(id, "tools/call", 10, silent=False) == client.check_timeouts(0.25)[-1]
+    assert RequestTimedOut(id, "tools/call", 10, silent=False) == client.check_timeouts(0.25)[-1]
 
 
 def test_client_idle_timeout_is_paused_by_a_question() -> None:
@@ -219,7 +219,7 @@ def test_client_idle_timeout_is_paused_by_a_question() -> None:
     client.answer("q", ListRootsResult([]))
     assert [] == client.check_timeouts(39)
 
-    assert isinstance(client.check_timeouts(40)[-1], TimedOutRequest)
+    assert isinstance(client.check_timeouts(40)[-1], RequestTimedOut)
 
 
 def test_client_timeout_of_one_leaves_the_others() -> None:
@@ -228,7 +228,7 @@ def test_client_timeout_of_one_leaves_the_others() -> None:
     first = called(client, timeouts=Timeouts(idle=1))
     second = called(client, timeouts=Timeouts(idle=2))
 
-    ended = TimedOutRequest(first, "tools/call", 1, silent=True)
+    ended = RequestTimedOut(first, "tools/call", 1, silent=True)
     assert ended == client.check_timeouts(1)[-1]
-    assert client.waits_for(second)
+    assert client.is_pending(second)
     assert 2 == client.next_check

@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client.dispatch import ClientDispatch, State, TransportFailure
-from genmcp.core.client.events import Connected, ConnectionFailed, Dropped, PeerFault, Restart, Send
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, TransportFailure
+from genmcp.core.client.events import (
+    Connected,
+    ConnectionFailed,
+    MessageDropped,
+    PeerFault,
+    RestartTransport,
+    Send,
+)
 from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.capabilities import (
     TASKS,
@@ -62,7 +69,7 @@ def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None
             }
         },
     } == said([send])[0]
-    assert State.PROBING is client.state
+    assert ConnectionState.PROBING is client.state
     with pytest.raises(LocalIllegalTransition):
         client.begin(0)
 
@@ -100,7 +107,7 @@ def test_client_opening_any_other_error_means_an_older_server(code: int, per_mes
     client.begin(0)
 
     assert is_initialize(client.received(error(1, code), 0))
-    assert State.INITIALIZING is client.state
+    assert ConnectionState.INITIALIZING is client.state
 
 
 def test_client_opening_error_without_an_id_is_about_the_probe() -> None:
@@ -140,8 +147,8 @@ def test_client_opening_silence_over_http_is_no_answer() -> None:
     (failed,) = client.check_timeouts(60)
 
     assert isinstance(failed, ConnectionFailed)
-    assert "no answer to server/discover within 60 s" == str(failed.error)
-    assert State.FAILED is client.state
+    assert "no response to server/discover within 60 s" == str(failed.error)
+    assert ConnectionState.FAILED is client.state
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422, 500, 501])
@@ -323,7 +330,7 @@ def test_client_opening_answer_with_a_version_nobody_speaks_fails(version: str) 
 
     assert isinstance(failed, ConnectionFailed)
     assert version in str(failed.error)
-    assert State.FAILED is client.state
+    assert ConnectionState.FAILED is client.state
 
 
 def test_client_opening_welcome_that_is_none_fails() -> None:
@@ -371,7 +378,7 @@ def test_client_opening_late_discover_result_counts_if_initialize_is_refused() -
     client.check_timeouts(5)
 
     assert [] == client.received(result(1, DISCOVERED), 8)
-    assert State.INITIALIZING is client.state
+    assert ConnectionState.INITIALIZING is client.state
     (connected,) = client.received(error(2, -32601), 8)
 
     assert isinstance(connected, Connected)
@@ -403,7 +410,7 @@ def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> 
 
     (dropped,) = client.received(result(1, DISCOVERED), 9)
 
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, MessageDropped)
     assert 0 == client.pending
 
 
@@ -425,7 +432,7 @@ def test_client_opening_such_a_server_is_not_asked_for_ever() -> None:
     client = machine()
     client.begin(0)
     now, sent = 0.0, 1
-    while client.state is not State.FAILED:
+    while client.state is not ConnectionState.FAILED:
         now += 5
         sent += len(said(client.check_timeouts(now)))
         sent += len(said(client.received(error(sent, UNSUPPORTED, **versions("2026-07-28")), now)))
@@ -438,12 +445,12 @@ def test_client_opening_server_that_ends_on_the_probe_is_started_again() -> None
     client, why = machine(), ValueError("it has ended")
     client.begin(0)
 
-    assert [Restart(why)] == client.closed(why)
+    assert [RestartTransport(why)] == client.closed(why)
     assert is_initialize(client.begin(1))
     (_, connected) = client.received(result(2, WELCOME), 1)
 
     assert isinstance(connected, Connected)
-    assert State.READY is client.state
+    assert ConnectionState.READY is client.state
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -454,7 +461,7 @@ def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: boo
     if slow:
         assert is_initialize(client.check_timeouts(5))
 
-    assert [Restart(why)] == client.closed(why)
+    assert [RestartTransport(why)] == client.closed(why)
     client.begin(6)
 
     assert [ConnectionFailed(why)] == client.closed(why)
@@ -464,14 +471,14 @@ def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: boo
 @pytest.mark.parametrize(
     ("options", "state"),
     [
-        ({"revision": "2026-07-28"}, State.PROBING),
-        ({"revision": "2025-11-25"}, State.INITIALIZING),
-        ({"remembered": "2025-11-25"}, State.INITIALIZING),
-        ({"per_message": True}, State.PROBING),
+        ({"revision": "2026-07-28"}, ConnectionState.PROBING),
+        ({"revision": "2025-11-25"}, ConnectionState.INITIALIZING),
+        ({"remembered": "2025-11-25"}, ConnectionState.INITIALIZING),
+        ({"per_message": True}, ConnectionState.PROBING),
     ],
 )
 def test_client_opening_server_that_ends_is_not_started_again_for_nothing(
-    options: dict[str, Any], state: State
+    options: dict[str, Any], state: ConnectionState
 ) -> None:
     """That is, where there is no other handshake, or no process."""
     client, why = machine(**options), ValueError("it has ended")

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client.dispatch import ClientDispatch, State
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState
 from genmcp.core.client.events import (
     Send,
 )
@@ -126,7 +126,7 @@ def test_client_request_can_be_any_method(method: str, params: Any, wire: Any) -
 
     (sent,) = said(outcomes)
     assert (id, method, wire) == (sent["id"], sent["method"], sent.get("params"))
-    assert client.waits_for(id)
+    assert client.is_pending(id)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,10 @@ def test_client_request_cannot_override_its_version() -> None:
     assert "2026-07-28" == meta["io.modelcontextprotocol/protocolVersion"]
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
-def test_client_request_is_allowed_when_ready_only(state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [state for state in ConnectionState if state is not ConnectionState.READY]
+)
+def test_client_request_is_allowed_when_ready_only(state: ConnectionState) -> None:
     """Before and after, the error has the reason of the state as its cause."""
     client = in_state(state)
 
@@ -210,12 +212,12 @@ def test_client_request_is_allowed_when_ready_only(state: State) -> None:
     assert not client.ready
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_client_ping_is_allowed_while_initializing(state: State) -> None:
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_client_ping_is_allowed_while_initializing(state: ConnectionState) -> None:
     """2025-11-25, lifecycle: nothing else before the server has answered."""
     client = in_state(state)
 
-    if state in (State.INITIALIZING, State.READY):
+    if state in (ConnectionState.INITIALIZING, ConnectionState.READY):
         _, outcomes = client.request("ping", now=0)
         assert "ping" == said(outcomes)[0]["method"]
     else:
@@ -233,7 +235,7 @@ def test_client_request_of_another_revision_is_not_sent(
     """The server would reject it; `speaks` answers that beforehand."""
     client = made()
 
-    assert not client.speaks(method)
+    assert not client.supports(method)
     with pytest.raises(MethodNotFound):
         client.request(method, now=0)
     assert 0 == client.pending

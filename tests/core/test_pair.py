@@ -12,19 +12,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
 
 from genmcp.client.transports.http_endpoint import message_headers
-from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions, State
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
 from genmcp.core.client.events import (
     Answered,
-    Asked,
+    CloseResponse,
     ConnectionFailed,
-    HangUp,
     Outcome,
-    Progress,
-    Rejected,
+    ProgressReceived,
+    ReceivedRequestCancelled,
     RequestFailed,
+    RequestReceived,
+    RequestRejected,
+    RequestTimedOut,
     Send,
-    TimedOutRequest,
-    Withdrawn,
 )
 from genmcp.core.request import Request
 from genmcp.core.server import (
@@ -124,24 +124,24 @@ class Pair(RuleBasedStateMachine):
             match each:
                 case Send():
                     self.up.append(each)
-                case HangUp(id=id):
+                case CloseResponse(id=id):
                     self.hang_up(id)
                 case (
                     Answered(id=id)
-                    | Rejected(id=id)
+                    | RequestRejected(id=id)
                     | RequestFailed(id=id)
-                    | TimedOutRequest(id=id)
+                    | RequestTimedOut(id=id)
                 ):
                     assert self.ends[id] is None, f"request {id} ended twice: {each}"
                     self.ends[id] = type(each).__name__
-                case Progress(id=id):
+                case ProgressReceived(id=id):
                     assert self.ends[id] is None
-                case Asked(id=id):
+                case RequestReceived(id=id):
                     self.questions.append(id)
-                case Withdrawn(id=id):
+                case ReceivedRequestCancelled(id=id):
                     self.questions.remove(id)
                 case ConnectionFailed():
-                    assert State.FAILED is self.client.state
+                    assert ConnectionState.FAILED is self.client.state
 
     def hang_up(self, id: int) -> None:
         """Close the connection of a POST: nothing more comes on it."""
@@ -162,7 +162,9 @@ class Pair(RuleBasedStateMachine):
         while quick and self.up:
             self.next_to_server(0)
 
-    @precondition(lambda self: self.client.state is State.INITIALIZING or self.speaks_ping())
+    @precondition(
+        lambda self: self.client.state is ConnectionState.INITIALIZING or self.speaks_ping()
+    )
     @rule()
     def ping(self) -> None:
         """Pings may precede the response to `initialize`: 2025-11-25, lifecycle."""
@@ -171,7 +173,7 @@ class Pair(RuleBasedStateMachine):
         self.take(outcomes)
 
     def speaks_ping(self) -> bool:
-        return self.client.ready and self.client.speaks("ping")
+        return self.client.ready and self.client.supports("ping")
 
     @precondition(lambda self: self.open())
     @rule(choice=data(), sure=booleans())
@@ -369,8 +371,8 @@ class Pair(RuleBasedStateMachine):
         assert not self.open(), f"{self.client}: {self.ends}"
         if self.client.ready and not self.http:
             assert not self.asked, "a question got no response"
-        assert self.client.state is not State.PROBING
-        assert self.client.state is not State.INITIALIZING
+        assert self.client.state is not ConnectionState.PROBING
+        assert self.client.state is not ConnectionState.INITIALIZING
 
 
 Pair.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

@@ -1,30 +1,39 @@
-"""The client's side of the protocol as a sans-IO machine: events in, actions out.
+"""The client side of the protocol as one sans-IO state machine.
 
-It speaks both eras: that of `initialize`, sessions and requests of the server, and that of
-self-contained requests (2026-07-28, basic/versioning). Its interface has the shape of 2026-07-28.
+It supports both eras: `initialize`, sessions and requests of the server; and the self-contained
+requests of 2026-07-28 (basic/versioning). Its interface has the form of 2026-07-28 in either case.
 
-Almost every method returns actions, which the transport performs, and events, which are for the
-owner, in the order in which they are meant. Nothing that the peer sends makes one raise.
+Most methods return a list of outcomes: actions for the transport and events for the owner, to be
+handled in this order. No message of the server makes a method raise.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from genmcp.core.client.codec import ClientEncoder, Params
+from genmcp.core.client.codec import Params, RequestEncoder
 from genmcp.core.client.events import (
+    CloseResponse,
     Connected,
-    HangUp,
     Outcome,
     ParamHeaders,
+    ReceivedRequestCancelled,
     RequestFailed,
+    RequestTimedOut,
     Send,
-    TimedOutRequest,
-    Withdrawn,
 )
-from genmcp.core.client.lifecycle import Lifecycle, Pending, PendingRequests, State, Step, Timeouts
-from genmcp.core.client.opening import Connecting, DispatchOptions, TransportFailure
-from genmcp.core.client.receiving import AskedRequests, Receiving
+from genmcp.core.client.lifecycle import (
+    ConnectionState,
+    ConnectionStep,
+    DispatchOptions,
+    Lifecycle,
+    Pending,
+    PendingRequests,
+    Timeouts,
+    TransportFailure,
+)
+from genmcp.core.client.opening import Connector
+from genmcp.core.client.receiving import MessageReceiver, PeerRequests
 from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
@@ -35,27 +44,30 @@ from genmcp.protocol.value import Value, wire_name
 from genmcp.wire.jsonrpc import encode_error
 from genmcp.wire.lines import OversizedMessage
 
-__all__ = ["ClientDispatch", "DispatchOptions", "State", "Timeouts", "TransportFailure"]
+__all__ = ["ClientDispatch", "ConnectionState", "DispatchOptions", "Timeouts", "TransportFailure"]
 
 _OPTIONS: Final = DispatchOptions()
 _TIMEOUTS: Final = Timeouts()
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_META: Final[Mapping[str, Any]] = MappingProxyType({})
 _UNAUTHORIZED: Final = 401
-#: Every method of the specification, whatever the revision.
-_KNOWN: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
+#: Every method of the specification, in any revision.
+_SPECIFIED: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
 
 
 class ClientDispatch:
-    """One client's connection to one server.
+    """The state machine of one connection of a client.
 
-    info, capabilities: who the client is, and what it can do, as 2026-07-28 says it.
-    per_message: each request has a response of its own (HTTP), which is given up where the
-    request is cancelled; otherwise all share one channel (stdio).
+    Args:
+        info: Name and version of the client.
+        capabilities: The declared capabilities, as 2026-07-28 defines them.
+        per_message: Each request has a response of its own (HTTP), which is closed to cancel it.
+            Otherwise all messages share one channel (stdio).
+        options: Timeouts and limits.
 
-    Times are seconds of one clock that only goes forward.
+    All times are seconds of one monotonic clock.
 
     Raises:
-        ConfigurationError: the options name a revision that is not spoken here.
+        ConfigurationError: The options name a revision that is not supported.
     """
 
     def __init__(
@@ -71,69 +83,69 @@ class ClientDispatch:
         self._options = options
         self._lifecycle = Lifecycle()
         self._pending = PendingRequests()
-        self._asked = AskedRequests(capabilities, options.max_asked)
-        self._encoder = ClientEncoder(info, capabilities)
-        self._connecting = Connecting(
+        self._peer_requests = PeerRequests(capabilities, options.max_asked)
+        self._encoder = RequestEncoder(info, capabilities)
+        self._connector = Connector(
             self._lifecycle, self._pending, self._encoder, options, per_message=per_message
         )
-        self._receiving = Receiving(
+        self._receiver = MessageReceiver(
             self._lifecycle,
             self._pending,
-            self._asked,
-            self._connecting,
+            self._peer_requests,
+            self._connector,
             tasks=TASKS in (capabilities.extensions or {}),
             per_message=per_message,
             max_depth=options.max_depth,
         )
 
     def __repr__(self) -> str:
-        return f"<ClientDispatch {self.state.name}, {self.pending} unanswered>"
+        return f"<ClientDispatch {self.state.name}, {self.pending} pending>"
 
     @property
-    def state(self) -> State:
-        """Where the connection stands."""
+    def state(self) -> ConnectionState:
+        """The state of the connection."""
         return self._lifecycle.state
 
     @property
     def reason(self) -> Exception | None:
-        """Why it is CLOSED or FAILED; None in any other state, or if this side closed it."""
+        """The error that led to CLOSED or FAILED; None otherwise, or if the client closed it."""
         return self._lifecycle.reason
 
     @property
     def ready(self) -> bool:
         """Whether requests may be sent."""
-        return self.state is State.READY
+        return self.state is ConnectionState.READY
 
     @property
     def server(self) -> Connected | None:
-        """What is known of the server; None until it is connected to."""
-        return self._connecting.server
+        """The connected server; None before the handshake is complete."""
+        return self._connector.server
 
     @property
     def pending(self) -> int:
-        """How many requests are not answered, those that open the connection among them."""
+        """The number of pending requests, those of the handshake included."""
         return len(self._pending)
 
     @property
     def next_check(self) -> float | None:
-        """When to call `check_timeouts`: then or earlier. None: nothing has a time."""
+        """The time by which to call `check_timeouts`; None: no request has a timeout."""
         return self._pending.next_check
 
-    def waits_for(self, id: RequestId | None) -> bool:
-        """Return whether request *id* is not answered yet."""
+    def is_pending(self, id: RequestId | None) -> bool:
+        """Return whether request *id* is pending."""
         return self._pending.get(id) is not None
 
-    def speaks(self, method: str) -> bool:
-        """Return whether what is spoken has *method*: `ping`, or `subscriptions/listen`."""
-        return method in self._connecting.revision.methods
+    def supports(self, method: str) -> bool:
+        """Return whether the negotiated revision has *method*."""
+        return method in self._connector.revision.methods
 
     def begin(self, now: float) -> list[Outcome]:
-        """Find out what the server speaks, and connect.
+        """Start the handshake.
 
         Raises:
-            LocalIllegalTransition: the machine is not NEW.
+            LocalIllegalTransition: The state is not NEW.
         """
-        return self._connecting.begin(now)
+        return self._connector.begin(now)
 
     def request(
         self,
@@ -143,27 +155,33 @@ class ClientDispatch:
         now: float,
         timeouts: Timeouts = _TIMEOUTS,
         progress: bool = False,
-        meta: Mapping[str, Any] = _NOTHING,
+        meta: Mapping[str, Any] = _NO_META,
         param_headers: ParamHeaders = (),
     ) -> tuple[int, list[Outcome]]:
-        """Return the id of a new request, and what sends it.
+        """Return the id of a new request, and the actions that send it.
 
-        progress: it asks for progress. meta: what its `_meta` holds besides what it has to.
-        param_headers: the headers that repeat its arguments.
+        Args:
+            method: The method.
+            params: The params.
+            now: The current time.
+            timeouts: The timeouts of the request.
+            progress: Ask for progress notifications.
+            meta: Additional members of `_meta`.
+            param_headers: The headers that repeat arguments of a tool call.
 
         Raises:
-            LocalIllegalTransition: not READY; its cause is the machine's `reason`.
-            MethodNotFound: the method belongs to another revision than what is spoken.
-            Overloaded: `max_pending` are unanswered.
-            TypeError: *params* or *meta* are no JSON.
+            LocalIllegalTransition: The state is not READY; its cause is `reason`.
+            MethodNotFound: The method belongs to another revision than the negotiated one.
+            Overloaded: `max_pending` requests are pending.
+            TypeError: *params* or *meta* cannot be encoded as JSON.
         """
-        self._lifecycle.take(Step.PING if method == "ping" else Step.REQUEST)
-        if self._foreign(method):
+        self._lifecycle.take(ConnectionStep.PING if method == "ping" else ConnectionStep.REQUEST)
+        if self._is_foreign(method):
             raise MethodNotFound(method)
-        most = self._options.max_pending
-        if most and self.pending >= most:
-            raise Overloaded(f"{most} requests are unanswered already (limit: max_pending)")
-        revision = self._connecting.revision
+        limit = self._options.max_pending
+        if limit and self.pending >= limit:
+            raise Overloaded(f"{limit} requests are pending already (max_pending)")
+        revision = self._connector.revision
         request = self._pending.add(method, revision, now=now, timeouts=timeouts, progress=progress)
         if progress:
             meta = {**meta, "progressToken": request.id}
@@ -174,167 +192,153 @@ class ClientDispatch:
             raise
         name = _name_in(params, request.known) if revision.modern else None
         return request.id, [
-            Send(message, request.id, method, name, revision.version, param_headers),
+            Send(message, request.id, method, name, revision.version, param_headers)
         ]
 
     def notify(self, method: str, params: Params = None) -> list[Outcome]:
-        """Tell the server something; nothing is sent where what is spoken lacks *method*.
+        """Send a notification; it is dropped if the negotiated revision does not have *method*.
 
         Raises:
-            LocalIllegalTransition: the machine is not READY.
+            LocalIllegalTransition: The state is not READY.
         """
-        self._lifecycle.take(Step.NOTIFY)
-        if self._foreign(method):
+        self._lifecycle.take(ConnectionStep.NOTIFY)
+        if self._is_foreign(method):
             return []
-        revision = self._connecting.revision
+        revision = self._connector.revision
         message = self._encoder.notification(revision, method, params)
         return [Send(message, method=method, revision=revision.version)]
 
     def log_level(
         self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
     ) -> tuple[int | None, list[Outcome]]:
-        """Want log messages from *level* on: a request, or a member of all that follow.
+        """Set the log level of the server: by a request, or in `_meta` of all later requests.
 
         2025-11-25, server/utilities, "Setting Log Level"; 2026-07-28, "Per-Request Log Level".
 
         Raises:
-            LocalIllegalTransition, Overloaded: as `request`.
+            LocalIllegalTransition, Overloaded: As `request`.
         """
-        if self.speaks("logging/setLevel"):
+        if self.supports("logging/setLevel"):
             params = SetLevelRequestParams(level=level)
             return self.request("logging/setLevel", params, now=now, timeouts=timeouts)
-        self._lifecycle.take(Step.REQUEST)
-        self._encoder.log_from(level)
+        self._lifecycle.take(ConnectionStep.REQUEST)
+        self._encoder.set_log_level(level)
         return None, []
 
     def cancel(self, id: RequestId, reason: str | None = None) -> list[Outcome]:
-        """Do not want request *id* any more; nothing happens if it is answered."""
+        """Cancel request *id*. Does nothing if it was already answered."""
         request = self._pending.get(id)
         if request is None or request.opening:
             return []
         self._pending.remove(request)
-        return self._withdraw(request, reason)
+        return self._cancel(request, reason)
 
     def answer(self, id: RequestId, result: Value | Mapping[str, Any]) -> list[Outcome]:
-        """Answer what the server has asked; nothing happens if it does not want it any more."""
-        if not self._asked.end(id):
+        """Respond to the server's request *id*. Does nothing if the server has cancelled it."""
+        if not self._peer_requests.remove(id):
             return []
-        revision = self._connecting.revision
-        return [Send(self._encoder.answer(revision, id, result), revision=revision.version)]
+        revision = self._connector.revision
+        return [Send(self._encoder.response(revision, id, result), revision=revision.version)]
 
     def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
-        """Answer what the server has asked with an error; as `answer`."""
-        if not self._asked.end(id):
+        """Respond to the server's request *id* with an error; otherwise as `answer`."""
+        if not self._peer_requests.remove(id):
             return []
-        return [Send(encode_error(id, error), revision=self._connecting.revision.version)]
+        return [Send(encode_error(id, error), revision=self._connector.revision.version)]
 
     def received(
         self, body: bytes, now: float, *, about: RequestId | None = None, status: int = 200
     ) -> list[Outcome]:
-        """Learn what has come: one message, or a batch.
+        """Handle one message or a batch.
 
-        about: the request on whose own response it came, with its HTTP status.
+        Args:
+            body: The bytes of the message.
+            now: The current time.
+            about: The request in whose HTTP response it was sent, if any.
+            status: The status of that response.
         """
         if status == _UNAUTHORIZED:
-            return []  # whatever it says, it is not of this protocol: the transport tells why
-        return self._receiving.take(body, now, about, status)
+            return []  # the body is that of an authorization server; the transport reports it
+        return self._receiver.receive(body, now, about, status)
 
     def too_long(
         self, size: int, head: bytes, *, now: float, about: RequestId | None = None
     ) -> list[Outcome]:
-        """Learn that a message of *size* bytes was not read, which begins with *head*."""
-        return self._receiving.too_long(OversizedMessage(size, head), now, about)
+        """Handle a message of *size* bytes that was discarded; *head* is its beginning."""
+        return self._receiver.too_long(OversizedMessage(size, head), now, about)
 
     def failed(self, id: RequestId, failure: TransportFailure, now: float) -> list[Outcome]:
-        """Learn that the transport has no answer to request *id*."""
-        return self._receiving.failed(id, failure, now)
+        """Handle the failure of the transport to get a response to request *id*."""
+        return self._receiver.failed(id, failure, now)
 
     def session_ended(self, error: Exception, now: float) -> list[Outcome]:
-        """Learn that the server does not know the session any more, of which it spoke before."""
-        return self._receiving.session_ended(error, now)
+        """Handle the loss of the session on the server."""
+        return self._receiver.session_ended(error, now)
 
     def check_timeouts(self, now: float) -> list[Outcome]:
-        """End the requests whose time is up: *now* is their deadline, or later."""
+        """End the requests whose deadline is *now* or earlier."""
         outcomes: list[Outcome] = []
-        for request in self._pending.expired(now, self._asked.subjects):
+        for request in self._pending.expired(now, self._peer_requests.subjects):
             if request.opening:
-                outcomes += self._connecting.timed_out(request, now)
-            else:
-                outcomes += [*self._withdraw(request, "it took too long"), _timed_out(request)]
+                outcomes += self._connector.timed_out(request, now)
+                continue
+            outcomes += self._cancel(request, "it took too long")
+            silent = request.idle_until < request.until
+            outcomes.append(RequestTimedOut(request.id, request.method, request.allowed, silent))
         return outcomes
 
     def close(self) -> list[Outcome]:
-        """Want no more of this connection; its transport is to be closed."""
-        self._lifecycle.take(Step.CLOSE)
-        self._asked.clear()
+        """Close the connection and fail the pending requests; the owner closes the transport."""
+        self._lifecycle.take(ConnectionStep.CLOSE)
+        self._peer_requests.clear()
         return [RequestFailed(each.id, None, may_have_run=True) for each in self._pending.clear()]
 
     def closed(self, error: Exception | None = None) -> list[Outcome]:
-        """Learn that the transport has ended, and why."""
-        self._asked.clear()
-        return self._connecting.lose(error)
+        """Handle the end of the transport because of *error*."""
+        self._peer_requests.clear()
+        return self._connector.transport_ended(error)
 
     def fail(self, error: Exception) -> list[Outcome]:
-        """Give up, in whatever state."""
-        self._asked.clear()
-        return self._connecting.give_up(error)
+        """Fail the connection, in any state."""
+        self._peer_requests.clear()
+        return self._connector.give_up(error)
 
     def reset(self) -> None:
-        """Be NEW again; the ids of requests go on.
+        """Return to NEW for another connection. Request ids are not reused.
 
         Raises:
-            LocalIllegalTransition: the machine is neither CLOSED nor FAILED.
+            LocalIllegalTransition: The state is neither CLOSED nor FAILED.
         """
-        self._lifecycle.take(Step.RESET)
-        self._connecting.forget()
+        self._lifecycle.take(ConnectionStep.RESET)
+        self._connector.forget()
 
-    def _withdraw(self, request: Pending, reason: str | None) -> list[Outcome]:
-        outcomes = _withdrawn(self._encoder, request, reason, per_message=self._per_message)
-        return outcomes + _unasked(self._asked.give_up(request.id, self.waits_for), request, reason)
+    def _cancel(self, request: Pending, reason: str | None) -> list[Outcome]:
+        """Cancel *request* at the server, and the server's requests that belong to it."""
+        outcomes: list[Outcome] = []
+        revision = request.revision
+        # 2026-07-28, basic/patterns, "Transport-Specific Cancellation": over HTTP by closing the
+        # response. Earlier revisions need the notification everywhere.
+        if not (self._per_message and revision.modern):
+            method = "notifications/cancelled"
+            params = CancelledNotificationParams(request_id=request.id, reason=reason)
+            message = self._encoder.notification(revision, method, params)
+            version = revision.version
+            outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
+        if self._per_message:
+            outcomes.append(CloseResponse(request.id))
+        for id in self._peer_requests.remove_for(request.id, self.is_pending):
+            error = InternalError("The request that this belongs to was cancelled")
+            outcomes.append(Send(encode_error(id, error), revision=revision.version))
+            outcomes.append(ReceivedRequestCancelled(id, reason))
+        return outcomes
 
-    def _foreign(self, method: str) -> bool:
-        """Whether *method* is of another revision than what is spoken."""
-        return method in _KNOWN and not self.speaks(method)
-
-
-def _withdrawn(
-    encoder: ClientEncoder, request: Pending, reason: str | None, *, per_message: bool
-) -> list[Outcome]:
-    """Let the server know that *request* is not wanted any more.
-
-    2026-07-28, basic/patterns, "Transport-Specific Cancellation"; before, a notification
-    everywhere.
-    """
-    outcomes: list[Outcome] = []
-    revision = request.revision
-    if not (per_message and revision.modern):
-        method = "notifications/cancelled"
-        params = CancelledNotificationParams(request_id=request.id, reason=reason)
-        message = encoder.notification(revision, method, params)
-        version = revision.version
-        outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
-    if per_message:
-        outcomes.append(HangUp(request.id))
-    return outcomes
-
-
-def _unasked(ids: Iterable[RequestId], request: Pending, reason: str | None) -> list[Outcome]:
-    """Answer the questions *ids*, which were about *request*, in the place of the handler."""
-    outcomes: list[Outcome] = []
-    for id in ids:
-        error = InternalError("The request this was asked for was given up")
-        outcomes.append(Send(encode_error(id, error), revision=request.revision.version))
-        outcomes.append(Withdrawn(id, reason))
-    return outcomes
-
-
-def _timed_out(request: Pending) -> TimedOutRequest:
-    silent = request.idle_until < request.until
-    return TimedOutRequest(request.id, request.method, request.allowed, silent)
+    def _is_foreign(self, method: str) -> bool:
+        """Return whether *method* belongs to another revision than the negotiated one."""
+        return method in _SPECIFIED and not self.supports(method)
 
 
 def _name_in(params: Params, known: Method | None) -> str | None:
-    """Return what names the thing that a request is about: 2026-07-28, "Request Metadata"."""
+    """Return the name or URI of the request's target: 2026-07-28, "Request Metadata"."""
     member = None if known is None else known.name_member
     if member is None or params is None:
         return None

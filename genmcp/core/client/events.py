@@ -1,6 +1,7 @@
-"""What the client's machine answers: actions for its transport, events for its owner.
+"""Outcomes of the client's state machine: actions for its transport, events for its owner.
 
-Both come in one list, to be performed and told in its order.
+A method of `ClientDispatch` returns both in one list. The owner performs the actions and handles
+the events in the order of the list.
 """
 
 from collections.abc import Mapping
@@ -17,46 +18,68 @@ from genmcp.protocol.tasks import CreateTaskResult
 __all__ = [
     "Action",
     "Answered",
-    "Asked",
+    "CloseResponse",
     "Connected",
     "ConnectionFailed",
     "Disconnected",
-    "Dropped",
-    "Ended",
     "Event",
-    "HangUp",
-    "InputRequired",
+    "InputNeeded",
     "LateAnswer",
-    "Missed",
-    "Notified",
+    "MessageDropped",
+    "NotificationReceived",
+    "NotificationsMissed",
     "Outcome",
     "ParamHeaders",
     "PeerFault",
     "PeerIllegalTransition",
-    "Pinged",
-    "Progress",
-    "Rejected",
+    "PingReceived",
+    "ProgressReceived",
+    "ReceivedRequestCancelled",
     "RequestFailed",
-    "Reset",
-    "Restart",
+    "RequestReceived",
+    "RequestRejected",
+    "RequestTimedOut",
+    "RestartTransport",
     "Send",
+    "SessionReset",
+    "SubscriptionEnded",
     "TaskCreated",
-    "TimedOutRequest",
-    "Withdrawn",
 ]
 
 ParamHeaders = tuple[tuple[bytes, bytes], ...]
 """`Mcp-Param-*` headers: names in lower case, values encoded."""
 
 
-class Send(msgspec.Struct, frozen=True):
-    """Send *message*, and what a transport with headers has to know of it.
+class PeerFault(GenmcpError):
+    """A violation of the protocol by the server; the message describes it."""
 
-    id: of the request it is; None for a notification and for an answer.
-    method: None for an answer to a request of the server.
-    name: what `Mcp-Name` repeats, as it is in the params; None where that header does not belong.
-    revision: what `MCP-Protocol-Version` says; None as long as none is agreed on.
-    withdraws: the request it cancels, which need not be known if that was not sent.
+
+class LateAnswer(PeerFault):
+    """A response to a request that is not pending, or not any more."""
+
+
+class PeerIllegalTransition(IllegalTransition, PeerFault):
+    """A message that the server may not send in the current state of the connection."""
+
+    culprit = "the peer"
+
+    def __init__(self, step: object, state: object) -> None:
+        super().__init__(step, state)
+        self.args = (f"the server sent {step} {state}, which it must not",)
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Action: send *message*.
+
+    Args:
+        message: The encoded message.
+        id: The id of the request; None for notifications and responses.
+        method: The method; None for a response.
+        name: The value of `Mcp-Name`; None where the header does not apply.
+        revision: The value of `MCP-Protocol-Version`; None before a revision is negotiated.
+        param_headers: The `Mcp-Param-*` headers.
+        withdraws: The id of the request that the message cancels. The message can be dropped if
+            that request was never sent.
     """
 
     message: bytes
@@ -68,14 +91,21 @@ class Send(msgspec.Struct, frozen=True):
     withdraws: int | None = None
 
 
-class HangUp(msgspec.Struct, frozen=True):
-    """Give up the response to request *id*, where it has one of its own: nobody wants it now."""
+class CloseResponse(msgspec.Struct, frozen=True):
+    """Action: close the HTTP response to request *id*; its content is no longer needed."""
 
     id: int
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """Requests may be sent. *server* is None where it does not say who it is."""
+    """The handshake is complete, and requests may be sent.
+
+    Args:
+        revision: The negotiated protocol revision.
+        server: Name and version of the server, None if it does not send them.
+        capabilities: The capabilities of the server.
+        instructions: The server's instructions for models, if any.
+    """
 
     revision: str
     server: Implementation | None
@@ -84,37 +114,40 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class ConnectionFailed(msgspec.Struct, frozen=True):
-    """There is no connection, and none will come of it: the state is FAILED."""
+    """The connection could not be established. The state is FAILED."""
 
     error: Exception
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection is gone: the state is CLOSED. *error* is None where this side closed it."""
+    """The connection has ended. The state is CLOSED; *error* is None if the client closed it."""
 
     error: Exception | None
 
 
-class Reset(msgspec.Struct, frozen=True):
-    """The session is gone and another is begun; until `Connected`, nothing can be sent."""
+class SessionReset(msgspec.Struct, frozen=True):
+    """The server has lost the session. A new handshake runs; wait for `Connected`."""
 
     error: Exception
 
 
-class Restart(msgspec.Struct, frozen=True):
-    """The transport has ended on what it was asked first: open it again, and `begin` once more."""
+class RestartTransport(msgspec.Struct, frozen=True):
+    """The transport ended during the handshake: reopen it and call `begin` again."""
 
     error: Exception
 
 
-class Missed(msgspec.Struct, frozen=True):
-    """The server may have told something that did not come, and that will not come again."""
+class NotificationsMissed(msgspec.Struct, frozen=True):
+    """Notifications of the server may have been lost, and will not be sent again."""
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The result of request *id*: a value of 2026-07-28, and *raw*, its JSON as it came.
+    """The result of request *id*.
 
-    The result of a method that no revision knows is what its JSON holds.
+    Args:
+        id: The id of the request.
+        result: A value of 2026-07-28; decoded JSON for a method that no revision defines.
+        raw: The JSON of the result as received.
     """
 
     id: int
@@ -122,10 +155,10 @@ class Answered(msgspec.Struct, frozen=True):
     raw: msgspec.Raw
 
 
-class Rejected(msgspec.Struct, frozen=True):
-    """The server answered request *id* with an error; *cause* is what it came in, if it says more.
+class RequestRejected(msgspec.Struct, frozen=True):
+    """The server responded to request *id* with a JSON-RPC error.
 
-    An HTTP error, with its headers.
+    *cause* is the HTTP error that carried it, with its headers, where there is one.
     """
 
     id: int
@@ -133,10 +166,10 @@ class Rejected(msgspec.Struct, frozen=True):
     cause: Exception | None = None
 
 
-class InputRequired(msgspec.Struct, frozen=True):
-    """Request *id* needs answers: it is to be sent again with them, and with *state* if not None.
+class InputNeeded(msgspec.Struct, frozen=True):
+    """Request *id* needs input: send it again with the responses, and with *state* if not None.
 
-    2026-07-28, basic/patterns, "Multi Round-Trip Requests"; the request sent again is another one.
+    2026-07-28, basic/patterns, "Multi Round-Trip Requests". The repeated request has a new id.
     """
 
     id: int
@@ -145,16 +178,16 @@ class InputRequired(msgspec.Struct, frozen=True):
 
 
 class TaskCreated(msgspec.Struct, frozen=True):
-    """Request *id* became a task (SEP-2663)."""
+    """Request *id* continues as a task (SEP-2663)."""
 
     id: int
     task: CreateTaskResult
 
 
-class TimedOutRequest(msgspec.Struct, frozen=True):
-    """Request *id* was not answered in its time, *seconds*; it is cancelled.
+class RequestTimedOut(msgspec.Struct, frozen=True):
+    """Request *id* timed out after *seconds* and is cancelled.
 
-    silent: it was time without a word, not in all.
+    *silent*: the idle timeout expired, not the total timeout.
     """
 
     id: int
@@ -164,9 +197,9 @@ class TimedOutRequest(msgspec.Struct, frozen=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True):
-    """Request *id* will not be answered; *error* is None where this side has closed.
+    """Request *id* will get no response; *error* is None if the client closed the connection.
 
-    may_have_run: whether the server may have carried it out; if not, it can be sent again.
+    *may_have_run*: the server may have processed it. If False, it is safe to send it again.
     """
 
     id: int
@@ -174,15 +207,15 @@ class RequestFailed(msgspec.Struct, frozen=True):
     may_have_run: bool
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """The server ended the subscription that request *id* began, without an answer to it."""
+class SubscriptionEnded(msgspec.Struct, frozen=True):
+    """The server ended the subscription of request *id* without a response."""
 
     id: int
     reason: str | None
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far request *id* has come."""
+class ProgressReceived(msgspec.Struct, frozen=True):
+    """Progress of request *id*."""
 
     id: int
     progress: int | float
@@ -190,12 +223,14 @@ class Progress(msgspec.Struct, frozen=True):
     message: str | None
 
 
-class Notified(msgspec.Struct, frozen=True):
-    """The server has told something.
+class NotificationReceived(msgspec.Struct, frozen=True):
+    """A notification of the server.
 
-    params: a value of 2026-07-28; what the JSON holds where no revision knows the method.
-    subscription: the request that began the subscription it belongs to, if it does.
-    about: the request on whose own response it came, if it did.
+    Args:
+        method: The method.
+        params: A value of 2026-07-28; decoded JSON for a method that no revision defines.
+        subscription: The id of the request that opened its subscription, if any.
+        about: The id of the request in whose HTTP response it was sent, if any.
     """
 
     method: str
@@ -204,11 +239,14 @@ class Notified(msgspec.Struct, frozen=True):
     about: RequestId | None = None
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """The server wants an answer, under its own *id* (before 2026-07-28).
+class RequestReceived(msgspec.Struct, frozen=True):
+    """A request of the server (before 2026-07-28), to be answered under its *id*.
 
-    params: a value of 2026-07-28; what the JSON holds where no revision knows the method.
-    meta: every member of its `_meta`.
+    Args:
+        id: The id that the server chose.
+        method: The method.
+        params: A value of 2026-07-28; decoded JSON for a method that no revision defines.
+        meta: All members of the request's `_meta`.
     """
 
     id: RequestId
@@ -217,67 +255,49 @@ class Asked(msgspec.Struct, frozen=True):
     meta: Mapping[str, Any]
 
 
-class Pinged(msgspec.Struct, frozen=True):
-    """The server has sent a `ping`; it is answered."""
+class PingReceived(msgspec.Struct, frozen=True):
+    """A `ping` of the server, which has been answered."""
 
     id: RequestId
 
 
-class Withdrawn(msgspec.Struct, frozen=True):
-    """What the server asked under *id* need not be answered any more.
+class ReceivedRequestCancelled(msgspec.Struct, frozen=True):
+    """The server's request *id* needs no response any more.
 
-    It has cancelled it; or nobody waits for what it can only be about.
+    The server has cancelled it, or the request that it belongs to was given up.
     """
 
     id: RequestId
     reason: str | None
 
 
-class Dropped(msgspec.Struct, frozen=True):
-    """Something of the server's was not used, and *fault* says why; *id* is that it had."""
+class MessageDropped(msgspec.Struct, frozen=True):
+    """A message of the server was ignored because of *fault*; *id* is its id, if it had one."""
 
     fault: GenmcpError
     id: RequestId | None = None
 
 
-Action = Send | HangUp
+Action = Send | CloseResponse
 Event = (
     Connected
     | ConnectionFailed
     | Disconnected
-    | Reset
-    | Restart
-    | Missed
+    | SessionReset
+    | RestartTransport
+    | NotificationsMissed
     | Answered
-    | Rejected
-    | InputRequired
+    | RequestRejected
+    | InputNeeded
     | TaskCreated
-    | TimedOutRequest
+    | RequestTimedOut
     | RequestFailed
-    | Ended
-    | Progress
-    | Notified
-    | Asked
-    | Pinged
-    | Withdrawn
-    | Dropped
+    | SubscriptionEnded
+    | ProgressReceived
+    | NotificationReceived
+    | RequestReceived
+    | PingReceived
+    | ReceivedRequestCancelled
+    | MessageDropped
 )
 Outcome = Action | Event
-
-
-class PeerFault(GenmcpError):
-    """The peer broke the protocol; the message says how."""
-
-
-class LateAnswer(PeerFault):
-    """The peer answered what does not wait for an answer, or not any more."""
-
-
-class PeerIllegalTransition(IllegalTransition, PeerFault):
-    """The peer sent what it may not send then: *step* and *state* in words."""
-
-    culprit = "the peer"
-
-    def __init__(self, step: object, state: object) -> None:
-        super().__init__(step, state)
-        self.args = (f"the server sent {step} {state}, which it must not",)

@@ -1,4 +1,8 @@
-"""Where a client's connection stands, and which step leads where: the one table of both eras."""
+"""The state of a client's connection, and its pending requests.
+
+`TABLE` is the state machine of both eras: that of `initialize`, and that of self-contained requests
+(2026-07-28).
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,46 +17,98 @@ from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.revision import Revision
 
-__all__ = ["TABLE", "Lifecycle", "Pending", "PendingRequests", "State", "Step", "Timeouts"]
+__all__ = [
+    "TABLE",
+    "ConnectionState",
+    "ConnectionStep",
+    "DispatchOptions",
+    "Lifecycle",
+    "Pending",
+    "PendingRequests",
+    "Timeouts",
+    "TransportFailure",
+]
 
 
-class State(Enum):
-    """Where a connection stands."""
+class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `ClientDispatch`. Times are in seconds.
 
-    __hash__ = object.__hash__  # that of Enum costs as much as all else of a look into the table
+    Args:
+        revision: The only revision to negotiate; None: the newest that both sides support. An older
+            one is proposed with `initialize`, where the server may choose another.
+        remembered: The revision of the last connection to this server. It is tried first, and
+            negotiation starts again if it does not work.
+        probe_timeout: Time for the response to `server/discover` on a transport without HTTP
+            statuses; after that the server is treated as one of an earlier revision.
+        connect_timeout: Time for the response to any other message of the handshake.
+        max_pending: Maximum number of pending requests; 0: no limit.
+        max_asked: Maximum number of requests of the server that wait for a response.
+        max_depth: Maximum nesting of a message.
+    """
+
+    revision: str | None = None
+    remembered: str | None = None
+    probe_timeout: float = 5.0
+    connect_timeout: float = 60.0
+    max_pending: int = 0
+    max_asked: int = 64
+    max_depth: int = 64
+
+
+class TransportFailure(msgspec.Struct, frozen=True):
+    """The reason why a transport has no response to a request.
+
+    Args:
+        error: The error.
+        status: The HTTP status, if there was one.
+        sent: Whether the request may have reached the server.
+        session: Whether the server does not know the session any more.
+    """
+
+    error: Exception
+    status: int | None = None
+    sent: bool = True
+    session: bool = False
+
+
+class ConnectionState(Enum):
+    """The states of a client's connection."""
+
+    # Enum hashes by name, which costs as much as the rest of a lookup in the table.
+    __hash__ = object.__hash__
 
     NEW = auto()
     """Nothing has been sent."""
     PROBING = auto()
-    """`server/discover` is under way: which era the server is of is not known."""
+    """`server/discover` is pending: the era of the server is unknown."""
     INITIALIZING = auto()
-    """`initialize` is under way."""
+    """`initialize` is pending."""
     READY = auto()
     """Requests may be sent."""
     CLOSING = auto()
-    """This side has had enough; the transport ends."""
+    """The client has closed the connection; the transport has not ended yet."""
     CLOSED = auto()
-    """The connection was there, and is gone."""
+    """The connection was established, and has ended."""
     FAILED = auto()
-    """It did not come about, or something went wrong that no message can mend."""
+    """The connection could not be established, or failed for good."""
 
 
-class Step(Enum):
-    """What can happen. The last three are the peer's; all others are this side's."""
+class ConnectionStep(Enum):
+    """The transitions. The server causes the last three, the client all others."""
 
     __hash__ = object.__hash__
 
     BEGIN = auto()
     PROBE = auto()
-    """The server is asked again which revisions it speaks."""
+    """`server/discover` is sent."""
     HANDSHAKE = auto()
     """`initialize` is sent."""
     CONNECT = auto()
-    """A revision is agreed on."""
+    """A revision is negotiated."""
     RENEW = auto()
-    """The session is gone: another is begun."""
+    """The server has lost the session: a new one is opened."""
     RESTART = auto()
-    """The transport has ended before a revision was agreed on: it is opened again."""
+    """The transport ended during the handshake and is reopened."""
     REQUEST = auto()
     PING = auto()
     NOTIFY = auto()
@@ -62,85 +118,101 @@ class Step(Enum):
     """The transport has ended."""
     RESET = auto()
     ASKED = auto()
-    """The peer wants an answer."""
+    """The server sends a request."""
     PINGED = auto()
     TOLD = auto()
-    """The peer sends a notification."""
+    """The server sends a notification."""
 
 
-NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = State
+NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = ConnectionState
 
-_PEER: Final = {Step.ASKED: "a request", Step.PINGED: "a ping", Step.TOLD: "a notification"}
+_PEER: Final = {
+    ConnectionStep.ASKED: "a request",
+    ConnectionStep.PINGED: "a ping",
+    ConnectionStep.TOLD: "a notification",
+}
 _WHEN: Final = {
-    NEW: "before it was sent anything",
+    NEW: "before the handshake",
     **dict.fromkeys((PROBING, INITIALIZING), "before the connection is open"),
     **dict.fromkeys((CLOSING, CLOSED, FAILED), "after the connection has ended"),
 }
 
-#: Where each step leads, of those that may be taken.
-TABLE: Final[Mapping[tuple[State, Step], State]] = {
-    (NEW, Step.BEGIN): PROBING,
-    (PROBING, Step.PROBE): PROBING,
-    (INITIALIZING, Step.PROBE): PROBING,
-    (PROBING, Step.HANDSHAKE): INITIALIZING,
-    (PROBING, Step.CONNECT): READY,
-    (INITIALIZING, Step.CONNECT): READY,
+#: The legal transitions. Any other pair is an IllegalTransition of the side that causes it.
+TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] = {
+    (NEW, ConnectionStep.BEGIN): PROBING,
+    # A server may reject the probed revision and name another: probe again (basic/versioning).
+    (PROBING, ConnectionStep.PROBE): PROBING,
+    (INITIALIZING, ConnectionStep.PROBE): PROBING,
+    (PROBING, ConnectionStep.HANDSHAKE): INITIALIZING,
+    (PROBING, ConnectionStep.CONNECT): READY,
+    (INITIALIZING, ConnectionStep.CONNECT): READY,
     # 2025-11-25, transports, "Session Management", point 4.
-    (READY, Step.RENEW): PROBING,
+    (READY, ConnectionStep.RENEW): PROBING,
     # 2026-07-28, stdio, "Backward Compatibility".
-    (PROBING, Step.RESTART): NEW,
-    (INITIALIZING, Step.RESTART): NEW,
-    (READY, Step.REQUEST): READY,
-    # 2025-11-25, lifecycle: before the answer to `initialize`, nothing else than pings.
-    (INITIALIZING, Step.PING): INITIALIZING,
-    (READY, Step.PING): READY,
-    (READY, Step.NOTIFY): READY,
-    **{(state, Step.FAIL): FAILED for state in State},
-    **{(state, Step.CLOSE): CLOSING for state in State if state is not CLOSED},
-    (CLOSED, Step.CLOSE): CLOSED,
-    **{(state, Step.LOSE): FAILED for state in (NEW, PROBING, INITIALIZING, FAILED)},
-    **{(state, Step.LOSE): CLOSED for state in (READY, CLOSING, CLOSED)},
-    (CLOSED, Step.RESET): NEW,
-    (FAILED, Step.RESET): NEW,
-    (READY, Step.ASKED): READY,
-    # 2025-11-25, ping: "the receiver MUST respond promptly", so wherever there is a line.
-    **{(state, Step.PINGED): state for state in State if state not in (CLOSED, FAILED)},
-    **{(state, Step.TOLD): state for state in (PROBING, INITIALIZING, READY, CLOSING)},
+    (PROBING, ConnectionStep.RESTART): NEW,
+    (INITIALIZING, ConnectionStep.RESTART): NEW,
+    (READY, ConnectionStep.REQUEST): READY,
+    # 2025-11-25, lifecycle: before the response to `initialize`, only pings are allowed.
+    (INITIALIZING, ConnectionStep.PING): INITIALIZING,
+    (READY, ConnectionStep.PING): READY,
+    (READY, ConnectionStep.NOTIFY): READY,
+    **{(state, ConnectionStep.FAIL): FAILED for state in ConnectionState},
+    **{(state, ConnectionStep.CLOSE): CLOSING for state in ConnectionState if state is not CLOSED},
+    (CLOSED, ConnectionStep.CLOSE): CLOSED,
+    **{(state, ConnectionStep.LOSE): FAILED for state in (NEW, PROBING, INITIALIZING, FAILED)},
+    **{(state, ConnectionStep.LOSE): CLOSED for state in (READY, CLOSING, CLOSED)},
+    (CLOSED, ConnectionStep.RESET): NEW,
+    (FAILED, ConnectionStep.RESET): NEW,
+    (READY, ConnectionStep.ASKED): READY,
+    # 2025-11-25, ping: "the receiver MUST respond promptly", in every state with a transport.
+    **{
+        (state, ConnectionStep.PINGED): state
+        for state in ConnectionState
+        if state not in (CLOSED, FAILED)
+    },
+    **{(state, ConnectionStep.TOLD): state for state in (PROBING, INITIALIZING, READY, CLOSING)},
 }
 
 
 class Lifecycle:
-    """The state of one connection; `reason` is why it is CLOSED or FAILED, where there is one."""
+    """The state of one connection. Owned by its `ClientDispatch`.
+
+    `reason` is the error that led to CLOSED or FAILED, if any.
+    """
 
     def __init__(self) -> None:
-        self.state = State.NEW
+        self.state = NEW
         self.reason: Exception | None = None
 
-    def take(self, step: Step, reason: Exception | None = None) -> None:
-        """Take *step*; *reason* is why, of one that leads to an end.
+    def take(self, step: ConnectionStep, reason: Exception | None = None) -> None:
+        """Change the state by *step*; *reason* is kept if the new state is an end.
 
         Raises:
-            LocalIllegalTransition: this side may not take it now; its cause is the reason of the
-                state.
-            PeerIllegalTransition: the peer may not.
+            LocalIllegalTransition: The client may not take this step now. Its cause is `reason`.
+            PeerIllegalTransition: The server may not take this step now.
         """
         state = TABLE.get((self.state, step))
         if state is None:
             if step in _PEER:
                 raise PeerIllegalTransition(_PEER[step], _WHEN[self.state]) from self.reason
             raise LocalIllegalTransition(step.name, self.state.name) from self.reason
-        if state in (State.CLOSED, State.FAILED):
+        if state in (CLOSED, FAILED):
+            # The first reason is kept: later ones are consequences of it.
             self.reason = self.reason or reason
-        elif state is State.NEW:
+        elif state is NEW:
             self.reason = None
         self.state = state
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """How long a request may take, in seconds; None for ever.
+    """The timeouts of one request, in seconds; None: no limit.
 
-    idle: since anything was heard of it. 2026-07-28, basic/patterns, "Timeouts": progress may
-    begin it anew, the *total* runs on. whole: what *total* is the rest of, if it is one.
+    Args:
+        idle: Time without progress. 2026-07-28, basic/patterns, "Timeouts": progress may restart
+            it, but not the total.
+        total: Time in all.
+        whole: The total timeout of the call that the request belongs to, for error messages; None
+            if that is *total*.
     """
 
     idle: float | None = 30.0
@@ -149,14 +221,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct, eq=False):
-    """One request that is not answered. *known* is None for a method that *revision* lacks."""
+    """A pending request. *known* is None for a method that *revision* does not define."""
 
     id: int
     method: str
     known: Method | None
     revision: Revision
     progress: bool
-    #: It belongs to the opening of the connection, not to who uses it.
+    #: Part of the handshake, not a request of the user.
     opening: bool
     idle: float
     idle_until: float
@@ -165,28 +237,30 @@ class Pending(msgspec.Struct, eq=False):
 
     @property
     def allowed(self) -> float:
-        """How long it may take, in all or without a word, whichever is up first."""
+        """The timeout that expires first, in seconds."""
         return self.whole if self.until <= self.idle_until else self.idle
 
     @property
     def deadline(self) -> float:
-        """When its time is up; infinite if never."""
+        """The time at which the request times out; infinite without a timeout."""
         return min(self.idle_until, self.until)
 
-    def heard(self, now: float) -> None:
-        """Note that something was heard of it."""
+    def restart_idle(self, now: float) -> None:
+        """Restart the idle timeout: the server has sent progress."""
         self.idle_until = now + self.idle
 
 
 class PendingRequests:
-    """Requests by their ids, which begin at 1 and are never used again.
+    """The pending requests of one connection, by id. Owned by its `ClientDispatch`.
 
-    2026-07-28, basic, "Requests": no two that are not answered have the same.
+    Ids start at 1 and are never reused (2026-07-28, basic, "Requests").
     """
 
     def __init__(self) -> None:
         self._last = 0
         self._by_id: dict[int, Pending] = {}
+        # A lower bound of all deadlines. It is not raised when a request ends, since that would
+        # search all requests for each response; a check that comes too early does no harm.
         self._next_check = math.inf
 
     def __len__(self) -> int:
@@ -197,7 +271,7 @@ class PendingRequests:
 
     @property
     def next_check(self) -> float | None:
-        """No time is up before it; None: none will be."""
+        """The time before which no request times out; None without timeouts."""
         return None if self._next_check == math.inf else self._next_check
 
     def add(
@@ -210,7 +284,7 @@ class PendingRequests:
         progress: bool = False,
         opening: bool = False,
     ) -> Pending:
-        """Return a new request, sent *now*."""
+        """Register and return a new request, sent *now*."""
         self._last += 1
         idle = math.inf if timeouts.idle is None else timeouts.idle
         total = math.inf if timeouts.total is None else timeouts.total
@@ -231,42 +305,46 @@ class PendingRequests:
         return request
 
     def get(self, id: object) -> Pending | None:
-        """Return request *id*, None if it is not pending. True and 1.0 are no ids."""
+        """Return request *id*, None if it is not pending."""
+        # True and 1.0 equal 1 as keys of a dict, but are not ids.
         return self._by_id.get(id) if type(id) is int else None
 
     def ids(self, about: RequestId | None) -> frozenset[RequestId]:
-        """Return *about*, if it is given, or else the ids of all requests."""
+        """Return *about* if it is given, otherwise the ids of all pending requests."""
         return frozenset(self._by_id) if about is None else frozenset((about,))
 
     def remove(self, request: Pending) -> None:
-        """Forget *request*."""
+        """Remove *request*: it has ended."""
         del self._by_id[request.id]
         if not self._by_id:
             self._next_check = math.inf
 
     def clear(self) -> list[Pending]:
-        """Forget all requests; return those of who uses the connection."""
-        users = [request for request in self if not request.opening]
+        """Remove all requests; return those that are not part of the handshake."""
+        requests = [request for request in self if not request.opening]
         self._by_id.clear()
         self._next_check = math.inf
-        return users
+        return requests
 
     def keep(self, request: Pending) -> None:
-        """Take *request* back, whose time was up: should an answer come, it is welcome."""
+        """Register *request*, which has timed out, again without timeouts for a late response."""
         request.idle_until = request.until = math.inf
         self._by_id[request.id] = request
 
     def expired(self, now: float, waiting: frozenset[RequestId]) -> list[Pending]:
-        """Remove and return those whose time is up: *now* is their deadline, or later.
+        """Remove and return the requests whose deadline is *now* or earlier.
 
-        waiting: those of which the server may wait for this side: its silence does not count.
+        Args:
+            now: The current time.
+            waiting: Requests for which the server may wait for a response of this client. Their
+                idle timeout is restarted: the server is silent for a reason.
         """
-        up = []
+        expired = []
         for request in self:
             if request.id in waiting:
-                request.heard(now)
+                request.restart_idle(now)
             if request.deadline <= now:
-                up.append(request)
+                expired.append(request)
                 self.remove(request)
         self._next_check = min((each.deadline for each in self), default=math.inf)
-        return up
+        return expired

@@ -1,30 +1,37 @@
-"""What a server says unasked, as values of 2026-07-28: its requests and notifications."""
+"""Incoming messages of a client: responses, requests and notifications of the server."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from genmcp.core.client.codec import error_of, read
+from genmcp.core.client.codec import decode_error, decode_result
 from genmcp.core.client.events import (
-    Asked,
-    Dropped,
-    Ended,
-    HangUp,
+    CloseResponse,
     LateAnswer,
-    Notified,
+    MessageDropped,
+    NotificationReceived,
     Outcome,
     PeerFault,
     PeerIllegalTransition,
-    Pinged,
-    Progress,
-    Rejected,
+    PingReceived,
+    ProgressReceived,
+    ReceivedRequestCancelled,
     RequestFailed,
+    RequestReceived,
+    RequestRejected,
     Send,
-    Withdrawn,
+    SubscriptionEnded,
 )
-from genmcp.core.client.lifecycle import Lifecycle, Pending, PendingRequests, State, Step
-from genmcp.core.client.opening import Connecting, TransportFailure
+from genmcp.core.client.lifecycle import (
+    ConnectionState,
+    ConnectionStep,
+    Lifecycle,
+    Pending,
+    PendingRequests,
+    TransportFailure,
+)
+from genmcp.core.client.opening import Connector
 from genmcp.errors import (
     GenmcpError,
     InvalidRequest,
@@ -47,9 +54,11 @@ from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.lines import OversizedMessage
 
-__all__ = ["AskedRequests", "Receiving", "notified"]
+__all__ = ["MessageReceiver", "PeerRequests", "decode_notification"]
 
 _any_object: Final = msgspec.json.Decoder(dict[str, Any])
+_EMPTY: Final = b"{}"
+_HTTP_ERROR: Final = 400  # the lowest HTTP status that is an error
 _CAPABILITY: Final[Mapping[str, str]] = {
     "roots/list": "roots",
     "sampling/createMessage": "sampling",
@@ -57,40 +66,47 @@ _CAPABILITY: Final[Mapping[str, str]] = {
 }
 
 
-class AskedRequests:
-    """The requests of a server (before 2026-07-28) that wait for an answer of this side.
+class PeerRequests:
+    """The unanswered requests of the server (before 2026-07-28). Owned by a `ClientDispatch`.
 
-    What a question is about nothing says, but the stream it comes on, where there is one: it may be
-    any request that was unanswered when it came, and none that was sent later.
+    No message names the request of this client that a server's request belongs to, except by the
+    HTTP response that carries it. Without one it may belong to any request that was pending when it
+    arrived.
 
-    capabilities: what was declared; nothing else may be asked. most: how many may wait.
+    Args:
+        capabilities: The declared capabilities; other requests are rejected.
+        limit: Maximum number of unanswered requests (`DispatchOptions.max_asked`).
     """
 
-    def __init__(self, capabilities: ClientCapabilities, most: int) -> None:
+    def __init__(self, capabilities: ClientCapabilities, limit: int) -> None:
         self._capabilities = capabilities
-        self._most = most
+        self._limit = limit
         self._ids: dict[RequestId, frozenset[RequestId]] = {}
 
     @property
     def subjects(self) -> frozenset[RequestId]:
-        """The requests that what waits may be about."""
+        """The requests of this client that the unanswered requests may belong to."""
         return frozenset().union(*self._ids.values())
 
-    def take(
+    def add(
         self, message: Message, id: RequestId, revision: Revision, about: frozenset[RequestId]
-    ) -> Asked:
-        """Return what *message* asks; it waits from now on.
+    ) -> RequestReceived:
+        """Register and decode a request.
 
-        about: the requests it may be about; none: it is about none.
+        Args:
+            message: The request.
+            id: Its id.
+            revision: The negotiated revision.
+            about: The requests of this client that it may belong to.
 
         Raises:
-            PeerFault: its id waits already, so that no answer could be told from the other.
-            McpError: what it is to be answered with at once.
+            PeerFault: Its id is in use, so that the responses could not be told apart.
+            McpError: The error response to send.
         """
         if id in self._ids:
             raise PeerFault(f"the server uses the id {id!r} again, before it is answered")
-        if len(self._ids) >= self._most:
-            raise Overloaded(f"The client answers {self._most} requests already (limit: asked)")
+        if len(self._ids) >= self._limit:
+            raise Overloaded(f"The client answers {self._limit} requests already (max_asked)")
         method = message.method or ""
         capability = _CAPABILITY.get(method)
         if capability is not None and (
@@ -98,75 +114,79 @@ class AskedRequests:
         ):
             raise MethodNotFound(method)
         try:
-            params = _params_of(revision.methods.get(method), message, revision)
+            params = _decode_params(revision.methods.get(method), message, revision)
             meta = all_meta(message.params) if message.params else {}
         except (msgspec.DecodeError, RecursionError) as error:
             raise MalformedParams(f"Invalid params: {error}") from None
         self._ids[id] = about
-        return Asked(id, method, params, meta)
+        return RequestReceived(id, method, params, meta)
 
-    def end(self, id: RequestId) -> bool:
-        """Return whether request *id* waited; it does not any more."""
+    def remove(self, id: RequestId) -> bool:
+        """Remove request *id*; return whether it was unanswered."""
         return self._ids.pop(id, None) is not None
 
-    def give_up(self, request: RequestId, waits: Callable[[RequestId], bool]) -> list[RequestId]:
-        """Forget and return what can be about nothing but *request*, which was given up.
+    def remove_for(
+        self, request: RequestId, is_pending: Callable[[RequestId], bool]
+    ) -> list[RequestId]:
+        """Remove and return the requests that can only belong to *request*, which was given up.
 
-        waits: whether a request is unanswered still.
+        *is_pending* tells whether a request of this client is still pending.
         """
-        alone = [
+        orphans = [
             id
             for id, about in self._ids.items()
-            if request in about and not any(waits(each) for each in about)
+            if request in about and not any(is_pending(each) for each in about)
         ]
-        for id in alone:
+        for id in orphans:
             del self._ids[id]
-        return alone
+        return orphans
 
     def clear(self) -> None:
-        """Forget all: nobody is there who could take an answer."""
+        """Remove all: no response can be delivered any more."""
         self._ids.clear()
 
 
-def notified(message: Message, revision: Revision, about: RequestId | None) -> Notified:
-    """Return what *message*, a notification, tells.
+def decode_notification(
+    message: Message, revision: Revision, about: RequestId | None
+) -> NotificationReceived:
+    """Decode the notification *message*.
 
     Raises:
-        PeerFault: its params are not what the specification says.
+        PeerFault: Its params do not conform to the specification.
     """
     method = message.method or ""
     try:
-        params = _params_of(revision.methods.get(method), message, revision)
+        params = _decode_params(revision.methods.get(method), message, revision)
         meta = all_meta(message.params) if message.params else {}
     except (msgspec.DecodeError, RecursionError) as error:
-        raise PeerFault(f"the params of {method} are not what they must be: {error}") from None
+        raise PeerFault(f"invalid params of {method}: {error}") from None
     subscription = meta.get(SUBSCRIPTION_ID)
-    named = isinstance(subscription, int | str) and not isinstance(subscription, bool)
-    return Notified(method, params, subscription if named else None, about)
+    valid = isinstance(subscription, int | str) and not isinstance(subscription, bool)
+    return NotificationReceived(method, params, subscription if valid else None, about)
 
 
-def _params_of(known: Method | None, message: Message, revision: Revision) -> Any:
+def _decode_params(known: Method | None, message: Message, revision: Revision) -> Any:
     if known is None or known.sender == "client":
         return _any_object.decode(message.params or b"{}")
     return revision.up(known.params_decoder.decode(message.params or b"{}"))
 
 
-_EMPTY = b"{}"
-_FAILED = 400  # HTTP statuses from here on are errors
+class MessageReceiver:
+    """Handles the messages of one server. Owned by a `ClientDispatch`.
 
-
-class Receiving:
-    """Takes in what one server sends.
-
-    tasks: whether a request may become a task. per_message, max_depth: as for the machine.
+    Args:
+        lifecycle, pending, peer_requests, connector: The other machines of the connection.
+        tasks: Whether a request may become a task.
+        per_message: Whether each request has an HTTP response of its own.
+        max_depth: Maximum nesting of a message.
     """
 
     def __init__(
         self,
         lifecycle: Lifecycle,
         pending: PendingRequests,
-        asked: AskedRequests,
-        connecting: Connecting,
+        peer_requests: PeerRequests,
+        connector: Connector,
         *,
         tasks: bool,
         per_message: bool,
@@ -174,180 +194,185 @@ class Receiving:
     ) -> None:
         self._lifecycle = lifecycle
         self._pending = pending
-        self._asked = asked
-        self._connecting = connecting
+        self._peer_requests = peer_requests
+        self._connector = connector
         self._tasks = tasks
         self._per_message = per_message
         self._max_depth = max_depth
 
-    def take(self, body: bytes, now: float, about: RequestId | None, status: int) -> list[Outcome]:
-        """Take in one message, or a batch: 2025-03-26, basic, "Batching"."""
+    def receive(
+        self, body: bytes, now: float, about: RequestId | None, status: int
+    ) -> list[Outcome]:
+        """Handle one message or a batch (2025-03-26, basic, "Batching")."""
         try:
             decoded = jsonrpc.decode(body, max_depth=self._max_depth)
         except McpError as fault:
-            return self._garbage(body, fault, now)
+            id = jsonrpc.id_of(body)
+            return self._unreadable(id, fault, now, is_response=b'"method"' not in body)
         if isinstance(decoded, Message):
-            return self._take(decoded, now, about, status)
+            return self._receive(decoded, now, about, status)
         outcomes: list[Outcome] = []
         for each in decoded:
             if isinstance(each, Message):
-                outcomes += self._take(each, now, about, status)
+                outcomes += self._receive(each, now, about, status)
             else:
-                outcomes.append(Dropped(each, each.id))
+                outcomes.append(MessageDropped(each, each.id))
         return outcomes
 
-    def _take(
+    def _receive(
         self, message: Message, now: float, about: RequestId | None, status: int
     ) -> list[Outcome]:
         if message.is_response:
             return self._response(message, now, about, status)
         id = message.request_id
-        return self._told(message, now, about) if id is None else self._asks(message, id, about)
-
-    def _garbage(self, body: bytes, fault: McpError, now: float) -> list[Outcome]:
-        """Take in what is no message; what was to be an answer fails its request."""
-        id = jsonrpc.id_of(body)
-        return self._unread(id, fault, now, is_answer=b'"method"' not in body)
+        if id is None:
+            return self._notification(message, now, about)
+        return self._request(message, id, about)
 
     def too_long(
         self, found: OversizedMessage, now: float, about: RequestId | None
     ) -> list[Outcome]:
-        """Take in that a message was too long to be read; an answer fails its request."""
-        fault = PeerFault(f"a message of {found.size} bytes is more than is read here")
+        """Handle a message that exceeds the size limit; a response fails its request."""
+        fault = PeerFault(f"a message of {found.size} bytes exceeds the limit")
         id = about if found.id is None else found.id
-        return self._unread(id, fault, now, is_answer=b'"method"' not in found.head)
+        return self._unreadable(id, fault, now, is_response=b'"method"' not in found.head)
 
     def failed(self, id: object, failure: TransportFailure, now: float) -> list[Outcome]:
-        """Take in that no answer to request *id* will come."""
+        """Handle the failure of the transport to get a response to request *id*."""
         request = self._pending.get(id)
         if request is None:
             return []
         self._pending.remove(request)
         if request.opening:
-            return self._connecting.failed(request, failure, now)
+            return self._connector.failed(request, failure, now)
         error = failure.error
+        # A server that does not know the session has not processed the request.
         failed = RequestFailed(request.id, error, failure.sent and not failure.session)
-        if not failure.session or self._lifecycle.state is not State.READY:
+        if not failure.session or self._lifecycle.state is not ConnectionState.READY:
             return [failed]
         return [failed, *self._renew(error, now)]
 
     def session_ended(self, error: Exception, now: float) -> list[Outcome]:
-        """Take in that the session is over, in which the server has spoken before."""
-        if self._lifecycle.state is not State.READY:
+        """Handle the end of a session in which the server has sent messages."""
+        if self._lifecycle.state is not ConnectionState.READY:
             return []
-        self._connecting.renewed = False
+        # This session worked, so that opening another one is no loop.
+        self._connector.renewed = False
         return self._renew(error, now)
 
     def _renew(self, error: Exception, now: float) -> list[Outcome]:
-        self._asked.clear()
-        return self._connecting.renew(error, now)
+        self._peer_requests.clear()
+        return self._connector.renew(error, now)
 
-    def _unread(
-        self, id: RequestId | None, fault: GenmcpError, now: float, *, is_answer: bool
+    def _unreadable(
+        self, id: RequestId | None, fault: GenmcpError, now: float, *, is_response: bool
     ) -> list[Outcome]:
-        """Fail request *id*, whose answer cannot be read, if it is one."""
-        if not is_answer or self._pending.get(id) is None:
-            return [Dropped(fault, id)]
-        error = PeerFault(f"the answer cannot be read: {fault}")
+        """Fail request *id* if the unreadable message is its response, otherwise drop it."""
+        if not is_response or self._pending.get(id) is None:
+            return [MessageDropped(fault, id)]
+        error = PeerFault(f"the response cannot be read: {fault}")
         return self.failed(id, TransportFailure(error, status=200), now)
 
     def _response(
         self, message: Message, now: float, about: RequestId | None, status: int
     ) -> list[Outcome]:
         id = message.request_id
-        request = self._unnamed(about) if id is None else self._pending.get(id)
-        if request is None and message.error is not None and status >= _FAILED:
-            # An HTTP error concerns the request it answers. Servers of mcp 1.x, which have not
-            # parsed that request, send "server-error" as the id.
+        request = self._without_id(about) if id is None else self._pending.get(id)
+        if request is None and message.error is not None and status >= _HTTP_ERROR:
+            # An HTTP error belongs to the request it answers. Servers made with mcp 1.x that could
+            # not parse the request send "server-error" as its id.
             request = self._pending.get(about)
         if request is None:
-            said = f": {message.error.message}" if message.error else ""
-            return [Dropped(LateAnswer(f"no request {id!r} waits for an answer{said}"), id)]
+            detail = f": {message.error.message}" if message.error else ""
+            return [MessageDropped(LateAnswer(f"request {id!r} is not pending{detail}"), id)]
         self._pending.remove(request)
         if request.opening:
-            return self._connecting.answered(request, message, status, now)
-        self._connecting.renewed = False
+            return self._connector.answered(request, message, status, now)
+        self._connector.renewed = False
         if message.error is not None:
-            return [Rejected(request.id, error_of(request, message.error, status))]
+            return [RequestRejected(request.id, decode_error(request, message.error, status))]
         try:
-            return [read(request, message.result, tasks=self._tasks)]
+            return [decode_result(request, message.result, tasks=self._tasks)]
         except PeerFault as fault:
             return [RequestFailed(request.id, fault, may_have_run=True)]
 
-    def _unnamed(self, about: RequestId | None) -> Pending | None:
-        """Return the request an error without an id is about.
+    def _without_id(self, about: RequestId | None) -> Pending | None:
+        """Return the request that an error without an id belongs to.
 
-        That on whose response it came; or that which opens the connection, since nothing else has
-        been sent: a server of the era before may not even find the id of what it does not know.
+        The request in whose HTTP response it was sent; otherwise the request of the handshake,
+        since no other is pending: a server of an earlier era may not find the id in a message that
+        it does not know.
         """
         if about is not None:
             return self._pending.get(about)
         return next((each for each in self._pending if each.opening), None)
 
-    def _asks(self, message: Message, id: RequestId, about: RequestId | None) -> list[Outcome]:
-        revision, state = self._connecting.revision, self._lifecycle.state
-        if state is State.READY and revision.modern:
+    def _request(self, message: Message, id: RequestId, about: RequestId | None) -> list[Outcome]:
+        revision, state = self._connector.revision, self._lifecycle.state
+        if state is ConnectionState.READY and revision.modern:
             # 2026-07-28, stdio and Streamable HTTP: the server MUST NOT send requests, and the
             # client MUST NOT send responses.
-            return [Dropped(PeerIllegalTransition(message.method, f"in {revision.version}"), id)]
+            fault = PeerIllegalTransition(message.method, f"in {revision.version}")
+            return [MessageDropped(fault, id)]
         ping = message.method == "ping"
         try:
-            self._lifecycle.take(Step.PINGED if ping else Step.ASKED)
+            self._lifecycle.take(ConnectionStep.PINGED if ping else ConnectionStep.ASKED)
         except PeerIllegalTransition as fault:
-            dropped = Dropped(fault, id)
-            if state not in (State.PROBING, State.INITIALIZING):
+            dropped = MessageDropped(fault, id)
+            if state not in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
                 return [dropped]
-            early = InvalidRequest("Nothing but a ping may be asked before the client is ready")
+            early = InvalidRequest("Only a ping is allowed before the client is ready")
             return [self._reply(jsonrpc.encode_error(id, early)), dropped]
         if ping:
-            return [self._reply(jsonrpc.encode_response(id, _EMPTY)), Pinged(id)]
+            return [self._reply(jsonrpc.encode_response(id, _EMPTY)), PingReceived(id)]
         try:
-            return [self._asked.take(message, id, revision, self._pending.ids(about))]
+            return [self._peer_requests.add(message, id, revision, self._pending.ids(about))]
         except PeerFault as fault:
-            return [Dropped(fault, id)]
+            return [MessageDropped(fault, id)]
         except McpError as error:
-            return [self._reply(jsonrpc.encode_error(id, error)), Dropped(error, id)]
+            return [self._reply(jsonrpc.encode_error(id, error)), MessageDropped(error, id)]
 
     def _reply(self, message: bytes) -> Send:
-        ready = self._lifecycle.state is State.READY
-        return Send(message, revision=self._connecting.revision.version if ready else None)
+        ready = self._lifecycle.state is ConnectionState.READY
+        return Send(message, revision=self._connector.revision.version if ready else None)
 
-    def _told(self, message: Message, now: float, about: RequestId | None) -> list[Outcome]:
+    def _notification(self, message: Message, now: float, about: RequestId | None) -> list[Outcome]:
         try:
-            self._lifecycle.take(Step.TOLD)
-            told = notified(message, self._connecting.revision, about)
+            self._lifecycle.take(ConnectionStep.TOLD)
+            notification = decode_notification(message, self._connector.revision, about)
         except PeerFault as fault:
-            return [Dropped(fault)]
-        match told.params:
-            case ProgressNotificationParams():
-                return [self._progress(told.params, now)]
-            case CancelledNotificationParams():
-                return self._cancelled(told.params)
+            return [MessageDropped(fault)]
+        match notification.params:
+            case ProgressNotificationParams() as params:
+                return [self._progress(params, now)]
+            case CancelledNotificationParams() as params:
+                return self._cancelled(params)
             case _:
-                return [told]
+                return [notification]
 
     def _progress(self, params: ProgressNotificationParams, now: float) -> Outcome:
         id = params.progress_token
         request = self._pending.get(id)
         if request is None or not request.progress:
-            return Dropped(PeerFault(f"no request wants the progress of {id!r}"), id)
-        request.heard(now)
-        return Progress(request.id, params.progress, params.total, params.message)
+            return MessageDropped(PeerFault(f"progress of {id!r}, which was not requested"), id)
+        request.restart_idle(now)
+        return ProgressReceived(request.id, params.progress, params.total, params.message)
 
     def _cancelled(self, params: CancelledNotificationParams) -> list[Outcome]:
-        """Learn that the server has had enough.
+        """Handle a cancellation by the server.
 
-        Before 2026-07-28 of a request of its own; since, of a subscription (basic/patterns,
-        "Cancellation"), whose id is this side's.
+        Before 2026-07-28 it concerns a request of the server; since then a subscription
+        (basic/patterns, "Cancellation"), whose id is one of this client.
         """
         id = params.request_id
-        if not self._connecting.revision.modern:
-            if self._asked.end(id):
-                return [Withdrawn(id, params.reason)]
-            return [Dropped(PeerFault(f"the server cancels {id!r}, which it does not wait for"))]
+        if not self._connector.revision.modern:
+            if self._peer_requests.remove(id):
+                return [ReceivedRequestCancelled(id, params.reason)]
+            return [MessageDropped(PeerFault(f"the server cancels {id!r}, which is not pending"))]
         request = self._pending.get(id)
         if request is None or request.method != "subscriptions/listen":
-            return [Dropped(PeerFault(f"the server cancels {id!r}, which is no subscription"))]
+            fault = PeerFault(f"the server cancels {id!r}, which is not a subscription")
+            return [MessageDropped(fault)]
         self._pending.remove(request)
-        ended = Ended(request.id, params.reason)
-        return [HangUp(request.id), ended] if self._per_message else [ended]
+        ended = SubscriptionEnded(request.id, params.reason)
+        return [CloseResponse(request.id), ended] if self._per_message else [ended]
