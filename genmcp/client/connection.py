@@ -51,7 +51,7 @@ _PROGRESS: Final = "notifications/progress"
 
 
 class Connection:
-    """The connection to one server: requests from any asyncio.Task, and its notifications.
+    """The connection to one server.
 
     told: is given each notification as it comes, and what becomes of the connection.
     remembered: the revision the server spoke when it was last met.
@@ -80,9 +80,7 @@ class Connection:
         self.left = self._waiters.left
         self._inlet = Inlet(self._machine, self._perform, self._now, self._waiters.hang_up)
         self._background = BackgroundSender(transport, self._complaints)
-        self._alarm = DeadlineTimer(
-            lambda: self._perform(self._machine.check_timeouts(self._now()))
-        )
+        self._alarm = DeadlineTimer(self._check_timeouts)
         self._readiness = Readiness(self._machine, self._background, transport.server_name)
         self._ready = self._readiness.wait
         self._loop: asyncio.AbstractEventLoop
@@ -126,8 +124,7 @@ class Connection:
     async def close(self, reason: BaseException | None = None) -> None:
         """End the connection, and return when it is over: what is not answered yet fails.
 
-        More than once does no harm. Leaving this early leaves the closing to go on. A hook, which
-        is waited for itself, goes on at once.
+        More than once does no harm.
         """
         if self._readiness.is_open:
             self._readiness.close()
@@ -160,9 +157,6 @@ class Connection:
         begun: Callable[[RequestId], None] | None = None,
     ) -> Outcome:
         """Send one request, and return what the server answers.
-
-        Cancelling it cancels the request. A session the server does not know any more is begun
-        anew, and the request sent again; no other is.
 
         progress: is told how far the request is. param_headers: the `Mcp-Param-*` headers.
         begun: is given the id of the request before it is sent.
@@ -226,6 +220,9 @@ class Connection:
 
     def _now(self) -> float:
         return self._loop.time()
+
+    def _check_timeouts(self) -> None:
+        self._perform(self._machine.check_timeouts(self._now()))
 
     async def _exchange(self, id: RequestId, steps: Steps, waiter: PendingResponse) -> Outcome:
         self._waiters.add(id, waiter)

@@ -64,10 +64,7 @@ class ClientDispatch:
             Otherwise all messages share one channel (stdio).
         options: Timeouts and limits.
 
-    All times are seconds of one monotonic clock.
-
-    Raises:
-        ConfigurationError: The options name a revision that is not supported.
+    All times are seconds of one monotonic clock. Raises ConfigurationError for an unknown revision.
     """
 
     def __init__(
@@ -140,11 +137,7 @@ class ClientDispatch:
         return method in self._connector.revision.methods
 
     def begin(self, now: float) -> list[Outcome]:
-        """Start the handshake.
-
-        Raises:
-            LocalIllegalTransition: The state is not NEW.
-        """
+        """Start the handshake; the state has to be NEW."""
         return self._connector.begin(now)
 
     def request(
@@ -160,14 +153,8 @@ class ClientDispatch:
     ) -> tuple[int, list[Outcome]]:
         """Return the id of a new request, and the actions that send it.
 
-        Args:
-            method: The method.
-            params: The params.
-            now: The current time.
-            timeouts: The timeouts of the request.
-            progress: Ask for progress notifications.
-            meta: Additional members of `_meta`.
-            param_headers: The headers that repeat arguments of a tool call.
+        *progress* asks for progress notifications; *meta* is added to `_meta`; *param_headers*
+        repeat arguments of a tool call.
 
         Raises:
             LocalIllegalTransition: The state is not READY; its cause is `reason`.
@@ -215,8 +202,7 @@ class ClientDispatch:
 
         2025-11-25, server/utilities, "Setting Log Level"; 2026-07-28, "Per-Request Log Level".
 
-        Raises:
-            LocalIllegalTransition, Overloaded: As `request`.
+        Raises the errors of `request`.
         """
         if self.supports("logging/setLevel"):
             params = SetLevelRequestParams(level=level)
@@ -251,11 +237,7 @@ class ClientDispatch:
     ) -> list[Outcome]:
         """Handle one message or a batch.
 
-        Args:
-            body: The bytes of the message.
-            now: The current time.
-            about: The request in whose HTTP response it was sent, if any.
-            status: The status of that response.
+        *about* is the request in whose HTTP response it was sent, *status* that of the response.
         """
         if status == _UNAUTHORIZED:
             return []  # the body is that of an authorization server; the transport reports it
@@ -304,37 +286,42 @@ class ClientDispatch:
         return self._connector.give_up(error)
 
     def reset(self) -> None:
-        """Return to NEW for another connection. Request ids are not reused.
-
-        Raises:
-            LocalIllegalTransition: The state is neither CLOSED nor FAILED.
-        """
+        """Return from CLOSED or FAILED to NEW. Request ids are not reused."""
         self._lifecycle.take(ConnectionStep.RESET)
         self._connector.forget()
 
     def _cancel(self, request: Pending, reason: str | None) -> list[Outcome]:
-        """Cancel *request* at the server, and the server's requests that belong to it."""
-        outcomes: list[Outcome] = []
-        revision = request.revision
-        # 2026-07-28, basic/patterns, "Transport-Specific Cancellation": over HTTP by closing the
-        # response. Earlier revisions need the notification everywhere.
-        if not (self._per_message and revision.modern):
-            method = "notifications/cancelled"
-            params = CancelledNotificationParams(request_id=request.id, reason=reason)
-            message = self._encoder.notification(revision, method, params)
-            version = revision.version
-            outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
-        if self._per_message:
-            outcomes.append(CloseResponse(request.id))
+        outcomes = _cancellation(self._encoder, request, reason, per_message=self._per_message)
         for id in self._peer_requests.remove_for(request.id, self.is_pending):
             error = InternalError("The request that this belongs to was cancelled")
-            outcomes.append(Send(encode_error(id, error), revision=revision.version))
+            outcomes.append(Send(encode_error(id, error), revision=request.revision.version))
             outcomes.append(ReceivedRequestCancelled(id, reason))
         return outcomes
 
     def _is_foreign(self, method: str) -> bool:
         """Return whether *method* belongs to another revision than the negotiated one."""
         return method in _SPECIFIED and not self.supports(method)
+
+
+def _cancellation(
+    encoder: RequestEncoder, request: Pending, reason: str | None, *, per_message: bool
+) -> list[Outcome]:
+    """Return the actions that cancel *request* at the server.
+
+    2026-07-28, basic/patterns, "Transport-Specific Cancellation": over HTTP the response is closed.
+    Earlier revisions need the notification on every transport.
+    """
+    outcomes: list[Outcome] = []
+    revision = request.revision
+    if not (per_message and revision.modern):
+        method = "notifications/cancelled"
+        params = CancelledNotificationParams(request_id=request.id, reason=reason)
+        message = encoder.notification(revision, method, params)
+        version = revision.version
+        outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
+    if per_message:
+        outcomes.append(CloseResponse(request.id))
+    return outcomes
 
 
 def _name_in(params: Params, known: Method | None) -> str | None:
