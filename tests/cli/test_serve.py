@@ -17,7 +17,7 @@ from typing import IO, Any
 import httpx
 import pytest
 
-from genmcp import Endpoint, Mux, Suite
+from genmcp import Endpoint, Mux, StoreUnavailable, Suite
 from genmcp.cli.command import main
 from genmcp.cli.serve import ServeOptions, create_app, serve_http, serve_until_stopped
 from genmcp.transports.stdio import Streams
@@ -373,10 +373,12 @@ async def test_serve_answers_to_the_hosts_that_are_allowed(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("told", [False, True])
-async def test_serve_over_streams_closes_the_mux(told: bool) -> None:
-    """Whether its input ends, or it is told to stop."""
+async def test_serve_over_streams_closes_the_mux(told: bool, tmp_path: Path) -> None:
+    """Whether its input ends or a signal stops it. A closed mux has closed its store."""
     its_input, to_server = os.pipe()
-    mux = Mux(Suite(name="test", version="1"))
+    store, secret = f"sqlite:///{tmp_path / 'test.db'}", "a secret of at least 16 bytes"
+    mux = Mux(Suite(name="test", version="1"), store=store, secret=secret)
+    assert await mux.store.get("key") is None
     serving = asyncio.create_task(serve_until_stopped(mux, Streams(its_input, its_input)))
     try:
         await asyncio.sleep(0)
@@ -389,3 +391,5 @@ async def test_serve_over_streams_closes_the_mux(told: bool) -> None:
         if told:
             os.close(to_server)
         os.close(its_input)
+    with pytest.raises(StoreUnavailable):
+        await mux.store.get("key")

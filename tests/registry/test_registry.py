@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from genmcp.composite.errors import (
     UnknownServer,
     UnknownTool,
 )
-from genmcp.errors import McpError
+from genmcp.errors import McpError, StoreUnavailable
 from genmcp.registry.live import GLOBAL, LiveRegistry, SessionRegistries
 from genmcp.registry.registry import Registry, Status
+from genmcp.server import Server
 from tests.support.asgi import PATIENCE
 
 
@@ -324,11 +326,26 @@ def test_registry_changes_nothing_of_a_server_it_does_not_know() -> None:
         registry.failed("x", "y")
 
 
-async def test_registry_closes_its_muxes() -> None:
-    """They let go of their stores."""
-    registry = Registry([suite("math", add)])
+async def test_registry_closes_the_muxes_it_made(tmp_path: Path) -> None:
+    """A closed mux has closed its store. A mux that was given stays open."""
+    made: list[Mux] = []
+
+    def serve(server: Server) -> Mux:
+        store = f"sqlite:///{tmp_path / server.info.name}.db"
+        made.append(Mux(server, store=store, secret="a secret of at least 16 bytes"))
+        return made[-1]
+
+    own = serve(suite("own", add))
+    registry = Registry([suite("math", add), own], serve=serve)
     await registry.call_tool_by_name("add", {"a": 1, "b": 2})
     await registry.aclose()
+
+    closed = [mux for mux in made if mux is not own]
+    assert len(closed) == 1
+    with pytest.raises(StoreUnavailable):
+        await closed[0].store.get("key")
+    assert await own.store.get("key") is None
+    await own.aclose()
 
 
 # C, D, E. Registries that change.
