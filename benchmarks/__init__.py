@@ -1,1 +1,1 @@
-"""How fast genmcp is, beside a floor and its peers: `scripts/benchmark`."""
+"""Benchmarks of genmcp against a minimal ASGI application and other SDKs: `scripts/benchmark`."""

@@ -1,4 +1,4 @@
-"""Run the comparison and write the table: `scripts/benchmark`."""
+"""The command `scripts/benchmark`: run the benchmarks and write the table."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -8,27 +8,31 @@ from pathlib import Path
 
 from benchmarks.cases import CASES, Case, Subject, run
 from benchmarks.clients import clients, hub, left_behind
-from benchmarks.environments import PEERS, Python, chosen, environment, versions
-from benchmarks.figures import Figure, calls, cold_process, importing, sessions
-from benchmarks.listeners import listeners
-from benchmarks.pairs import HEAD, compare
-from benchmarks.processes import FAILURES, ROOT
-from benchmarks.report import Part, figure_line, page
-from benchmarks.slow_reader import slow_reader
-from benchmarks.waiting import waiting
+from benchmarks.figures import (
+    Figure,
+    calls,
+    cold_process,
+    importing,
+    listeners,
+    sessions,
+    slow_reader,
+    waiting,
+)
+from benchmarks.processes import FAILURES, PEERS, ROOT, Python, chosen, environment, versions
+from benchmarks.report import COMPARISON_HEAD, Part, compare, figure_line, page
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
-Weigh = Callable[[Subject, Subject], Sequence[Figure]]
-"""Takes the floor and genmcp."""
+Measurement = Callable[[Subject, Subject], Sequence[Figure]]
+"""Called with the floor and genmcp."""
 
 
 def main() -> None:
-    """Measure what the options choose, print it as it comes, and write it if it is whole."""
+    """Run the selected benchmarks and print each result; write the table after a complete run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of which the best counts")
-    parser.add_argument("--seconds", type=float, default=3, help="how long each load lasts")
-    parser.add_argument("--slow-reader", type=int, default=60, help="how long one reads slowly, s")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per load; the best counts")
+    parser.add_argument("--seconds", type=float, default=3, help="seconds per load")
+    parser.add_argument("--slow-reader", type=int, default=60, help="seconds of the slow reader")
     parser.add_argument(
         "--python",
         action="append",
@@ -36,26 +40,26 @@ def main() -> None:
         metavar="PATH",
         help="an interpreter to measure on; repeatable (this one, and 3.13 and 3.11 where found)",
     )
-    parser.add_argument("--case", default="", help="only what has this in its name; see --list")
+    parser.add_argument("--case", default="", help="only names that contain this; see --list")
     parser.add_argument("--list", action="store_true", help="print the names, measure nothing")
     parser.add_argument("--peers", action="store_true", help="measure mcp and FastMCP too")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="CHECKOUT",
-        help="compare the loads with those of another checkout, in turn, and write nothing",
+        help="compare the loads with those of another checkout, alternately; writes nothing",
     )
     parser.add_argument("--pairs", type=int, default=5, help="rounds of --against")
     options = parser.parse_args()
-    figures: Mapping[str, Weigh] = {
+    figures: Mapping[str, Measurement] = {
         "a cold process": cold_process,
         "importing": importing,
         "memory over sessions": sessions,
         "memory over calls": calls,
         "many listeners": listeners,
         "calls that wait": waiting,
-        "clients beside others": clients,
-        "what a client leaves behind": left_behind,
+        "clients compared": clients,
+        "resources kept by a client": left_behind,
         "a hub": hub,
         "a slow reader": partial(slow_reader, seconds=options.slow_reader),
     }
@@ -92,14 +96,14 @@ def _compare(python: Python, cases: Sequence[Case], options: argparse.Namespace)
         "before", "benchmarks.subject:app", environment(python, "genmcp", other), other
     )
     after = Subject("after", "benchmarks.subject:app", inside)
-    print(f"\nPython {python.version}", *HEAD, sep="\n", flush=True)
+    print(f"\nPython {python.version}", *COMPARISON_HEAD, sep="\n", flush=True)
     for case in cases:
         pairs, seconds = options.pairs, options.seconds
         print(compare(case, floor, before, after, pairs=pairs, seconds=seconds), flush=True)
 
 
 def _part(python: Python, *, peers: bool) -> Part:
-    """Return what is to be measured on *python*, with all that it needs installed."""
+    """Return the subjects to measure on *python*, with their environments installed."""
     inside = environment(python, "genmcp")
     subjects = [
         Subject("floor", "benchmarks.floor:app", inside),
@@ -111,9 +115,9 @@ def _part(python: Python, *, peers: bool) -> Part:
     return Part(python, subjects, versions(inside))
 
 
-def _figures(name: str, weigh: Weigh, part: Part) -> Sequence[Figure]:
+def _figures(name: str, measurement: Measurement, part: Part) -> Sequence[Figure]:
     try:
-        return weigh(*part.subjects[:2])
+        return measurement(*part.subjects[:2])
     except FAILURES as error:
         return [Figure(name, nan, nan, f"not measured: {error}".partition("\n")[0])]
 

@@ -5,7 +5,7 @@
 The attacker has 64 connections from 127.0.0.2: calls that wait, sessions begun and ended,
 subscriptions, batches, questions, jobs, streams, blocked threads, large bodies and URIs. Meanwhile
 clients with a principal, and anonymous ones from other addresses, continue to work. No request of
-theirs may be refused, and the server must stay below 200 MiB. Their latency is printed.
+theirs may be rejected, and the server must stay below 200 MiB. Their latency is printed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ATTACKER = "127.0.0.2"
 CONNECTIONS = 64
 CLIENTS = 4  # of each kind
 MEMORY = 200.0  # MiB, maximum of the server
-PATIENCE = 30.0  # seconds, timeout of a request
+TIMEOUT = 30.0  # seconds, timeout of a request
 HOLD = 2.0  # seconds for which the attacker keeps responses open
 
 MODERN = "2026-07-28"
@@ -119,7 +119,7 @@ async def _asks(connection: Connection) -> Response | None:
 
 
 async def _ends(connection: Connection) -> Response | None:
-    """Begin and end sessions."""
+    """Open and end sessions."""
     for _ in range(20):
         session = await _session(connection, "2025-11-25")
         level = await connection.ask(legacy("logging/setLevel", session, level="error"))
@@ -275,10 +275,10 @@ async def attack(url: str, number: int, seen: Counter[str], steps: Sequence[Atta
         step = steps[number % len(steps)]
         number += 1
         try:
-            async with asyncio.timeout(PATIENCE), connected(url, ATTACKER) as connection:
+            async with asyncio.timeout(TIMEOUT), connected(url, ATTACKER) as connection:
                 answer = await step(connection)
             seen[f"{step.__name__[1:]} {answer.status if answer else 'open'}"] += 1
-        except (*_LOST, KeyError) as error:  # KeyError: no session was begun
+        except (*_LOST, KeyError) as error:  # KeyError: no session was opened
             seen[f"{step.__name__[1:]} {type(error).__name__}"] += 1
 
 
@@ -331,7 +331,7 @@ class Client:
         await self._do(connection, "end", end)
 
     async def _do(self, connection: Connection, step: str, request: bytes) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             with self._timed(step):
                 answer = await connection.ask(request)
                 messages = await answer.messages()
@@ -437,7 +437,7 @@ def main() -> None:
     print(figures)
     for fault, count in Counter(faults).most_common(30):
         print(f"{count} times: {fault}")
-    print("nobody was refused anything" if not faults else "some were not served")
+    print("no request was rejected" if not faults else "requests were rejected")
     sys.exit(bool(faults))
 
 

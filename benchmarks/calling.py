@@ -1,10 +1,10 @@
-"""A client as a process of its own: it calls `echo` and says what that took.
+"""A client process that calls `echo` and prints the time and resources used.
 
-    python -m benchmarks.calling benchmarks.own_client '"http://127.0.0.1:8000/mcp"' 2026-07-28 1000
+    python -m benchmarks.calling CLIENT '"http://127.0.0.1:8000/mcp"' 2026-07-28 1000
 
-The first argument is a module whose `connected` gives a function that calls; the second, in JSON,
-a URL or the words of a command; then come the revision, and how many calls each part has. After
-each part a line of JSON is written, a `Taken`.
+Arguments: a module with a `connected` function, such as `benchmarks.peers.genmcp_client`; the URL
+or the words of a command, as JSON; the revision; the number of calls of each part. After each part,
+a `Usage` is printed as a line of JSON. Must not import genmcp: other clients run without it.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["Connected", "Taken"]
+__all__ = ["Connected", "Usage"]
 
 Address = str | list[str]
 """A URL, or the words of a command."""
 
 Connected = Callable[[Address, str], AbstractAsyncContextManager[Callable[[str], Awaitable[str]]]]
-"""Takes the server and the revision; the function it gives takes a message and returns it."""
+"""Called with the server and the revision. Gives a function that echoes a message."""
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a number of calls took, in seconds, and what is there behind them; memory in KiB."""
+class Usage:
+    """Time in seconds that a number of calls took, and the resources in use after them (KiB)."""
 
     seconds: float
     cpu: float
@@ -47,19 +47,19 @@ async def _run(connected: Connected, address: Address, revision: str, parts: Seq
                 if await call("hello") != "hello":
                     raise RuntimeError("not the answer that is measured")
             seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-            print(json.dumps(asdict(_taken(seconds, cpu))), flush=True)
+            print(json.dumps(asdict(_usage(seconds, cpu))), flush=True)
 
 
-def _taken(seconds: float, cpu: float) -> Taken:
+def _usage(seconds: float, cpu: float) -> Usage:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     memory = pages * os.sysconf("SC_PAGE_SIZE") // 1024
     descriptors = len([*Path("/proc/self/fd").iterdir()])
-    return Taken(seconds, cpu, memory, descriptors, len(asyncio.all_tasks()))
+    return Usage(seconds, cpu, memory, descriptors, len(asyncio.all_tasks()))
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the calls given by the command line."""
     module, address, revision, *parts = sys.argv[1:]
     connected = importlib.import_module(module).connected
     asyncio.run(_run(connected, json.loads(address), revision, [int(part) for part in parts]))

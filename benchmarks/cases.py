@@ -1,15 +1,12 @@
-"""The loads, each put on every subject in turn, and what genmcp is to reach with them."""
+"""The loads of the benchmark, and the bars that genmcp has to reach with them."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.client import begin, check, connected
-from benchmarks.environments import Python
-from benchmarks.load import Load, legacy, modern
-from benchmarks.processes import FAILURES, ROOT, Served, served
-from benchmarks.wrk import Measured, measure
+from benchmarks.load import Load, Measured, begin, check, connected, legacy, measure, modern
+from benchmarks.processes import FAILURES, ROOT, Python, Served, served
 
 __all__ = ["CASES", "Bar", "Case", "Row", "Subject", "measured_once", "run"]
 
@@ -30,9 +27,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Bar:
-    """What is to be reached, in ratios to the floor; None where nothing is asked.
+    """The bar of a load, in ratios to the floor; None: no bar.
 
-    rate, cpu: at least, 1 being as fast as the floor. p99: at most, 2 being twice the floor's.
+    rate, cpu: minimum; 1 is as fast as the floor. p99: maximum; 2 is twice that of the floor.
     """
 
     rate: float | None = None
@@ -50,7 +47,7 @@ def _no_bar(python: Python) -> Bar | None:
 
 
 def _small(python: Python) -> Bar:
-    """Ask less of a Python that has no eager tasks: there a hook's task alone costs 6 us."""
+    """Return a lower bar for a Python without eager tasks, where the task of a hook costs 6 us."""
     least = 0.80 if python.minor >= (3, 13) else 0.70
     return Bar(rate=least, cpu=least, p99=2.0)
 
@@ -59,8 +56,8 @@ def _small(python: Python) -> Bar:
 class Case:
     """One row of the table.
 
-    tools: how many tools there are beside those only a load calls; None: one, and these too.
-    notifications: how many come in an answer; they are what is counted then, not answers.
+    tools: the number of echo tools; None: one, and the tools of the other loads.
+    notifications: the number in each response; they are counted instead of responses.
     """
 
     name: str
@@ -73,20 +70,20 @@ class Case:
 
 @dataclass
 class Row:
-    """A case and what came of it, by the subject's name."""
+    """A case and its measurements by the name of the subject."""
 
     case: Case
     found: dict[str, Measured] = field(default_factory=dict)
 
     def ratios(self, name: str) -> Measured | None:
-        """Return what a subject reached beside the floor, if both were measured."""
+        """Return the ratios of a subject to the floor, None if one of them was not measured."""
         floor, found = self.found.get("floor"), self.found.get(name)
         if floor is None or found is None:
             return None
         return Measured(found.rate / floor.rate, floor.cpu / found.cpu, found.p99 / floor.p99)
 
     def faults(self, bar: Bar) -> list[str]:
-        """Return what genmcp did not reach of *bar*."""
+        """Return the parts of *bar* that genmcp did not reach."""
         ratios = self.ratios("genmcp")
         if ratios is None:
             return ["not measured"]
@@ -175,7 +172,7 @@ CASES: Sequence[Case] = (
 def run(
     cases: Sequence[Case], subjects: Sequence[Subject], *, rounds: int, seconds: float
 ) -> Iterator[Row]:
-    """Yield a row a case: for each subject the best of *rounds*, in which they take turns."""
+    """Yield a row for each case: the best of *rounds* for each subject, measured alternately."""
     for case in cases:
         row = Row(case)
         for _ in range(rounds):
@@ -188,7 +185,7 @@ def run(
                     continue
                 row.found[subject.name] = _better(row.found.get(subject.name), found)
             if len({sizes[name] for name in ("floor", "genmcp") if name in sizes}) > 1:
-                _say(case, f"the floor does not send the same bytes: {sizes}")
+                _say(case, f"the responses of the floor have other sizes: {sizes}")
         yield row
 
 

@@ -1,4 +1,4 @@
-"""Clients: how long calls take beside those of others, what they leave behind, and a large hub."""
+"""Benchmarks of clients: genmcp's compared with others, kept resources, and a large hub."""
 
 import asyncio
 import json
@@ -9,25 +9,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.calling import Address, Taken
+from benchmarks.calling import Address, Usage
 from benchmarks.cases import Subject
-from benchmarks.environments import PEERS, beside
 from benchmarks.figures import Figure, number
-from benchmarks.processes import LOAD_CORE, ROOT, SERVER_CORE, pinned, served, surroundings
+from benchmarks.processes import (
+    LOAD_CORE,
+    PEERS,
+    ROOT,
+    SERVER_CORE,
+    beside,
+    pinned,
+    served,
+    surroundings,
+)
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 
 __all__ = ["clients", "hub", "left_behind", "main"]
 
 REVISIONS = ("2026-07-28", "2025-11-25")
-OWN = "benchmarks.own_client"
-SLOW = str(Path(__file__).with_name("slow_start.py"))
+OWN = "benchmarks.peers.genmcp_client"
+SLOW_SERVER = str(Path(__file__).parent / "peers" / "slow_server.py")
 AT_ONCE = 8
-WARM = 100  # calls before those that are measured: what is imported, cached and listed with them
+WARM = 100  # calls before the measured ones, which fill caches and import modules
 
 
 def clients(_: Subject, genmcp: Subject, *, count: int = 1000, rounds: int = 3) -> Sequence[Figure]:
-    """Call echo of one server *count* times in turn, with each client, over HTTP and stdio."""
+    """Call echo of one server *count* times in sequence with each client, over HTTP and stdio."""
     pythons = {OWN: genmcp.python}
     for name in PEERS:
         pythons[f"benchmarks.peers.{name}_client"] = beside(genmcp.python, name)
@@ -35,20 +43,22 @@ def clients(_: Subject, genmcp: Subject, *, count: int = 1000, rounds: int = 3) 
 
 
 def compared(pythons: dict[str, str], *, count: int, rounds: int) -> list[Figure]:
-    """Compare the clients in these modules, each with its Python; genmcp's and mcp's come first."""
+    """Compare the clients in these modules, each with its Python; genmcp and mcp come first."""
     figures = []
-    for way in ("HTTP", "stdio"):
+    for transport in ("HTTP", "stdio"):
         for revision in REVISIONS:
-            best: dict[str, Taken] = {}
-            with _server(way, pythons[OWN]) as address:
+            best: dict[str, Usage] = {}
+            with _server(transport, pythons[OWN]) as address:
                 for _ in range(rounds):
                     for module, python in pythons.items():
-                        _, taken = _taken(module, python, address, revision, [WARM, count])
-                        best[module] = min(best.get(module, taken), taken, key=_seconds)
+                        _, usage = _run_client(module, python, address, revision, [WARM, count])
+                        best[module] = min(best.get(module, usage), usage, key=_seconds)
             own, official, *_ = best.values()
-            told = ", ".join(f"{_name(module)}: {_said(each)}" for module, each in best.items())
-            name = f"{count:,} calls over {way}, one after another, {revision}"
-            figures.append(Figure(f"{name}, s", own.seconds, official.seconds / 2, told))
+            details = ", ".join(
+                f"{_name(module)}: {_usage_text(each)}" for module, each in best.items()
+            )
+            name = f"{count:,} calls over {transport}, one after another, {revision}"
+            figures.append(Figure(f"{name}, s", own.seconds, official.seconds / 2, details))
             figures.append(Figure(f"{name}, the client's CPU, s", own.cpu, official.cpu / 2))
     return figures
 
@@ -56,22 +66,22 @@ def compared(pythons: dict[str, str], *, count: int, rounds: int) -> list[Figure
 def left_behind(
     _: Subject, genmcp: Subject, *, first: int = 10_000, last: int = 100_000
 ) -> Sequence[Figure]:
-    """Call echo, and see what the client has more of after the *last* call than the *first*."""
+    """Measure the growth of a client process from the *first* call to the *last*."""
     figures = []
-    for way in ("HTTP", "stdio"):
-        with _server(way, genmcp.python) as address:
+    for transport in ("HTTP", "stdio"):
+        with _server(transport, genmcp.python) as address:
             parts = [first, last - first]
-            before, after = _taken(OWN, genmcp.python, address, REVISIONS[0], parts)
-        name = f"a client over {way}, from {first:,} to {last:,} calls"
-        told = f"after {first:,}: {number(before.memory / 1024)} MiB"
+            before, after = _run_client(OWN, genmcp.python, address, REVISIONS[0], parts)
+        name = f"a client over {transport}, from {first:,} to {last:,} calls"
+        details = f"after {first:,}: {number(before.memory / 1024)} MiB"
         kept = after.descriptors - before.descriptors + after.tasks - before.tasks
-        figures.append(Figure(f"{name}, KiB", after.memory - before.memory, 1024, told))
+        figures.append(Figure(f"{name}, KiB", after.memory - before.memory, 1024, details))
         figures.append(Figure(f"{name}, file descriptors and tasks", kept, 1))
     return figures
 
 
 def hub(_: Subject, genmcp: Subject, *, servers: int = 50, delay: float = 1.0) -> Sequence[Figure]:
-    """Register servers over stdio that take *delay* seconds to start, eight at a time."""
+    """Measure the registration of stdio servers that take *delay* seconds to start."""
     arguments = ["-m", "benchmarks.clients", str(servers), str(delay)]
     answer = subprocess.run(
         [genmcp.python, *arguments],
@@ -93,13 +103,13 @@ def hub(_: Subject, genmcp: Subject, *, servers: int = 50, delay: float = 1.0) -
 
 
 def main() -> None:
-    """Print in how many seconds a hub of so many servers, each so slow, is up."""
+    """Print the seconds until a hub with the given number of slow servers is up."""
     servers, delay = sys.argv[1:]
     print(asyncio.run(_up(int(servers), delay)))
 
 
 async def _up(servers: int, delay: str) -> float:
-    arguments = ["-I", "-S", SLOW, delay]
+    arguments = ["-I", "-S", SLOW_SERVER, delay]
     configs = [ServerConfig(f"server-{each}", sys.executable, arguments) for each in range(servers)]
     async with Hub() as many:
         began = time.perf_counter()
@@ -111,9 +121,9 @@ async def _up(servers: int, delay: str) -> float:
 
 
 @contextmanager
-def _server(way: str, python: str) -> Iterator[Address]:
-    """Give a server that is there over HTTP, or the command of one over stdio."""
-    if way == "HTTP":
+def _server(transport: str, python: str) -> Iterator[Address]:
+    """Give the URL of a server over HTTP, or the command of one over stdio."""
+    if transport == "HTTP":
         with served("benchmarks.subject:app", python=python) as server:
             yield f"http://127.0.0.1:{server.port}/mcp"
     else:
@@ -121,24 +131,24 @@ def _server(way: str, python: str) -> Iterator[Address]:
         yield pinned(SERVER_CORE, *command)
 
 
-def _taken(
+def _run_client(
     module: str, python: str, address: Address, revision: str, parts: Sequence[int]
-) -> list[Taken]:
-    """Let a client make its calls, and return what each part of them took."""
+) -> list[Usage]:
+    """Run a client process, and return the usage of each part of its calls."""
     arguments = [module, json.dumps(address), revision, *map(str, parts)]
     command = pinned(LOAD_CORE, python, "-m", "benchmarks.calling", *arguments)
     answer = subprocess.run(
         command, capture_output=True, check=True, env=surroundings({}), cwd=ROOT, timeout=300
     )
-    return [Taken(**json.loads(line)) for line in answer.stdout.splitlines()]
+    return [Usage(**json.loads(line)) for line in answer.stdout.splitlines()]
 
 
-def _seconds(taken: Taken) -> float:
-    return taken.seconds
+def _seconds(usage: Usage) -> float:
+    return usage.seconds
 
 
-def _said(taken: Taken) -> str:
-    return f"{number(taken.seconds)} (CPU {number(taken.cpu)})"
+def _usage_text(usage: Usage) -> str:
+    return f"{number(usage.seconds)} (CPU {number(usage.cpu)})"
 
 
 def _name(module: str) -> str:

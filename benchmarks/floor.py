@@ -1,7 +1,7 @@
-"""The floor: raw ASGI applications that do no more than a correct answer needs.
+"""The floor: a raw ASGI application that does only the work that a correct response requires.
 
-Each parses the same JSON-RPC body with msgspec, checks the routing headers, and sends the same
-bytes as genmcp does. What genmcp costs beyond this is its own.
+It parses the same JSON-RPC body with msgspec, checks the routing headers, and sends the same bytes
+as genmcp.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def tools(count: int) -> bytes:
-    """Return the tools/list result, ready as bytes."""
+    """Return the encoded result of tools/list."""
     schema = {
         "type": "object",
         "properties": {"message": {"type": "string"}},
@@ -81,7 +81,7 @@ async def read(receive: Any) -> bytes:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer lists, subscriptions, and the tools of the benchmark."""
+    """Serve tools/list, subscriptions, and the tools of the benchmark."""
     if scope["type"] != "http":
         return
     headers = dict(scope["headers"])
@@ -133,7 +133,7 @@ async def call(params: Params, *, legacy: bool) -> bytes:
 
 
 async def listen(receive: Any, send: Any) -> None:
-    """Hold a stream that is acknowledged until its client leaves."""
+    """Acknowledge a subscription, and keep its stream open until the client disconnects."""
     await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
     note = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
     body = b"data: " + encode(note) + b"\n\n"
@@ -143,7 +143,7 @@ async def listen(receive: Any, send: Any) -> None:
 
 
 async def progress(request: Request, send: Any) -> None:
-    """Send as many notifications as asked for, each as an event of its own."""
+    """Send the requested number of progress notifications, one event each."""
     await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
     for number in range(request.params.arguments["times"]):
         note = {

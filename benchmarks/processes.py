@@ -1,28 +1,33 @@
-"""Servers as processes of their own, pinned to a core, and what they cost."""
+"""Interpreters, virtual environments, and server processes that are pinned to a core."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+
+__all__ = ["PEERS", "Python", "beside", "chosen", "environment", "requirements", "versions"]
 
 ROOT = Path(__file__).resolve().parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
 SERVER_CORE, LOAD_CORE = 0, 1
 
 FAILURES = (RuntimeError, OSError, HTTPException, subprocess.SubprocessError)
-"""What a server that does not do what it should ends in: one figure is missing then."""
+"""Exceptions after which one figure is reported as missing, and the run continues."""
 
 
 @dataclass
 class Served:
-    """A server that listens, its process, and when (`time.perf_counter`) that was started."""
+    """A listening server: port, process id, and start time (`time.perf_counter`)."""
 
     port: int
     pid: int
@@ -58,7 +63,7 @@ def _memory(pid: int) -> float:
 
 
 def free_port() -> int:
-    """Return a loopback port nobody listens on."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -66,15 +71,13 @@ def free_port() -> int:
 
 
 def pinned(core: int, *command: str) -> list[str]:
-    """Return *command* as one that runs on *core* alone."""
+    """Return *command* pinned to *core*."""
     return ["taskset", "-c", str(core), *command]
 
 
 def surroundings(env: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
-    """Return the environment variables of a process that imports genmcp from the checkout *root*.
-
-    It keeps bytecode, as every installed package has it.
-    """
+    """Return the environment of a process that imports genmcp from the checkout *root*."""
+    # Without bytecode, start-up would be slower than that of an installed package.
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**inherited, "PYTHONPATH": str(root), **env}
 
@@ -88,10 +91,7 @@ def served(
     env: Mapping[str, str] = {},
     root: Path = ROOT,
 ) -> Iterator[Served]:
-    """Serve *app* of the checkout *root* on one pinned process of *server*.
-
-    *env* is added to the environment.
-    """
+    """Serve *app* of the checkout *root* with one pinned process of *server*; adds *env*."""
     port = free_port()
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -143,3 +143,116 @@ def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
         else:
             return
     raise RuntimeError("the server does not listen")
+
+
+PEERS = ("mcp", "fastmcp")
+_WANTED = ("3.13", "3.11")
+_HERE = ROOT / "benchmarks"
+
+_VERSIONS = """
+import json
+from importlib.metadata import distributions
+print(json.dumps({found.name.lower(): found.version for found in distributions()}))
+"""
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter: where it is, and its version, such as "3.13.0"."""
+
+    path: str
+    version: str
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        """The version without its last part, as numbers."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+
+def chosen(paths: Sequence[str]) -> list[Python]:
+    """Return the interpreters at *paths*; without any, this one and 3.13 and 3.11 if installed.
+
+    Raises:
+        SystemExit: one of *paths* is not a supported interpreter.
+    """
+    found: dict[object, Python] = {}
+    for path in paths:
+        python = _inspect(path)
+        if python is None:
+            raise SystemExit(f"benchmark: {path} is not Python 3.11 or newer")
+        found.setdefault(python.version, python)
+    for path in () if paths else _candidates():
+        if python := _inspect(path):
+            found.setdefault(python.minor, python)
+    return sorted(found.values(), key=lambda python: python.minor, reverse=True)
+
+
+def _candidates() -> Iterator[str]:
+    yield sys.executable
+    for version in _WANTED:
+        if on_path := shutil.which(f"python{version}"):
+            yield on_path
+        for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python"):
+            yield str(path)
+
+
+def _inspect(path: str) -> Python | None:
+    command = [path, "-c", "import platform; print(platform.python_version())"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    if answer.returncode:  # a shim of pyenv for a version that is not selected
+        return None
+    python = Python(path, answer.stdout.strip())
+    return python if python.minor >= (3, 11) else None
+
+
+def environment(python: Python, subject: str, root: Path = ROOT) -> str:
+    """Return the Python of a virtual environment with the requirements of *subject*.
+
+    It is created if it does not exist or was created for other requirements. *root* is the checkout
+    whose pyproject.toml lists the dependencies of genmcp.
+    """
+    label = subject if root == ROOT else f"{subject}-{root.name}"
+    folder = _HERE / ".venvs" / f"{label}-{python.version}"
+    inside = folder / "bin" / "python"
+    stamp = folder / "made-for"
+    wanted = [*requirements(subject, root), *_lines(_HERE / "servers.txt")]
+    made_for = "\n".join([python.path, *wanted])
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_for:
+        print(f"installing {folder.name}", file=sys.stderr, flush=True)
+        subprocess.run([python.path, "-m", "venv", "--clear", str(folder)], check=True)
+        quiet = ["-qq", "--disable-pip-version-check"]
+        subprocess.run([str(inside), "-m", "pip", "install", *quiet, *wanted], check=True)
+        stamp.write_text(made_for, encoding="utf-8")
+    return str(inside)
+
+
+def beside(inside: str, subject: str) -> str:
+    """Return the Python of an environment of *subject* with the interpreter of *inside*."""
+    folder = Path(inside).parent.parent
+    path = (folder / "made-for").read_text(encoding="utf-8").partition("\n")[0]
+    return environment(Python(path, folder.name.rpartition("-")[2]), subject)
+
+
+def requirements(subject: str, root: Path = ROOT) -> list[str]:
+    """Return the requirements of a subject: genmcp's dependencies, or a peer, pinned."""
+    if subject in PEERS:
+        return _lines(_HERE / "peers" / f"{subject}.txt")
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    dependencies: list[str] = project["dependencies"]
+    return dependencies
+
+
+def versions(inside: str) -> Mapping[str, str]:
+    """Return the version of each distribution in the environment of Python *inside*."""
+    answer = subprocess.run([inside, "-c", _VERSIONS], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(answer.stdout)
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]

@@ -1,24 +1,27 @@
-"""The page of results."""
+"""The tables of results, and the comparison of two checkouts."""
 
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
-from benchmarks.cases import Row, Subject
-from benchmarks.environments import PEERS, Python, requirements
+from benchmarks.cases import Case, Row, Subject, measured_once
 from benchmarks.figures import Figure, number
+from benchmarks.load import Measured
+from benchmarks.processes import FAILURES, PEERS, Python, requirements
 
-__all__ = ["Part", "page"]
+__all__ = ["COMPARISON_HEAD", "Part", "compare", "page"]
 
-TOLD = ("uvicorn", "uvloop", "httptools", "granian", "hypercorn", "msgspec", "starlette")
+REPORTED = ("uvicorn", "uvloop", "httptools", "granian", "hypercorn", "msgspec", "starlette")
 
 
 @dataclass
 class Part:
-    """What was measured on one interpreter, and with which versions of the rest."""
+    """The results of one interpreter, with the versions of the packages used."""
 
     python: Python
     subjects: Sequence[Subject]
@@ -49,7 +52,7 @@ class Part:
         return [_line([*cells, "bar", "reached"]), "|---" + "|--:" * (len(cells) + 1) + "|"]
 
     def judged(self) -> tuple[int, list[str]]:
-        """Return how many bars there are, and what is below them."""
+        """Return the number of bars, and the results that do not reach them."""
         bars = [(row, row.case.bar(self.python)) for row in self.rows]
         below = [
             f"{row.case.name}: {'; '.join(row.faults(bar))}"
@@ -65,7 +68,7 @@ class Part:
         return count, [f"Python {self.python.version}: {what}" for what in below]
 
     def __str__(self) -> str:
-        versions = ", ".join(f"{name} {self.versions[name]}" for name in TOLD)
+        versions = ", ".join(f"{name} {self.versions[name]}" for name in REPORTED)
         peers = [each for subject in self.subjects for each in _peer(subject)]
         lines = [
             f"## Python {self.python.version}",
@@ -89,7 +92,7 @@ def figure_line(figure: Figure) -> str:
 
 
 def page(parts: Sequence[Part], *, rounds: int, seconds: float) -> str:
-    """Return all of it: what is reached and what is not, and then every figure."""
+    """Return the page: bars that are not reached first, then all figures."""
     judged = [part.judged() for part in parts]
     bars = sum(count for count, _ in judged)
     below = [what for _, some in judged for what in some]
@@ -133,3 +136,50 @@ def _word(reached: bool) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+_ALLOWED = 1.05
+"""The largest allowed ratio of the CPU time of a request to that of the other checkout."""
+
+COMPARISON_HEAD = (
+    (
+        "| load | us CPU before | after | after/before: CPU (min to max) | rate | p99 "
+        "| before/floor: CPU | after/floor: CPU | within 5 % |"
+    ),
+    "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+)
+
+
+def compare(
+    case: Case, floor: Subject, before: Subject, after: Subject, *, pairs: int, seconds: float
+) -> str:
+    """Return a row of the table: the medians of *pairs* rounds.
+
+    Each round measures all three subjects. The order of the two checkouts alternates, so that a
+    machine that becomes slower or faster favours neither.
+    """
+    rounds: list[dict[str, Measured]] = []
+    for index in range(pairs):
+        order = [before, after] if index % 2 else [after, before]
+        try:
+            rounds.append({s.name: measured_once(case, s, seconds)[0] for s in [floor, *order]})
+        except FAILURES as error:
+            print(f"{case.name}: {error}".partition("\n")[0], file=sys.stderr, flush=True)
+    if not rounds:
+        return f"| {case.name} | not measured" + " | -" * 7 + " |"
+    cpu = [r[after.name].cpu / r[before.name].cpu for r in rounds]
+    cells = [
+        case.name,
+        f"{median(r[before.name].cpu for r in rounds):.1f}",
+        f"{median(r[after.name].cpu for r in rounds):.1f}",
+        f"{median(cpu):.3f} ({min(cpu):.2f} to {max(cpu):.2f})",
+        f"{median(r[after.name].rate / r[before.name].rate for r in rounds):.3f}",
+        f"{median(r[after.name].p99 / r[before.name].p99 for r in rounds):.2f}",
+        *(_floor_ratio(rounds, floor.name, name) for name in (before.name, after.name)),
+        "yes" if median(cpu) <= _ALLOWED else "**no**",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _floor_ratio(rounds: Sequence[dict[str, Measured]], floor: str, name: str) -> str:
+    return f"{median(r[floor].cpu / r[name].cpu for r in rounds):.2f}"

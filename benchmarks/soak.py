@@ -1,10 +1,10 @@
-"""A long mixed load on one server: does it keep answering rightly, and is anything left behind?
+"""A soak test: a long mixed load on one server, which must respond correctly and leak nothing.
 
     python -m benchmarks.soak --calls 1000000
 
-Calls of both eras, event streams, sessions begun and ended, cancellations, streams that are
-resumed, and clients that leave at any point. At the end the process must be as it was: memory
-flat, no asyncio.Task, no file descriptor, nothing in its log.
+Modern and legacy calls, event streams, sessions, cancellations, resumed streams, and clients that
+disconnect at any point. At the end, memory must be flat, and no asyncio.Task, file descriptor or
+error in the log may be left.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from tests.support.sockets import Connection, Response, begun, called, http, tol
 
 CLIENTS = 32
 GENERATION = 20_000  # calls, after which new clients replace the old ones
-PATIENCE = 20.0  # seconds that no answer takes
+TIMEOUT = 20.0  # seconds, of a request
 GROWTH = 8.0  # MiB from the tenth part of the calls to the end
 
 
 class Client:
-    """One client after another: a connection and a session, both given up now and then."""
+    """A client that repeats random steps, and replaces its connection and session now and then."""
 
     def __init__(self, url: str, seed: int, done: Counter[str]) -> None:
         self._url = url
@@ -41,25 +41,25 @@ class Client:
         """Take calls from the queue until it is empty."""
         names, weights = [*_STEPS], [weight for _, weight in _STEPS.values()]
         await self.begin()
-        self._lasting = self._session  # ending a session would cancel what goes on in it
+        self._lasting = self._session  # ending a session cancels the calls in it
         await self.begin()
         while not calls.empty():
             calls.get_nowait()
             (name,) = self._random.choices(names, weights)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await _STEPS[name][0](self)
             self._done[name] += 1
         await self.close()
 
     async def begin(self) -> None:
-        """Begin a session."""
+        """Open a session."""
         answer = await self._ask(begun())
         await answer.messages()
         self._session = answer.headers["mcp-session-id"]
 
     async def end(self) -> None:
-        """End the session, and begin another."""
-        # 429: this address has ended `Limits.max_revoked_sessions_per_address` sessions; it begins
+        """End the session, and open another."""
+        # 429: this address has ended `Limits.max_revoked_sessions_per_address` sessions; it opens
         # a new one.
         assert (await self._ask(http("DELETE", self._header()))).status in (204, 429)
         await self.begin()
@@ -81,15 +81,15 @@ class Client:
         await self._call("steps", self._session, times=self._random.randrange(1, 5))
 
     async def leave(self) -> None:
-        """Leave a call of 2026-07-28 that waits for ever: it is cancelled."""
+        """Disconnect from a waiting call of 2026-07-28, which is cancelled."""
         await self._left(called("wait", {}, id=self._next()))
 
     async def legacy_leave(self) -> None:
-        """Leave a call in the session: it goes on."""
+        """Disconnect from a call in a session, which continues."""
         await self._left(called("linger", {}, id=self._next(), session=self._lasting))
 
     async def cut(self) -> None:
-        """Leave in the middle of a request."""
+        """Disconnect in the middle of a request."""
         session = self._random.choice([None, self._session])
         request = called("echo", {"text": "x" * 500}, id=self._next(), session=session)
         async with await Connection.open(self._url) as connection:
@@ -97,13 +97,13 @@ class Client:
             await asyncio.sleep(self._random.random() * 0.003)
 
     async def listen(self) -> None:
-        """Listen in the session for a moment."""
+        """Open the listening stream of the session for a moment."""
         async with await Connection.open(self._url) as connection:
             assert (await connection.ask(http("GET", self._header()))).status == 200
             await asyncio.sleep(self._random.random() * 0.01)
 
     async def cancel(self) -> None:
-        """Cancel a call in the session: its stream ends without an answer."""
+        """Cancel a call in the session, whose stream ends without a response."""
         id = self._next()
         async with await Connection.open(self._url) as connection:
             answer = await connection.ask(called("wait", {}, id=id, session=self._session))
@@ -114,7 +114,7 @@ class Client:
             assert b'"result"' not in said, said
 
     async def resume(self) -> None:
-        """Leave a stream of the session, and come back for the rest."""
+        """Disconnect from a stream of the session, and resume it."""
         id, text = self._next(), str(self._id)
         request = called("steps", {"times": 3, "text": text}, id=id, session=self._session)
         async with await Connection.open(self._url) as connection:
@@ -125,7 +125,7 @@ class Client:
             _check(await answer.messages(), id, text)
 
     async def close(self) -> None:
-        """Close the connection that is kept."""
+        """Close the persistent connection."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
@@ -175,7 +175,7 @@ _STEPS: dict[str, tuple[Callable[[Client], Awaitable[None]], int]] = {
 
 
 def _check(messages: list[Any], id: int, text: str) -> None:
-    """Check that *messages* belong to call *id*, which has to answer *text*."""
+    """Check that *messages* belong to call *id*, whose result must be *text*."""
     *said, answer = messages
     assert answer["id"] == id, (answer, id)
     assert answer["result"]["content"][0]["text"] == text, (answer, text)
@@ -184,7 +184,7 @@ def _check(messages: list[Any], id: int, text: str) -> None:
 
 
 async def look(url: str) -> dict[str, Any]:
-    """Return what the server tells of itself."""
+    """Return the state of the server process."""
     async with await Connection.open(url) as connection:
         answer = await connection.ask(http("GET", {}, path="/look"))
         found: dict[str, Any] = json.loads(await answer.body())
@@ -192,20 +192,20 @@ async def look(url: str) -> dict[str, Any]:
 
 
 async def settled(url: str, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what the server tells once it has let go of everything, or what it still has."""
-    until = time.monotonic() + PATIENCE
+    """Return the state of the server once it is as before, or after the timeout."""
+    until = time.monotonic() + TIMEOUT
     while True:
         found = await look(url)
-        over = all(found[what] <= before[what] for what in ("tasks", "files"))
+        over = all(found[name] <= before[name] for name in ("tasks", "files"))
         if over or time.monotonic() > until:
             return found
         await asyncio.sleep(0.2)
 
 
 async def soak(url: str, calls: int, seed: int) -> list[str]:
-    """Make *calls*, in parts, and return what is wrong after them."""
+    """Make *calls* in ten parts, and return the faults found."""
     done: Counter[str] = Counter()
-    await _part(url, 2000, seed + 1, Counter())  # what is imported and cached with first calls
+    await _part(url, 2000, seed + 1, Counter())  # warm-up: imports and caches
     before = await settled(url, {"tasks": 4, "files": 99})
     at = {0: before}
     began = time.monotonic()
@@ -239,9 +239,9 @@ def _faults(
 ) -> list[str]:
     faults = list(end["errors"])
     faults += [
-        f"{what}: {before[what]} before, {end[what]} after"
-        for what in ("tasks", "files", "calls")
-        if end[what] != before[what]
+        f"{name}: {before[name]} before, {end[name]} after"
+        for name in ("tasks", "files", "calls")
+        if end[name] != before[name]
     ]
     if end["memory"] > early["memory"] + GROWTH:
         faults.append(f"memory: {early['memory']:.1f} MiB after a tenth, {end['memory']:.1f} now")
@@ -254,12 +254,12 @@ def _faults(
         if not ended[f"{tool} {era} begun"] == ended[f"{tool} {era} {how}"] > 0:
             faults.append(f"{tool} ({era}) was not always {how}: {ended}")
         if done[step] * 0.8 > ended[f"{tool} {era} begun"]:
-            faults.append(f"{tool} ({era}) was hardly ever begun: {ended}")
+            faults.append(f"{tool} ({era}) rarely began: {ended}")
     return faults
 
 
 def main() -> None:
-    """Run the soak, print what came of it, and fail if anything is wrong."""
+    """Run the soak, print its figures, and exit with status 1 if there are faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -267,7 +267,7 @@ def main() -> None:
     with served("benchmarks.soaked:app") as server:
         url = f"http://127.0.0.1:{server.port}"
         faults = asyncio.run(soak(url, options.calls, options.seed))
-    print("\n".join(faults) or "nothing is left behind")
+    print("\n".join(faults) or "no faults")
     sys.exit(bool(faults))
 
 

@@ -1,4 +1,4 @@
-"""The server of the soak: tools that notice how they end, and a look into the process."""
+"""The server of the soak test: tools that count how they end, and the state of the process."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ ended: Counter[str] = Counter()
 """How hooks ended, by tool."""
 
 errors: list[str] = []
-"""What was logged as an error."""
+"""The log records at ERROR or above."""
 
 
 class Echo(Tool):
@@ -46,7 +46,7 @@ class Steps(Tool):
 
 
 class Wait(Tool):
-    """Waits for ever: only a cancellation ends it."""
+    """Waits until it is cancelled."""
 
     name = "wait"
 
@@ -55,7 +55,7 @@ class Wait(Tool):
 
 
 class Linger(Tool):
-    """Takes a while, and goes on without its client where the revision lets it."""
+    """Takes 20 ms; in a session it continues after a disconnect."""
 
     name = "linger"
 
@@ -84,7 +84,7 @@ class _Errors(logging.Handler):
 for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
     logger.addHandler(_Errors(logging.ERROR))
 
-# What is kept for a while must not be kept for longer than a soak takes, or nothing gets flat.
+# Short retention: memory must become flat within the soak.
 limits = Limits(replay_ttl=5, max_revoked_sessions=1000)
 mux = Mux(Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger]), limits=limits)
 
@@ -96,9 +96,9 @@ def memory() -> float:
 
 
 async def look(request: Request) -> Response:
-    """Tell what there is in this process; this request's own task is counted."""
+    """Respond with the state of this process, including the task of this request."""
     gc.collect()
-    told = {
+    state = {
         "tasks": len(asyncio.all_tasks()),
         "files": len(os.listdir("/proc/self/fd")) - 1,  # noqa: PTH208  # paths of open files vanish
         "memory": memory(),
@@ -106,7 +106,7 @@ async def look(request: Request) -> Response:
         "ended": ended,
         "errors": errors[:10],
     }
-    return Response(json.dumps(told), media_type="application/json")
+    return Response(json.dumps(state), media_type="application/json")
 
 
 app = Starlette(routes=[Route("/look", look), Endpoint(mux).route("/mcp")])

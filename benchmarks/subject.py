@@ -1,4 +1,4 @@
-"""genmcp, with the tools the benchmark calls."""
+"""The application under test: genmcp with the tools of the benchmark."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ class Sleep(Tool):
 
 
 class Progress(Tool):
-    """Reports progress as often as asked for."""
+    """Reports progress the requested number of times."""
 
     name = "progress"
 
@@ -66,7 +66,7 @@ class Tick(Tool):
     """Reports progress 1,000 times a second."""
 
     name = "tick"
-    message = "x" * 500  # in a minute far more than what the kernel holds for a slow reader
+    message = "x" * 500  # in a minute far more than the socket buffers hold
     reported = 0
 
     async def call(self, request: ToolRequest, channel: Channel) -> str:
@@ -79,7 +79,7 @@ class Tick(Tool):
 
 
 class Change(Tool):
-    """Says that the list of tools has changed."""
+    """Notifies clients that the list of tools has changed."""
 
     name = "change"
 
@@ -89,7 +89,7 @@ class Change(Tool):
 
 
 class Ticks(Tool):
-    """Says how often `tick` has reported."""
+    """Returns the number of reports of `tick`."""
 
     name = "ticks"
 

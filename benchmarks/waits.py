@@ -1,4 +1,4 @@
-"""genmcp, with tools that wait: for the benchmark of what a wait costs, and how soon it ends.
+"""The application for the benchmark of waiting calls.
 
 Values of `time.monotonic` are compared between processes of one machine: they share its clock.
 """
@@ -28,14 +28,14 @@ NAP = 0.005  # seconds that work takes
 
 
 async def nap() -> str:
-    """Work for a moment, and return when it was done."""
+    """Work for a moment, and return the time of the end."""
     await asyncio.sleep(NAP)
     return str(time.monotonic())
 
 
 @job
 async def stamp(run: Run, submitted: float) -> list[float]:
-    """Return when it was submitted, began and ended."""
+    """Return the times of submission, start and end."""
     began = time.monotonic()
     await asyncio.sleep(NAP)
     return [submitted, began, time.monotonic()]
@@ -51,7 +51,7 @@ class Inline(Tool):
 
 
 class Continued(Tool):
-    """Lets its call go on when its work is done."""
+    """Continues when its work is done."""
 
     name = "continued"
 
@@ -64,7 +64,7 @@ class Continued(Tool):
 
 
 class Stamped(Continued):
-    """Lets a job do its work."""
+    """Works in a job."""
 
     name = "stamped"
 
@@ -100,7 +100,7 @@ limits = Limits(
     max_waiting_calls=MANY, max_waiting_calls_per_principal=MANY, max_waiting_calls_per_tool=MANY
 )
 suite = Suite(name="benchmark", version="1", tools=[Inline, Continued, Stamped, Wait, Release])
-# A server that leaves jobs to its workers serves a queue that has none.
+# A server that leaves jobs to workers takes those of an unused queue.
 queues = ("none",) if "ONLY_SERVES" in os.environ else ("default",)
 store = os.environ.get("GENMCP_STORE", "memory://")
 mux = Mux(

@@ -1,7 +1,7 @@
-"""What every test gets: settings for Hypothesis, a free port, and a watch on what it leaves behind.
+"""Fixtures and markers of all tests: Hypothesis settings, a free port, a check for leaked tasks.
 
-A socket, file or event loop that is left open needs no watch of its own: it is a ResourceWarning,
-and warnings are errors here (pyproject.toml).
+A socket, file or event loop that is left open needs no check: it is a ResourceWarning, and warnings
+are errors (pyproject.toml).
 """
 
 import asyncio
@@ -9,13 +9,39 @@ import inspect
 import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+# Markers of whole folders and modules (pyproject.toml). `scripts/test --quick` leaves them out.
+_MARKERS = {
+    "tests/e2e": "e2e",
+    "tests/e2e/test_fastmcp_tasks.py": "peers",
+    "tests/e2e/test_hub_of_strangers.py": "peers",
+    "tests/e2e/test_mcp_1.py": "peers",
+    "tests/e2e/test_npm_servers.py": "peers",
+    "tests/e2e/test_official_client.py": "peers",
+    "tests/e2e/test_typescript_server.py": "peers",
+    "tests/client/test_client_peers.py": "peers",
+    "tests/chaos": "chaos",
+    "tests/fuzz": "fuzz",
+    "tests/client/test_fuzzed_peers.py": "fuzz",
+}
+_TOP = Path(__file__).parent.parent
+
 # A busy machine is no fault of the code: no deadline. On CI the same examples every time.
 settings.register_profile("genmcp", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("genmcp")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the markers of its folder and module."""
+    for item in items:
+        path = item.path.relative_to(_TOP)
+        for each in (path, *path.parents):
+            if marker := _MARKERS.get(each.as_posix()):
+                item.add_marker(marker)
 
 
 @pytest.fixture(autouse=True)

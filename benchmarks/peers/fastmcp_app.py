@@ -30,7 +30,7 @@ async def sleep(seconds: float) -> str:
 
 
 async def progress(times: int, context: Context) -> str:
-    """Reports progress as often as asked for."""
+    """Reports progress the requested number of times."""
     for number in range(times):
         await context.report_progress(number)
     return "done"

@@ -1,4 +1,4 @@
-"""FastMCP's client, as `benchmarks.calling` uses it."""
+"""The client of FastMCP, for `benchmarks.calling`."""
 
 from contextlib import asynccontextmanager
 

@@ -1,4 +1,4 @@
-"""The official client, as `benchmarks.calling` uses it."""
+"""The official client, for `benchmarks.calling`."""
 
 from contextlib import asynccontextmanager
 

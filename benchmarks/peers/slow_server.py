@@ -1,7 +1,7 @@
-"""A server over stdio that takes its time to start: DELAY seconds, as its argument says.
+"""A stdio server that takes DELAY seconds to start, given as its argument.
 
-It knows one revision and one tool, and imports next to nothing: what is measured is who waits for
-it, and a machine with two cores starts no fifty interpreters with a framework in eight seconds.
+It has one tool, and imports only the standard library: the benchmark measures the hub that waits
+for it, and two cores cannot start fifty interpreters with a framework in eight seconds.
 """
 
 import json
@@ -17,7 +17,7 @@ KEPT = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def main() -> None:
-    """Wait, and answer until the input ends."""
+    """Wait, and respond to requests until the input ends."""
     time.sleep(float(sys.argv[1]))
     for line in sys.stdin:
         asked = json.loads(line)

@@ -1,4 +1,4 @@
-"""genmcp's client, as `benchmarks.calling` uses it."""
+"""The client of genmcp, for `benchmarks.calling`."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
