@@ -98,11 +98,11 @@ def page(parts: Sequence[Part], *, rounds: int, seconds: float) -> str:
     below = [what for _, some in judged for what in some]
     setting = (
         f"{datetime.now(UTC).date()}, {_machine()}. One core is the server's, one wrk's. CPU is "
-        "that of the server's processes for one answer, or for one notification where these are "
+        "that of the server's processes per response, or per notification where those are "
         f"counted. Each figure of a load is the best of {rounds} rounds of {seconds:g} s, in which "
-        "the subjects take turns. A ratio of CPU or rate of 1 means as fast as the floor on the "
+        "the subjects alternate. A ratio of CPU or rate of 1 means as fast as the floor on the "
         "same server, more is faster; a p99 of 2 is twice the floor's. Rows without a bar are "
-        "there to be seen."
+        "for information."
     )
     lines = [
         "# Results",
