@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from genmcp.channel import Channel, SendStatus
-from genmcp.completion import prefix_matches
-from genmcp.content import Audio, Image, embedded_resource, resource_link, result
+from genmcp.channel import ChangeNotifier, Channel, SendStatus
+from genmcp.component_route import prefix_matches
+from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.request import PromptRequest, Request, ResourceRequest, ToolRequest
 from genmcp.core.waiting import Continue, ExternalJob, Job, wait_for
@@ -63,7 +63,7 @@ from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Telemetry
-from genmcp.prompt.prompt import Prompt, PromptRepo, assistant, user
+from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.completion import Completion
@@ -79,7 +79,6 @@ from genmcp.schema.limits import SchemaLimits
 from genmcp.server import Middleware, Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.subscription import ChangeNotifier
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
 from genmcp.tasks.engine import Engine

@@ -1,42 +1,44 @@
 """Components: the base of tools, prompts and resources, and of their routes."""
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+import re
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from typing import Any, ForwardRef, TypedDict, TypeVar, get_args, get_origin
 
-from msgspec.structs import replace
+import msgspec
 
 from genmcp.channel import Channel
-from genmcp.completion import Completer
-from genmcp.continuing import (
-    FunctionStep,
+from genmcp.content import json_of
+from genmcp.core.outcome import Outcome
+from genmcp.core.waiting import Continue
+from genmcp.errors import ConfigurationError, ContractError
+from genmcp.hook import (
     HasSteps,
-    StepValue,
-    UnknownTag,
-    answer_of,
     function_of,
     hint_of,
     is_step,
-    step_value,
 )
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.request import Request
-from genmcp.core.waiting import Continue
-from genmcp.errors import ConfigurationError, ContractError, ToolError
-from genmcp.hook import Hook, visibility
 from genmcp.protocol.capabilities import Icon
-from genmcp.protocol.resources import ResourceTemplateDefinition
-from genmcp.protocol.value import CacheScope, Result
-from genmcp.server import Route
+from genmcp.protocol.tools import ToolAnnotations
+from genmcp.protocol.value import CacheScope
 
 __all__ = [
-    "ComponentRoute",
     "DescribedComponent",
+    "Metadata",
     "ServerComponent",
+    "annotations_of",
+    "attributes_of",
     "can_continue",
     "check_continues",
+    "check_metadata",
+    "check_tool_name",
+    "class_attributes",
+    "definition_of",
+    "instance_attributes",
+    "instance_of",
+    "missing_step",
+    "type_argument",
 ]
 
 
@@ -112,11 +114,11 @@ def check_continues(
     """
     if _names_continue(hint_of(inspect.unwrap(hook), "return")) and not can_continue(provider):
         raise ConfigurationError(
-            f"{owner} is annotated to return Continue, but {_missing(owner, provider)}"
+            f"{owner} is annotated to return Continue, but {missing_step(owner, provider)}"
         )
 
 
-def _missing(owner: str, provider: ServerComponent | type[ServerComponent]) -> str:
+def missing_step(owner: str, provider: ServerComponent | type[ServerComponent]) -> str:
     """Return the part of an error that names the hook or step *provider* lacks, and the remedy."""
     if isinstance(provider, HasSteps):
         return (
@@ -146,231 +148,205 @@ class DescribedComponent(ServerComponent):
         super().__init_subclass__(**options)
 
 
-class ComponentRoute(Route, frozen=True, kw_only=True):
-    """The route of a component whose first hook, `call`, `get` or `read`, may return Continue.
+V = TypeVar("V")
 
-    owner: the name of the class or function in errors. place: the component (`tool 'add'`).
-    provider: the object whose methods the hooks are. continues: its `continue_`, or None.
-    key: the name or URI by which it is found, or what those begin with if it is a prefix.
-    definition: the entry in its list; a repository has a *lister* instead. template: its entry in
-    the list of resource templates. completer: completes its arguments or variables. ttl_ms,
-    cache_scope: how clients may cache its list entries.
+
+class Metadata(TypedDict, total=False):
+    """The options of all kinds of components that describe it."""
+
+    name: str
+    title: str
+    description: str
+    icons: Sequence[Icon]
+    meta: Mapping[str, Any]
+
+
+# 2026-07-28, server/tools, "Tool Names".
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+_MEMBERS: Mapping[str, tuple[Any, str]] = {
+    "name": (str, "a text"),
+    "title": (str, "a text"),
+    "description": (str, "a text"),
+    "mime_type": (str, "a text"),
+    "icons": (list | tuple, "a list of Icon"),
+    "meta": (Mapping, "a mapping"),
+    "formats": (bool | Mapping, "True, False or a mapping of checkers"),
+    "instructions": (str, "a text"),
+    "website_url": (str, "a text"),
+}
+
+_CHOICES: Mapping[str, tuple[str, str]] = {
+    "on_disconnect": ("finish", "cancel"),
+    "cache_scope": ("public", "private"),
+    "extra_arguments": ("forbid", "ignore"),
+}
+
+
+def check_metadata(
+    owner: str, values: Mapping[str, Any], *, annotations: type = ToolAnnotations
+) -> None:
+    """Check the attributes of *owner*, *values*, whose annotations are of the type *annotations*.
+
+    None is no value.
+
+    Raises:
+        ConfigurationError: one is invalid; the message names *owner* and the attribute.
     """
-
-    owner: str
-    place: str
-    provider: Any
-    continues: Hook | None
-    key: str
-    is_prefix: bool = False
-    definition: Any = None
-    template: ResourceTemplateDefinition | None = None
-    lister: Hook | None = None
-    completer: Completer | None = None
-    ttl_ms: int = 0
-    cache_scope: CacheScope = "public"
-
-    @staticmethod
-    def members_of(provider: ServerComponent) -> dict[str, Any]:
-        """Return the members that the routes of all kinds of components have in common.
-
-        Raises:
-            ConfigurationError: `continue_` yields, or `visible` is not a `def`.
-        """
-        return {
-            "provider": provider,
-            "continues": Hook.of(provider, "continue_", ServerComponent),
-            "visible": visibility(provider, ServerComponent),
-            "ttl_ms": round(provider.cache_ttl * 1000),
-            "cache_scope": provider.cache_scope,
-        }
-
-    @property
-    def pattern(self) -> str:
-        """The name, URI or prefix by which `Suite.remove` finds it."""
-        return self.key
-
-    def key_of(self, definition: Any) -> str:
-        """Return the key of a *definition*, returned by the `list` hook of a repository.
-
-        Raises:
-            ContractError: it is not a definition of a component of the repository.
-        """
-        raise NotImplementedError
-
-    def completer_of(self, key: str) -> Completer | None:
-        """Return the completer of the component *key*, None if it has no completions."""
-        return self.completer
-
-    @abstractmethod
-    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Run the first hook for *request*."""
-
-    @abstractmethod
-    async def prepare(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with its arguments, decoded and validated, or the key of a resource.
-
-        Raises:
-            McpError: the request is invalid.
-        """
-
-    @abstractmethod
-    def result_of(self, hook: str, value: Any, request: Request) -> Result:
-        """Return the result for *value*, which a *hook* has returned.
-
-        Raises:
-            ContractError: the hook must not return such a value.
-        """
-
-    def first_of(self, request: Request) -> Any:
-        """Return the first argument of a method for `then`."""
-        return request
-
-    def declined(self, text: str) -> Any:
-        """Return the value for a question that was declined or cancelled, as *text* states.
-
-        Raises:
-            ToolError: such a text would be no result.
-        """
-        raise ToolError(text)
-
-    async def resume(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Result | Continue:
-        """Continue a call that has waited.
-
-        Its arguments are decoded and validated again unless the first hook ran with this request.
-        """
-        await self.set_arguments(channel)
-        if continuation.method:
-            hook = continuation.tag
-            value = await self._in_method(continuation, outcome, channel)
-        else:
-            hook = "continue_"
-            value = await self._in_continue(continuation, outcome, channel)
-        if type(value) is Continue:
-            return self.waiting(hook, value)
-        return self.result_of(hook, value, channel.request)
-
-    async def _in_continue(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Any:
-        if self.continues is None:
-            raise ContractError(f"{self.owner} has no continue_ ({self.place})")
-        value = await self.continues(channel, continuation.tag, outcome, channel)
+    for key, (kinds, words) in _MEMBERS.items():
+        value = values.get(key)
         if value is None:
-            raise UnknownTag(
-                f"{self.hook_name('continue_')} returned None for tag {continuation.tag!r} and "
-                f"{type(outcome).__name__}: add a case for them, or return [] for an empty result"
+            continue
+        if not isinstance(value, kinds):
+            raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
+        if isinstance(value, str) and not value.strip():
+            raise ConfigurationError(f"{owner}.{key} is blank")
+    ttl = values.get("cache_ttl", 0)
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl < inf:
+        raise ConfigurationError(f"{owner}.cache_ttl must be a number of seconds, not {ttl!r}")
+    for key, (first, second) in _CHOICES.items():
+        if values.get(key, first) not in (first, second):
+            raise ConfigurationError(
+                f"{owner}.{key} must be {first!r} or {second!r}, not {values[key]!r}"
             )
-        return value
+    for icon in values.get("icons") or ():
+        if not isinstance(icon, Icon):
+            raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")
+    annotations_of(owner, values.get("annotations"), annotations)
 
-    async def _in_method(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Any:
-        """Run the method given to `then`, or `otherwise` if a question was declined.
 
-        Only the method that runs is looked up: a release may lack the other one. A declined
-        question without `otherwise` needs the first method, which may take the outcome.
-        """
-        value: Any = None
-        declined = ""
-        if isinstance(outcome, Done):
-            value, declined = answer_of(continuation, outcome.value)
-        otherwise = continuation.otherwise if declined else None
-        name = otherwise or continuation.tag
-        method, parameter = self._method(name)
-        if parameter.outcome:
-            value = outcome
-        elif isinstance(outcome, Failed):
-            outcome.result()
-        elif not declined:
-            value = parameter.convert(self.hook_name(name), value)
-        elif not otherwise:
-            return self.declined(declined)
-        hook = Hook(method, inspect.iscoroutinefunction(function_of(method)))
-        return await hook(channel, self.first_of(channel.request), value, channel)
+def check_tool_name(owner: str, name: str) -> None:
+    """Check the *name* of a tool.
 
-    def _method(self, name: str) -> tuple[Callable[..., Any], StepValue]:
-        """Return the method *name*, bound to the provider, and its parameter for the value.
-
-        Raises:
-            UnknownTag: this release of the provider has no such method.
-            ContractError: it cannot be called with a request, a value and a channel.
-        """
-        method = getattr(self.provider, name, None)
-        if not callable(method):
-            raise UnknownTag(
-                f"{self.owner} has no method {name}, in which this call continues ({self.place}): "
-                f"keep the methods of calls that still wait"
-            )
-        if isinstance(method, FunctionStep):
-            return method, method.value
-        function = function_of(method)
-        parameter = step_value(function, 1 + (function is not method))
-        if isinstance(parameter, str):
-            raise ContractError(
-                f"{self.hook_name(name)} must take (request, value, channel): {parameter}"
-            )
-        return method, parameter
-
-    def waiting(self, hook: str, step: Continue) -> Continue:
-        """Return *step*, which *hook* has returned, if the call can continue after it.
-
-        Raises:
-            ContractError: the provider has no hook, method or step in which it can. The awaited
-                work is released.
-        """
-        try:
-            if step.method is not None:
-                self._check_method(hook, step.method)
-                if step.otherwise is not None:
-                    self._check_method(hook, step.otherwise)
-            elif self.continues is None:
-                raise self.broken(hook, step, _missing(self.owner, self.provider))
-        except ContractError:
-            step.close()
-            raise
-        return step
-
-    def _check_method(self, hook: str, given: Callable[..., Any]) -> None:
-        try:
-            method, _ = self._method(given.__name__)
-        except UnknownTag:
-            method = None
-        if function_of(method) is function_of(given):
-            return
-        what, remedy = "method", f"pass self.{given.__name__}"
-        if isinstance(self.provider, HasSteps):
-            what, remedy = "step", f"decorate it with @{self.owner}.step"
-        elif given.__name__.startswith("__") and not given.__name__.endswith("__"):
-            remedy = "Python changes names that begin with two underscores, so use one or none"
-        raise ContractError(
-            f"{self.hook_name(hook)}: then({given.__qualname__}) must be given a {what} of "
-            f"{self.owner}, which any process finds by its name: {remedy}"
+    Raises:
+        ConfigurationError: the specification does not permit it.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{owner}.name must be 1 to 128 letters, digits, '_', '-' or '.', not {name!r}"
         )
 
-    async def begin(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with its arguments, which the request of *channel* gets too.
 
-        They are the same request, unless a server on the way has replaced the name or arguments:
-        the state of the call stays bound to the request that the client has sent.
-        """
-        received = channel.request
-        begun = await self.prepare(request, channel)
-        same = received is request
-        channel.request = begun if same else replace(received, arguments=begun.arguments)
-        return begun
+def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
+    """Return the annotations *given* as a *kind*, or as a mapping with the names of the protocol.
 
-    async def set_arguments(self, channel: Channel) -> None:
-        """Set the arguments of the request of *channel* to those of the first hook, once."""
-        if channel.request.arguments is None:
-            await self.begin(channel.request, channel)
+    Raises:
+        ConfigurationError: an annotation is unknown, or of another type.
+    """
+    if given is None or isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"{owner}.annotations must be {kind.__name__} or a mapping of them, not {given!r}"
+        )
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            raise ConfigurationError(
+                f"{owner}.annotations: {key!r} is not one of {', '.join(known)}"
+            )
+    try:
+        return msgspec.convert(dict(given), kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{owner}.annotations: {error}") from None
 
-    def hook_name(self, hook: str) -> str:
-        """Return the name of a *hook* in errors."""
-        return f"{self.owner}.{hook} ({self.place})"
 
-    def broken(self, hook: str, value: Any, why: str) -> ContractError:
-        """Return the error for a *value* that *hook* must not return, and *why*."""
-        return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
+def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **members: Any) -> V:
+    """Return the definition of *kind* with *members*, and others by name from *values*.
+
+    It is encoded to JSON and decoded: invalid values are rejected here, and a later change of a
+    dict that was passed has no effect.
+
+    Raises:
+        ConfigurationError: a value cannot be listed.
+    """
+    fields: Sequence[str] = kind.__struct_fields__  # type: ignore[attr-defined]
+    given = {key: values[key] for key in fields if key in values} | members
+    try:
+        return msgspec.json.decode(json_of(kind(**given)), type=kind)
+    except (ContractError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
+
+
+def attributes_of(kind: type) -> Sequence[str]:
+    """Return the names of the attributes that *kind*, a base class of components, declares."""
+    return [key for base in kind.__mro__ for key in inspect.get_annotations(base)]
+
+
+def class_attributes(cls: type, keys: Collection[str]) -> dict[str, Any]:
+    """Return the attributes of these *keys* that *cls* itself sets.
+
+    Those with a `__get__`, such as a property or a slot, have a value only for an instance.
+    """
+    own = {key: cls.__dict__[key] for key in keys if key in cls.__dict__}
+    return {key: value for key, value in own.items() if not hasattr(type(value), "__get__")}
+
+
+def instance_attributes(provider: object, keys: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of *provider* in errors, and its attributes of these *keys*.
+
+    Raises:
+        ConfigurationError: it has no name.
+    """
+    owner: str = getattr(provider, "__name__", type(provider).__name__)
+    values = {key: getattr(provider, key, None) for key in keys}
+    if values["name"] is None:
+        raise ConfigurationError(f"{owner} has no name")
+    return owner, values
+
+
+def instance_of(given: object, kind: type[V]) -> V | None:
+    """Return *given*, or an instance if it is a class; None if it is not of *kind*.
+
+    Raises:
+        ConfigurationError: the class takes arguments.
+    """
+    if isinstance(given, kind):
+        return given
+    if not (isinstance(given, type) and issubclass(given, kind)):
+        return None
+    try:
+        return given()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{given.__name__} takes arguments; give an instance of it: {error}"
+        ) from error
+
+
+def type_argument(cls: type, root: type, value: Any = Any) -> Any:
+    """Return T if *cls* is declared as a `root[T]`; None if not, or if T is a plain dict.
+
+    A plain dict has texts as keys, and any value or a *value* as values.
+
+    Raises:
+        ConfigurationError: T is a string.
+    """
+    argument = _argument(cls, root)
+    if argument is None or argument is Any or isinstance(argument, TypeVar):
+        return None
+    if isinstance(argument, str | ForwardRef):
+        raise ConfigurationError(
+            f"{cls.__name__}: give {root.__name__}[...] the type itself, not its name"
+        )
+    kind, members = get_origin(argument) or argument, get_args(argument)
+    is_dict = kind in (dict, Mapping) and members in ((), (str, Any), (str, value))
+    return None if is_dict else argument
+
+
+def _argument(cls: type, root: type) -> Any:
+    """Return the T of *cls* from its own bases: a type, a TypeVar if it is open, or None.
+
+    A class in between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
+    """
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if origin is root:
+            return get_args(base)[0]
+        if isinstance(origin, type) and issubclass(origin, root):
+            argument = _argument(origin, root)
+            bound = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
+            if isinstance(argument, TypeVar):
+                return bound[argument]
+            if get_origin(argument) and argument.__parameters__:
+                return argument[tuple(bound[each] for each in argument.__parameters__)]
+    return None

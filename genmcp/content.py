@@ -11,14 +11,20 @@
 """
 
 import base64
-from collections.abc import Mapping
+import mimetypes
+import posixpath
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.waiting import ExternalJob, Job
-from genmcp.errors import ContractError
+from genmcp.errors import (
+    ContractError,
+)
 from genmcp.protocol.client_features import (
     CreateMessageRequest,
     ElicitRequest,
@@ -32,9 +38,13 @@ from genmcp.protocol.content import (
     ImageContent,
     ResourceContents,
     ResourceLink,
+    Role,
     TextContent,
 )
-from genmcp.protocol.prompts import PromptMessage
+from genmcp.protocol.prompts import (
+    GetPromptResult,
+    PromptMessage,
+)
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.question.question import Question
@@ -43,12 +53,17 @@ __all__ = [
     "CONTENT",
     "Audio",
     "Image",
+    "assistant",
     "embedded_resource",
+    "guessed_type",
     "json_of",
+    "prompt_result",
     "resource_link",
     "result",
     "to_result",
+    "user",
 ]
+
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
@@ -194,8 +209,14 @@ _WAITED_FOR: Final = (
     ElicitRequest,
     ListRootsRequest,
 )
+
+
 _OUTCOMES: Final = (Done, Failed)
+
+
 _MESSAGES: Final = (PromptMessage, SamplingMessage)
+
+
 # Compared with the bases of a type: `isinstance` checks each class in turn, which took 2 us.
 _NOT_DATA: Final = frozenset({*_WAITED_FOR, *_OUTCOMES, *_MESSAGES, Result})
 
@@ -292,3 +313,111 @@ _json = msgspec.json.Encoder(enc_hook=_plain)
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
+
+
+def user(content: Any) -> PromptMessage:
+    """Return a message of the user: a text, or other content.
+
+    Raises:
+        ContractError: it is not content, or is more than one.
+    """
+    return _message(content, "user")
+
+
+def assistant(content: Any) -> PromptMessage:
+    """Return a message of the model: a text, or other content.
+
+    Raises:
+        ContractError: it is not content, or is more than one.
+    """
+    return _message(content, "assistant")
+
+
+def prompt_result(value: Any) -> GetPromptResult:
+    """Return the result for *value*, which a prompt has returned.
+
+    Raises:
+        ContractError: a prompt must not return such a value.
+    """
+    if isinstance(value, GetPromptResult):
+        return value
+    is_list = isinstance(value, list | tuple) and not (value and isinstance(value[0], bytes))
+    parts = value if is_list else [value]
+    return GetPromptResult(
+        messages=[part if isinstance(part, PromptMessage) else user(part) for part in parts]
+    )
+
+
+def _message(content: Any, role: Role) -> PromptMessage:
+    if not isinstance(content, (str, tuple, *CONTENT)) or isinstance(content, CallToolResult):
+        raise ContractError(
+            f"{type(content).__name__} is no message: return a text, content, user(...) or "
+            f"assistant(...), or a list of these"
+        )
+    blocks = result(content).content
+    if len(blocks) != 1:
+        raise ContractError(f"a message has one content, not {len(blocks)}")
+    return PromptMessage(role, blocks[0])
+
+
+# Python's own table, not that of the machine, with types that only later versions know.
+_TYPES: Final[Mapping[str, str]] = {
+    **mimetypes.MimeTypes(filenames=()).types_map[True],
+    ".markdown": "text/markdown",
+    ".md": "text/markdown",
+    ".toml": "application/toml",
+    ".webp": "image/webp",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+}
+
+
+_QUERY = re.compile(r"[?#]")
+
+
+def guessed_type(path: str) -> str | None:
+    """Return the media type for the suffix of *path*, None if it is unknown."""
+    return _TYPES.get(posixpath.splitext(path)[1].lower())
+
+
+def contents_of(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
+    """Return the contents for *value*, which a hook has returned for *uri*.
+
+    *mime_type* is the declared one.
+
+    Raises:
+        ContractError: a hook must not return such a value.
+    """
+    if isinstance(value, list) or (isinstance(value, tuple) and not _is_bytes_and_mime_type(value)):
+        return [_contents(each, uri, mime_type) for each in value]
+    return [_contents(value, uri, mime_type)]
+
+
+def size_of(contents: Sequence[ResourceContents]) -> int:
+    """Return the size of *contents* in bytes, before they are encoded."""
+    return sum(
+        len((each.text or "").encode()) + len(b64decode(each.blob or "")) for each in contents
+    )
+
+
+def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+    if isinstance(value, ResourceContents):
+        if value.mime_type is not None or mime_type is None:
+            return value
+        return msgspec.structs.replace(value, mime_type=mime_type)
+    if isinstance(value, str):
+        return ResourceContents(uri, text=value, mime_type=mime_type or _guessed(uri, "text/plain"))
+    if _is_bytes_and_mime_type(value):
+        value, mime_type = value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return ResourceContents(
+            uri,
+            blob=b64encode(value).decode("ascii"),
+            mime_type=mime_type or _guessed(uri, "application/octet-stream"),
+        )
+    text = json_of(value).decode()
+    return ResourceContents(uri, text=text, mime_type=mime_type or "application/json")
+
+
+def _guessed(uri: str, default: str) -> str:
+    return guessed_type(_QUERY.split(uri, maxsplit=1)[0]) or default

@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import partial
 from typing import (
+    Annotated,
     Any,
     ClassVar,
     Concatenate,
@@ -12,7 +14,9 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    get_args,
     get_origin,
+    get_type_hints,
     is_typeddict,
     overload,
 )
@@ -21,33 +25,103 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
-from genmcp.component import ServerComponent, check_continues
+from genmcp.component import Metadata, ServerComponent, check_continues
 from genmcp.content import CONTENT
-from genmcp.continuing import FunctionStep, HasSteps, StepValue, hint_of
-from genmcp.core.request import Request
+from genmcp.core.request import OnLost, Request, TaskUse
 from genmcp.errors import ConfigurationError
-from genmcp.hook import Visible
-from genmcp.metadata import Metadata
-from genmcp.policy import OnLost, TaskUse
+from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, check_call, hint_of
 from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import Extra
 from genmcp.schema.schema import Formats
-from genmcp.signature import Signature, is_channel, name_of
 from genmcp.tool import Tool, ToolRoute
 
-__all__ = ["FunctionPrompt", "FunctionTool", "Stepped", "function_component", "prompt", "tool"]
+__all__ = [
+    "FunctionPrompt",
+    "FunctionTool",
+    "Signature",
+    "Stepped",
+    "function_component",
+    "is_channel",
+    "name_of",
+    "prompt",
+    "tool",
+]
+
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
 P = ParamSpec("P")
+
+
 Q = ParamSpec("Q")
+
+
 R = TypeVar("R")
+
+
 R_co = TypeVar("R_co", covariant=True)
+
+
 S = TypeVar("S")
+
+
 C = TypeVar("C", bound="FunctionComponent")
 
+
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """The parameters of a function.
+
+    arguments: a struct with a field for each parameter. channels: those that get the channel
+    instead. returned: the hint of its result, None without one.
+    """
+
+    arguments: type[msgspec.Struct]
+    channels: Sequence[str]
+    returned: Any
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], *, decorator: str, closed: bool = True
+    ) -> "Signature":
+        """Read *function*, which is under *decorator*.
+
+        closed: whether other arguments are rejected, as a call of the function would.
+
+        Raises:
+            ConfigurationError: it yields, a parameter cannot be passed by name, or its type is
+                not JSON.
+        """
+        owner = name_of(function)
+        check_call(owner, function)
+        hints = _hints(owner, function, decorator)
+        parameters = inspect.signature(function).parameters
+        channels = [name for name in parameters if is_channel(hints.get(name))]
+        fields = [
+            _field(owner, parameter, hints.get(name, Any))
+            for name, parameter in parameters.items()
+            if name not in channels
+        ]
+        arguments = msgspec.defstruct(
+            function.__name__,
+            fields,
+            kw_only=True,
+            forbid_unknown_fields=closed,
+            module=function.__module__,
+        )
+        return cls(arguments, channels, hints.get("return"))
+
+    def given(self, arguments: msgspec.Struct, channel: Channel) -> dict[str, Any]:
+        """Return the keyword arguments of a call."""
+        given = msgspec.structs.asdict(arguments)
+        for name in self.channels:
+            given[name] = channel
+        return given
 
 
 class Stepped(Protocol[P, R_co]):
@@ -118,10 +192,14 @@ class ToolOptions(Metadata, total=False):
 
 @overload
 def tool(function: Callable[P, R], /) -> Stepped[P, R]: ...
+
+
 @overload
 def tool(
     **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R]], Stepped[P, R]]: ...
+
+
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Attach a tool to a function, and return the function.
 
@@ -154,10 +232,14 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
 @overload
 def prompt(function: Callable[P, R], /) -> Stepped[P, R]: ...
+
+
 @overload
 def prompt(
     **options: Unpack[PromptOptions],
 ) -> Callable[[Callable[P, R]], Stepped[P, R]]: ...
+
+
 def prompt(function: Any = None, /, **options: Any) -> Any:
     """Attach a prompt to a function, and return the function.
 
@@ -337,3 +419,62 @@ def _add_step(made: FunctionComponent, function: F) -> F:
         function, names, channels, StepValue.of(function, place)
     )
     return function
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of *function* in errors."""
+    return function.__qualname__.rpartition("<locals>.")[2]
+
+
+def _hints(owner: str, function: Callable[..., Any], decorator: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
+        raise ConfigurationError(
+            f"{owner}: its type hints cannot be read: {error}. {decorator} needs them at run time, "
+            f"by names of the module"
+        ) from error
+
+
+def is_channel(hint: Any) -> bool:
+    """Return whether a parameter with the annotation *hint* gets the channel."""
+    return any(each is Channel or get_origin(each) is Channel for each in (hint, *get_args(hint)))
+
+
+def _described(owner: str, name: str, hint: Any) -> Any:
+    """Return *hint* with its annotations as msgspec reads them; a text is a description."""
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        read = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
+        if unread := [note for note in read if not isinstance(note, msgspec.Meta)]:
+            raise ConfigurationError(
+                f"{owner}: parameter {name}: {unread[0]!r} would be ignored; constraints and "
+                f"descriptions are given with msgspec.Meta, or a description as a text"
+            )
+        hint = Annotated[(kind, *read)]
+    try:
+        msgspec.json.schema(hint)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{owner}: parameter {name}: {hint} is not read from JSON here; use a struct, a "
+            f"dataclass or a TypedDict ({error})"
+        ) from error
+    return hint
+
+
+def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> Any:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise ConfigurationError(
+            f"{owner}: parameter {parameter}: each argument needs a name it can be passed by"
+        )
+    hint = _described(owner, parameter.name, hint)
+    if parameter.name == "channel" and hint is Any:
+        raise ConfigurationError(f"{owner}: annotate channel as Channel, or call it something else")
+    default = parameter.default
+    if default is parameter.empty:
+        return parameter.name, hint
+    if isinstance(default, str | bytes | int | float | None):
+        return parameter.name, hint, default
+    # Each call gets a copy of its own; the listing would not see the default in a factory.
+    listed = Annotated[hint, msgspec.Meta(extra_json_schema={"default": default})]
+    return parameter.name, listed, msgspec.field(default_factory=partial(deepcopy, default))

@@ -1,15 +1,36 @@
 """Hooks: the functions of a user, `def` or `async def`."""
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Failed
+from genmcp.errors import ConfigurationError, ContractError
+from genmcp.question.question import Accepted, Cancelled, Declined
 
-__all__ = ["Hook", "Visible", "check_call", "overrides", "visibility"]
+__all__ = [
+    "FunctionStep",
+    "HasSteps",
+    "Hook",
+    "StepValue",
+    "UnknownTag",
+    "Visible",
+    "answer_of",
+    "check_call",
+    "function_of",
+    "hint_of",
+    "is_step",
+    "overrides",
+    "step_value",
+    "visibility",
+]
 
 Visible = Callable[[str | None], bool]
 """Whether a component exists for a principal, None being an unauthenticated client."""
@@ -78,3 +99,149 @@ def visibility(provider: Any, kind: type) -> Visible | None:
             f"{owner}.visible must be a def: it is asked for each entry of a list"
         )
     return visible
+
+
+_SCALARS = frozenset({str, int, float, bool})  # of JSON; a subclass is a Python object
+
+
+class UnknownTag(ContractError):
+    """A call cannot be resumed: `continue_` lacks a case for its tag, or its method is missing."""
+
+
+class StepValue(msgspec.Struct, frozen=True):
+    """The parameter of a method that receives the value of a wait.
+
+    outcome: whether it receives the outcome instead. hint: its annotation, None if unreadable.
+    """
+
+    outcome: bool
+    hint: Any
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], place: int) -> "StepValue":
+        """Return the parameter of *function* at *place*."""
+        name = list(inspect.signature(function).parameters)[place]
+        hint = hint_of(function, name)
+        return cls(name == "outcome" or Failed in get_args(hint), hint)
+
+    def convert(self, method: str, found: Any) -> Any:
+        """Return *found*, the value of a wait, converted to the annotated type.
+
+        The value of a job is JSON: without this a method that annotates a `date` or an Enum would
+        get a `str`. Python objects, which only an awaitable returns, are passed unchanged.
+
+        Raises:
+            ContractError: *found* does not match the type.
+        """
+        hint = self.hint
+        container = isinstance(found, dict | list)
+        if hint in (None, Any, dict, list) or not (container or type(found) in _SCALARS):
+            return found
+        validate = getattr(hint, "model_validate", None)  # of a pydantic model
+        try:
+            # A bool is an int here as in Python; msgspec would reject it.
+            if not container and isinstance(hint, type) and isinstance(found, hint):
+                return found
+            return validate(found) if validate else msgspec.convert(found, hint)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ContractError(f"{method} cannot take the value of the wait: {error}") from error
+        except TypeError:  # a type that msgspec does not support, or a Protocol
+            return found
+
+
+class FunctionStep(msgspec.Struct, frozen=True, eq=False):
+    """A step of a function under `@tool` or `@prompt`, called as a method would be.
+
+    function: takes the value first. names, channels: its parameters that are arguments of the
+    decorated function, and those that get the channel. bound: the instance, if it is a method.
+    """
+
+    function: Callable[..., Any]
+    names: Collection[str]
+    channels: Collection[str]
+    value: StepValue
+    bound: tuple[Any, ...] = ()
+
+    @property
+    def __func__(self) -> Callable[..., Any]:
+        return self.function
+
+    def __call__(self, request: Any, value: Any, channel: Channel) -> Any:
+        """Call the function with the *value*, and with arguments of the *request*."""
+        given = {name: getattr(request.arguments, name) for name in self.names}
+        given.update(dict.fromkeys(self.channels, channel))
+        return self.function(*self.bound, value, **given)
+
+
+class HasSteps:
+    """A component made of a function: its calls continue in *function_steps*, by their names.
+
+    bound: the instance, if the function is a method.
+    """
+
+    function_steps: Mapping[str, FunctionStep] = {}
+    bound: tuple[Any, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a step; asked for what is no attribute."""
+        step = self.function_steps.get(name)
+        if step is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return replace(step, bound=self.bound)
+
+
+@lru_cache(maxsize=1024)
+def step_value(function: Callable[..., Any], place: int) -> StepValue | str:
+    """Return the parameter of *function* at *place*, or why it cannot be called with a channel."""
+    try:
+        inspect.signature(function).bind(*[None] * (place + 2))
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return StepValue.of(function, place)
+
+
+def is_step(method: Any) -> bool:
+    """Return whether *method*, a function of a class, may be one for `then`.
+
+    It has a third parameter that is called `channel` or annotated `Channel`.
+    """
+    if not inspect.isfunction(method):
+        return False
+    parameters = list(inspect.signature(method).parameters.values())
+    return len(parameters) == 4 and (
+        parameters[3].name == "channel" or parameters[3].annotation in (Channel, "Channel")
+    )
+
+
+def function_of(method: Any) -> Any:
+    """Return the function of a bound method or a step, anything else unchanged."""
+    return getattr(method, "__func__", method)
+
+
+def answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
+    """Return the value for a method, and a text if a question was declined or cancelled, or "".
+
+    The value of an accepted answer is its content. If any of several questions was declined, the
+    answers are returned as they are.
+    """
+    if not continuation.asked:
+        return value, ""
+    answers = {"": value} if continuation.alone else value
+    for each in answers.values():
+        if isinstance(each, Declined | Cancelled):
+            did = "declined" if isinstance(each, Declined) else "cancelled the question"
+            return value, f"The user {did}."
+    contents = {
+        key: each.content if isinstance(each, Accepted) else each for key, each in answers.items()
+    }
+    return contents[""] if continuation.alone else contents, ""
+
+
+def hint_of(function: Any, name: str) -> Any:
+    """Return the annotation *name* of *function*, None if that cannot be read."""
+    try:
+        # Other annotations are ignored: their names may exist only for a type checker.
+        one = SimpleNamespace(__annotations__={name: function.__annotations__[name]})
+        return get_type_hints(one, getattr(function, "__globals__", {}))[name]
+    except (AttributeError, KeyError, NameError, SyntaxError, TypeError):
+        return None

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from genmcp.channel import Channel
+from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request, RouteFacts
@@ -26,7 +26,6 @@ from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.subscription import ChangeNotifier
 
 __all__ = ["Middleware", "Route", "Server", "resolve_route", "route_of"]
 

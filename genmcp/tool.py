@@ -25,9 +25,21 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
-from genmcp.component import ComponentRoute, DescribedComponent, can_continue
+from genmcp.component import (
+    DescribedComponent,
+    annotations_of,
+    attributes_of,
+    can_continue,
+    check_metadata,
+    check_tool_name,
+    class_attributes,
+    definition_of,
+    instance_attributes,
+    type_argument,
+)
+from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of, to_result
-from genmcp.core.request import Request, ToolRequest
+from genmcp.core.request import OnLost, Policy, Request, TaskUse, ToolRequest
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ArgumentFaults,
@@ -38,17 +50,6 @@ from genmcp.errors import (
 )
 from genmcp.faults import InvalidArguments
 from genmcp.hook import Hook, check_call, overrides
-from genmcp.metadata import (
-    annotations_of,
-    attributes_of,
-    check_metadata,
-    check_tool_name,
-    class_attributes,
-    definition_of,
-    instance_attributes,
-    type_argument,
-)
-from genmcp.policy import OnLost, Policy, TaskUse
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.protocol.value import CacheScope

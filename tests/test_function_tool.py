@@ -13,13 +13,13 @@ import pytest
 from pydantic import BaseModel, Field
 
 from genmcp import Channel, ConfigurationError, Continue, Image, Prompt, Suite, Tool, tool
+from genmcp.component import attributes_of
 from genmcp.decorator import (
     FunctionTool,
     PromptOptions,
     ToolOptions,
     function_component,
 )
-from genmcp.metadata import attributes_of
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from genmcp.channel import Channel
+from genmcp.channel import Channel, Listener
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
-from genmcp.core.request import Request
+from genmcp.core.request import Policy, Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import McpError
-from genmcp.policy import Policy
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
-from genmcp.subscription import Listener
 
 __all__ = ["Alternative", "Certainty", "CompositeRoute", "Member"]
 

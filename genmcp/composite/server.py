@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from genmcp.channel import Channel
+from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.composite.member import Alternative, Certainty, CompositeRoute, Member
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
@@ -42,7 +42,6 @@ from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplates
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
-from genmcp.subscription import ChangeNotifier, Listener
 
 __all__ = ["CompositeServer"]
 

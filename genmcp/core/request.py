@@ -1,14 +1,14 @@
-"""A request as everything above the wire sees it, whatever revision it came in."""
+"""A request, its client, and how a call that runs long is handled; the same for all revisions."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final, Generic, Literal, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp.errors import MalformedParams
+from genmcp.errors import ConfigurationError, MalformedParams
 from genmcp.faults import decoding_fault, error_data
-from genmcp.policy import NEVER_A_TASK, Policy
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.completion import CompleteRequestParams, PromptReference
 from genmcp.protocol.methods import Method
@@ -25,17 +25,24 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
+from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message, params_of
 from genmcp.wire.param_headers import HeaderRule
 
 __all__ = [
+    "HOLD",
+    "NEVER_A_TASK",
     "REQUEST_TYPES",
+    "RESULT_TOOL",
     "ClientInfo",
+    "OnLost",
+    "Policy",
     "PromptRequest",
     "Request",
     "ResourceRequest",
     "RouteFacts",
+    "TaskUse",
     "ToolRequest",
     "check_length",
     "check_names",
@@ -44,9 +51,107 @@ __all__ = [
     "session_params",
 ]
 
+
 A = TypeVar("A", default=dict[str, Any])
+
+
 T = TypeVar("T", default=dict[str, str])
+
+
 K = TypeVar("K", default=str)
+
+
+RESULT_TOOL: Final = "get_call_result"
+"""The tool that a client without tasks asks for the result of a call that was held over."""
+
+
+HOLD: Final = 50.0
+"""Seconds for which a call is held if its client can fetch the result later.
+
+Many clients time out after 60 seconds, and would lose the result.
+"""
+
+
+TaskUse = Literal["never", "auto", "always"]
+
+
+OnLost = Literal["rerun", "fail"]
+
+
+_TIMES = {"promote_after", "result_ttl", "max_hold"}
+
+
+_FLAGS = {"requires_tasks", "single_use"}
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "task": ("never", "auto", "always"),
+    "on_worker_lost": ("rerun", "fail", None),
+}
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How long-running calls of one route are handled; times in seconds. See `Tool`.
+
+    auto_hold: whether `max_hold` is `HOLD` if the result tool is offered, and None otherwise.
+
+    Raises:
+        ConfigurationError: a value is invalid.
+    """
+
+    task: TaskUse = "auto"
+    requires_tasks: bool = False
+    promote_after: float = 10.0
+    result_ttl: float = 86400.0
+    max_hold: float | None = None
+    auto_hold: bool = False
+    single_use: bool = False
+    on_worker_lost: OnLost = "fail"
+
+    @property
+    def eager(self) -> bool:
+        """Whether something has to be decided before the call runs."""
+        return self.task == "always" or self.requires_tasks
+
+    @classmethod
+    def of(cls, owner: str, provider: Any, annotations: ToolAnnotations | None) -> "Policy":
+        """Return the policy of *provider*, a tool.
+
+        Raises:
+            ConfigurationError: one is invalid; the message names *owner* and the attribute.
+        """
+        values = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
+        if values["max_hold"] == "auto":
+            values["max_hold"], values["auto_hold"] = None, True
+        for name, allowed in _CHOICES.items():
+            if values[name] not in allowed:
+                taken = " or ".join(map(repr, allowed))
+                raise ConfigurationError(f"{owner}.{name} must be {taken}, not {values[name]!r}")
+        for name in _TIMES:
+            value = values[name]
+            if value is None and name == "max_hold":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+                raise ConfigurationError(
+                    f"{owner}.{name} must be a positive number of seconds, not {value!r}"
+                )
+        if values["task"] == "never" and values["requires_tasks"]:
+            raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
+        if values["on_worker_lost"] is None:
+            values["on_worker_lost"] = "rerun" if _may_rerun(annotations) else "fail"
+        return cls(**values)
+
+
+NEVER_A_TASK: Final = Policy(task="never")
+"""The policy of prompts and resources."""
+
+
+def _may_rerun(annotations: ToolAnnotations | None) -> bool:
+    """Whether a tool says of itself that doing its work twice does no harm."""
+    return annotations is not None and bool(
+        annotations.idempotent_hint or annotations.read_only_hint
+    )
+
 
 _NO_CAPABILITIES = ClientCapabilities()
 
@@ -231,10 +336,19 @@ class _CancelledParams(NotificationParams):
 
 P = TypeVar("P")
 
+
 _CANCELLED: Final = "notifications/cancelled"
+
+
 _object_of_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
 _any_object: Final = decoder_for(dict[str, Any])
+
+
 _meta: Final = decoder_for(RequestMeta)
+
+
 # An idempotency key makes a call run once: it must not be dropped silently.
 _DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY}
 

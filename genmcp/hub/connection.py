@@ -18,9 +18,9 @@ from genmcp.client.options import ClientOptions, Command, HttpOptions
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import headers_of
 from genmcp.client.transports.targets import Target, transport_to
+from genmcp.core.request import Policy
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import ServerConfig
-from genmcp.policy import Policy
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import ListPromptsResult, PromptArgument, PromptDefinition
 from genmcp.protocol.resources import (

@@ -28,6 +28,7 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
 from genmcp.composite.errors import ReconnectError, UnknownServer
+from genmcp.core.request import Policy
 from genmcp.errors import (
     GenmcpError,
     MethodNotFound,
@@ -46,7 +47,6 @@ from genmcp.hub.relay import (
     current_caller,
 )
 from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
-from genmcp.policy import Policy
 
 __all__ = ["InflightCounter", "ReconnectingClient", "RequestDeadline"]
 

@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from genmcp.channel import Listener
 from genmcp.core.session import Session
 from genmcp.core.subscription import EVERYTHING, ServerChange, changes_of, session_filter
 from genmcp.core.task import Task
@@ -30,7 +31,6 @@ from genmcp.mux.threads import Multimap
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
-from genmcp.subscription import Listener
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 

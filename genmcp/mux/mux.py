@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.cancellation import cancel_requested
-from genmcp.channel import Channel
+from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import failure_outcome, http_status_of, is_expected, store_failure
 from genmcp.core.outcome import Outcome
@@ -56,7 +56,6 @@ from genmcp.server import Server
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions

@@ -12,7 +12,6 @@ import msgspec
 
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
-from genmcp.continuing import UnknownTag
 from genmcp.core.call import CallEvent, CallPhase, CallState
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed, Outcome, unpack
@@ -20,6 +19,7 @@ from genmcp.core.request import Request
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Finished, Suspended
 from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
+from genmcp.hook import UnknownTag
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.sinks import Services, StoredRequest, TaskSink
 from genmcp.mux.tasks import to_finished

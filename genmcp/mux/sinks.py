@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from genmcp.channel import Channel, Sink
+from genmcp.channel import ChangeNotifier, Channel, Sink
 from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
@@ -25,7 +25,6 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.server import Server
 from genmcp.stores.store import Store
-from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.jobs import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService

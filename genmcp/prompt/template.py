@@ -19,10 +19,11 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
+from genmcp.component import Metadata
+from genmcp.content import prompt_result
 from genmcp.core.request import PromptRequest
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.metadata import Metadata
-from genmcp.prompt.prompt import Prompt, prompt_result
+from genmcp.prompt.prompt import Prompt
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptMessage
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.channel import Channel
+from genmcp.channel import Channel, Listener
 from genmcp.composite.member import Certainty, Member
 from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
@@ -24,7 +24,6 @@ from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route, Server
-from genmcp.subscription import Listener
 from genmcp.transports.pipe import PipeConnection
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message

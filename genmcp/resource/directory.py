@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
+from genmcp.content import guessed_type
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.protocol.content import Annotations, ResourceDefinition
 from genmcp.resource.resource import Description, ResourceRepo
-from genmcp.resource.route import guessed_type
 
 __all__ = ["Directory", "Files"]
 

@@ -24,10 +24,15 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
-from genmcp.component import DescribedComponent, check_continues
+from genmcp.component import (
+    DescribedComponent,
+    Metadata,
+    annotations_of,
+    check_continues,
+    check_metadata,
+)
 from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook, check_call
-from genmcp.metadata import Metadata, annotations_of, check_metadata
 from genmcp.protocol.content import Annotations
 from genmcp.protocol.value import CacheScope
 from genmcp.uri_template.template import UriTemplate

@@ -12,30 +12,24 @@
 """
 
 import inspect
-import mimetypes
-import posixpath
-import re
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import isfunction
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
-from genmcp.completion import Completer
-from genmcp.component import ComponentRoute
-from genmcp.content import json_of
+from genmcp.component import definition_of, instance_of
+from genmcp.component_route import Completer, ComponentRoute
+from genmcp.content import contents_of, size_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook
-from genmcp.metadata import definition_of, instance_of
-from genmcp.protocol.content import ResourceContents, ResourceDefinition
+from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.value import Result
 from genmcp.resource.resource import (
@@ -47,20 +41,7 @@ from genmcp.resource.resource import (
 )
 from genmcp.uri_template.template import UriTemplate
 
-__all__ = ["ResourceRoute", "guessed_type"]
-
-# Python's own table, not that of the machine, with types that only later versions know.
-_TYPES: Final[Mapping[str, str]] = {
-    **mimetypes.MimeTypes(filenames=()).types_map[True],
-    ".markdown": "text/markdown",
-    ".md": "text/markdown",
-    ".toml": "application/toml",
-    ".webp": "image/webp",
-    ".yaml": "application/yaml",
-    ".yml": "application/yaml",
-}
-
-_QUERY = re.compile(r"[?#]")
+__all__ = ["ResourceRoute"]
 
 
 class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
@@ -275,55 +256,3 @@ def _template(
 
 async def _given(value: Any, uri: str, channel: Channel) -> Any:
     return value
-
-
-def guessed_type(path: str) -> str | None:
-    """Return the media type for the suffix of *path*, None if it is unknown."""
-    return _TYPES.get(posixpath.splitext(path)[1].lower())
-
-
-def contents_of(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """Return the contents for *value*, which a hook has returned for *uri*.
-
-    *mime_type* is the declared one.
-
-    Raises:
-        ContractError: a hook must not return such a value.
-    """
-    if isinstance(value, list) or (isinstance(value, tuple) and not _is_typed(value)):
-        return [_contents(each, uri, mime_type) for each in value]
-    return [_contents(value, uri, mime_type)]
-
-
-def size_of(contents: Sequence[ResourceContents]) -> int:
-    """Return the size of *contents* in bytes, before they are encoded."""
-    return sum(
-        len((each.text or "").encode()) + len(b64decode(each.blob or "")) for each in contents
-    )
-
-
-def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
-    if isinstance(value, ResourceContents):
-        if value.mime_type is not None or mime_type is None:
-            return value
-        return msgspec.structs.replace(value, mime_type=mime_type)
-    if isinstance(value, str):
-        return ResourceContents(uri, text=value, mime_type=mime_type or _guessed(uri, "text/plain"))
-    if _is_typed(value):
-        value, mime_type = value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return ResourceContents(
-            uri,
-            blob=b64encode(value).decode("ascii"),
-            mime_type=mime_type or _guessed(uri, "application/octet-stream"),
-        )
-    text = json_of(value).decode()
-    return ResourceContents(uri, text=text, mime_type=mime_type or "application/json")
-
-
-def _is_typed(value: Any) -> bool:
-    return isinstance(value, tuple) and [type(part) for part in value] == [bytes, str]
-
-
-def _guessed(uri: str, default: str) -> str:
-    return guessed_type(_QUERY.split(uri, maxsplit=1)[0]) or default

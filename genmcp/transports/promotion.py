@@ -15,13 +15,17 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.call import CallAction, CallEvent, CallPhase
 from genmcp.core.continuation import Continuation
+from genmcp.core.request import RESULT_TOOL
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import EncodedResponse, Mux
 from genmcp.mux.sinks import TaskSink
-from genmcp.mux.tasks import create_task_result, still_running_result, suspension_of
-from genmcp.policy import RESULT_TOOL
+from genmcp.mux.tasks import (
+    create_task_result,
+    still_running_result,
+    suspension_of,
+)
 from genmcp.protocol.value import Result
 from genmcp.transports.timers import TimerTable
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from genmcp.channel import Channel
-from genmcp.completion import Completer, complete, complete_result, prefix_matches
+from genmcp.component_route import Completer, complete, complete_result, prefix_matches
 from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook

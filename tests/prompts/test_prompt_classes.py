@@ -13,10 +13,10 @@ from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.client.errors import ServerError
-from genmcp.content import Image, embedded_resource, resource_link, result
+from genmcp.content import Image, assistant, embedded_resource, resource_link, result, user
 from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
-from genmcp.prompt.prompt import Prompt, PromptRoute, assistant, user
+from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.prompts import (

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.content import Image
+from genmcp.content import Image, assistant
 from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError
-from genmcp.prompt.prompt import PromptRoute, assistant
+from genmcp.prompt.prompt import PromptRoute
 from genmcp.prompt.template import PromptTemplate, Template
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import GetPromptRequestParams, PromptArgument

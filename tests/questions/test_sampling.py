@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.content import Image, resource_link
+from genmcp.content import Image, assistant, resource_link, user
 from genmcp.errors import ArgumentFaults, ContractError
-from genmcp.prompt.prompt import assistant, user
 from genmcp.protocol.capabilities import ClientCapabilities, SamplingCapability
 from genmcp.protocol.client_features import (
     CreateMessageRequest,

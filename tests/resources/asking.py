@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
-from genmcp.channel import Channel
+from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import LoggingLevel, PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.value import Value
 from genmcp.resource.route import ResourceRoute
-from genmcp.subscription import ChangeNotifier
 from genmcp.suite.collection import RESOURCES, Collection
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.channel import Channel
-from genmcp.component import ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.errors import ContractError, InvalidParams
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.resource.resource import Resource, ResourceRepo

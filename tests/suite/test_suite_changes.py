@@ -16,6 +16,7 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp.channel import Listener
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.subscription import Listener
 from genmcp.testing import connect

@@ -408,7 +408,7 @@ async def test_client_gets_the_result_later_by_default(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing but defaults: only their 50 seconds are shorter here."""
-    monkeypatch.setattr("genmcp.suite.components.HOLD", 0.02)
+    monkeypatch.setattr("genmcp.suite.suite.HOLD", 0.02)
     global holding
     holding = Holds()
     app = Endpoint(Mux(Suite(name="test", version="1", tools=[Continues])))
