@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import ClientInfo, Request
-from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import AssignUnavailable, ContractError
 from genmcp.protocol.params import (
     SEVERITY,
@@ -40,7 +40,7 @@ R_co = TypeVar("R_co", bound=Request, default=Request, covariant=True)
 class Listener:
     """A receiver of changes: a mux, which notifies its clients."""
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: ServerChange) -> None:
         """Receive a change. It is called from any thread, and must not wait for clients."""
 
 
@@ -87,7 +87,7 @@ class ChangeNotifier:
         with self._lock:
             self._listeners.add(listener)
 
-    def _announce(self, change: Change) -> None:
+    def _announce(self, change: ServerChange) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.channel import Channel
+from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientError,
@@ -35,7 +35,6 @@ from genmcp.hub.subscriptions import ClientSubscriptions, MemberSubscriptions
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
-from genmcp.subscription import ChangeNotifier, Listener
 
 __all__ = ["HubMember", "HubServer", "SuspendedCalls"]
 

@@ -51,7 +51,7 @@ from genmcp.errors import (
     InvalidParams,
     PromptNotFound,
 )
-from genmcp.faults import error_data
+from genmcp.faults import Fault, error_data
 from genmcp.hook import Hook
 from genmcp.protocol.prompts import (
     GetPromptResult,
@@ -60,7 +60,6 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import arguments_of
-from genmcp.schema.words import fault
 
 __all__ = ["Prompt", "PromptArguments", "PromptRepo", "PromptRoute", "prompt_arguments"]
 
@@ -412,7 +411,7 @@ def _of_type(source: Any) -> PromptArguments:
 
 def _check_required(required: Sequence[str], given: Mapping[str, Any]) -> None:
     if missing := [name for name in required if name not in given]:
-        raise ArgumentFaults([fault((name,), "missing, and required") for name in missing])
+        raise ArgumentFaults([Fault((name,), "missing, and required") for name in missing])
 
 
 def _title(name: str, schema: Mapping[str, Any]) -> str | None:

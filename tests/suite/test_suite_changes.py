@@ -18,7 +18,6 @@ from genmcp import (
 )
 from genmcp.channel import Listener
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
-from genmcp.subscription import Listener
 from genmcp.testing import connect
 
 
