@@ -79,7 +79,7 @@ class HttpTransport(Transport):
         self._sse: SseTransport | None = None  # for a server that speaks only HTTP+SSE
         self._closed: ClientError | None = None
         self._notifications = NotificationStream(
-            self.server_name, self._follow_notifications, options, max_message
+            self.server_name, self._follow, options, max_message
         )
         self._drains: set[asyncio.Task[None]] = set()
 
@@ -232,11 +232,6 @@ class HttpTransport(Transport):
             if cursor.events > events:
                 failures = 0
         raise unanswered(message, cause, arrived=True)
-
-    async def _follow_notifications(
-        self, revision: str | None, cursor: SseCursor, on_open: Callable[[], None]
-    ) -> None:
-        await self._follow(revision, cursor, None, on_open)
 
     async def _follow(
         self,

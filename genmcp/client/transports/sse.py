@@ -56,8 +56,11 @@ _MIN_RETRY, _MAX_RETRY = 0.1, 300.0  # bounds of the delay that a server sends a
 
 _LASTED = 5.0  # seconds after which a stream that ends is not a failure
 
-FollowStream = Callable[[str | None, "SseCursor", Callable[[], None]], Awaitable[object]]
-"""Opens an event stream: given the revision, a cursor, and a function to call once it is open."""
+FollowStream = Callable[
+    [str | None, "SseCursor", RequestId | None, Callable[[], None]], Awaitable[object]
+]
+"""Reads an event stream to its end. Given are the revision, where to begin, the request that the
+stream belongs to, and a function to call once the stream is open."""
 
 
 class SseCursor:
@@ -178,7 +181,7 @@ class NotificationStream:
             events = cursor.events
             self._opened_at = None
             try:
-                await self._follow(revision, cursor, self._on_open)
+                await self._follow(revision, cursor, None, self._on_open)
             except HttpStatusError as error:
                 if error.status not in TRANSIENT:
                     if not was_open:  # usually 405: the server has no such stream
