@@ -1,4 +1,4 @@
-"""Delays between attempts: exponential backoff, repeated requests, and the polling of tasks."""
+"""Repeated attempts of the client: requests without side effects, and polls of a task."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,8 +16,9 @@ from genmcp.client.errors import (
     ServerError,
     TooManyRequests,
 )
+from genmcp.core.backoff import backoff
 
-__all__ = ["Polling", "backoff", "is_transient", "repeated", "retry_delay"]
+__all__ = ["Polling", "is_transient", "repeated", "retry_delay"]
 
 R = TypeVar("R")
 
@@ -27,18 +28,6 @@ _TRANSIENT: Final = frozenset({408, 425, 429})  # HTTP statuses, besides 500 and
 
 _POLL_INTERVAL: Final = 1.0  # seconds between two polls, if the server gives no interval
 _MIN_POLL_INTERVAL: Final = 0.01
-
-
-def backoff(failures: int, first: float, limit: float) -> float:
-    """Return the seconds to wait after a number of failures in a row: doubling from *first*.
-
-    Args:
-        failures: Failed attempts in a row; 0 for no delay.
-        first: The delay after the first failure.
-        limit: The longest delay.
-    """
-    # The exponent is bounded, since a float overflows at 2 ** 1024.
-    return min(first * 2.0 ** min(failures - 1, 64), limit) if failures else 0.0
 
 
 async def repeated(request: Callable[[], Awaitable[R]], limit: int) -> R:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Concatenate, Generic, Literal, TypeAlias, over
 import msgspec
 from typing_extensions import TypeVar
 
+from genmcp.core.backoff import backoff
 from genmcp.core.outcome import Done, Failed, pack
 from genmcp.errors import ContractError
 
@@ -124,7 +125,7 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
         `jitter`.
         """
-        whole = min(self.backoff * 2.0 ** min(failures, 64), self.max_backoff)
+        whole = backoff(failures + 1, self.backoff, self.max_backoff)
         return whole * (1.0 - self.jitter * chance)
 
 

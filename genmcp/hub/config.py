@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.client.options import MASK, mask_url, mask_values, options_repr
+from genmcp.core.backoff import backoff
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
 
@@ -52,8 +53,7 @@ class Retry(msgspec.Struct, frozen=True):
 
     def delay(self, attempt: int, chance: float) -> float:
         """Return the wait before *attempt*; *chance* is a random number below 1."""
-        whole: float = min(self.cap, self.base_delay * 2.0 ** min(attempt, 64))
-        return whole * (1 - self.jitter * chance)
+        return backoff(attempt + 1, self.base_delay, self.cap) * (1 - self.jitter * chance)
 
 
 class Backoff(msgspec.Struct, frozen=True):

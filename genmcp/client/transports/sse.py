@@ -13,7 +13,6 @@ from contextvars import Context
 from typing import Final
 from urllib.parse import SplitResult
 
-from genmcp.client.backoff import backoff
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -39,6 +38,7 @@ from genmcp.client.transports.http_endpoint import (
     request_path,
     resolve_on_origin,
 )
+from genmcp.core.backoff import backoff
 from genmcp.core.client.events import Send
 from genmcp.wire.jsonrpc import RequestId
 from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
