@@ -1,4 +1,4 @@
-"""A sink that remembers, and messages to send."""
+"""A transport sink that records, and messages to send."""
 
 import asyncio
 import json
@@ -12,31 +12,31 @@ LEGACY = "2025-11-25"
 
 
 class Recorder:
-    """Remembers what came. A request is answered by a message with its id and no method."""
+    """Records what is passed to it. A message with the request's id and no method is its answer."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
-        self.abouts: list[int | str | None] = []
-        self.lost: list[tuple[int, bytes]] = []
+        self.request_ids: list[int | str | None] = []
+        self.oversized: list[tuple[int, bytes]] = []
         self.failures: list[tuple[int | str | None, ClientError]] = []
         self.gaps = 0
         self.ended_sessions: list[ClientError] = []
         self._changed = asyncio.Event()
 
-    def on_message(self, message: bytes, about: int | str | None = None) -> bool:
+    def on_message(self, message: bytes, request_id: int | str | None = None) -> bool:
         self.messages.append(message)
-        self.abouts.append(about)
+        self.request_ids.append(request_id)
         self._changed.set()
         try:
             value = json.loads(message)
         except ValueError:
             return False
-        return isinstance(value, dict) and "method" not in value and value.get("id") == about
+        return isinstance(value, dict) and "method" not in value and value.get("id") == request_id
 
-    def on_oversized(self, size: int, head: bytes, about: int | str | None = None) -> bool:
-        self.lost.append((size, head))
+    def on_oversized(self, size: int, head: bytes, request_id: int | str | None = None) -> bool:
+        self.oversized.append((size, head))
         self._changed.set()
-        return b'"id":%d' % about in head if isinstance(about, int) else False
+        return b'"id":%d' % request_id in head if isinstance(request_id, int) else False
 
     def on_failure(self, id: int | str | None, error: ClientError) -> None:
         self.failures.append((id, error))
@@ -51,25 +51,25 @@ class Recorder:
         self._changed.set()
 
     @property
-    def said(self) -> list[Any]:
-        """The messages, read."""
+    def decoded(self) -> list[Any]:
+        """The messages, decoded."""
         return [json.loads(message) for message in self.messages]
 
     @property
     def failure(self) -> ClientError:
-        """The only failure there was."""
+        """The only failure."""
         [(_, error)] = self.failures
         return error
 
     async def until(
-        self, messages: int = 0, failures: int = 0, lost: int = 0, gaps: int = 0
+        self, messages: int = 0, failures: int = 0, oversized: int = 0, gaps: int = 0
     ) -> None:
         """Wait for so many of each."""
         async with asyncio.timeout(10):
             while (
                 len(self.messages) < messages
                 or len(self.failures) < failures
-                or len(self.lost) < lost
+                or len(self.oversized) < oversized
                 or self.gaps < gaps
             ):
                 self._changed.clear()

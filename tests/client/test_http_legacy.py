@@ -1,4 +1,4 @@
-"""What Streamable HTTP has besides before 2026-07-28: sessions, and streams that are resumed."""
+"""Streamable HTTP before 2026-07-28: sessions, resumption, and the notification stream."""
 
 import asyncio
 from itertools import pairwise
@@ -18,8 +18,8 @@ from tests.client.scripted import ANSWER, NOTE, Asked, event, scripted
 from tests.client.sinks import LEGACY, Recorder, notification, request
 
 
-async def test_http_broken_stream_of_a_legacy_revision_is_resumed() -> None:
-    """It is taken up behind the last event, not before `retry` is over, as often as it moves on."""
+async def test_broken_legacy_stream_is_resumed() -> None:
+    """Behind the last event, not before `retry`, and as often as it makes progress."""
     resumed: list[tuple[str, float]] = []
     loop = asyncio.get_running_loop()
 
@@ -37,17 +37,17 @@ async def test_http_broken_stream_of_a_legacy_revision_is_resumed() -> None:
     async with scripted(script, options) as (transport, recorder):
         await transport.send(request(1, revision=LEGACY))
 
-    assert ["a", "b1", "b2"] == [place for place, _ in resumed]
-    assert [NOTE, NOTE, ANSWER] == recorder.said
-    assert [1, 1, 1] == recorder.abouts
-    assert all(later[1] - sooner[1] >= 0.05 for sooner, later in pairwise(resumed))
+    assert [cursor for cursor, _ in resumed] == ["a", "b1", "b2"]
+    assert recorder.decoded == [NOTE, NOTE, ANSWER]
+    assert recorder.request_ids == [1, 1, 1]
+    assert all(later[1] - earlier[1] >= 0.05 for earlier, later in pairwise(resumed))
 
 
 @pytest.mark.parametrize(
     ("status", "attempts"), [(200, 2), (503, 2), (404, 1), (405, 1), (0, 2)], ids=str
 )
-async def test_http_resumption_in_vain_is_given_up(status: int, attempts: int) -> None:
-    """A stream that brings nothing is tried again a few times, one that is refused is not."""
+async def test_failed_resumption_ends_in_unknown_outcome(status: int, attempts: int) -> None:
+    """A stream without events is tried again up to the limit; a rejected one is not."""
     gets = 0
 
     async def script(asked: Asked) -> None:
@@ -73,8 +73,8 @@ async def test_http_resumption_in_vain_is_given_up(status: int, attempts: int) -
     assert attempts == gets
 
 
-async def test_http_session_is_kept_and_ended() -> None:
-    """The id of the session goes with every request from its beginning to the DELETE at the end."""
+async def test_session_id_is_sent_and_the_session_ended() -> None:
+    """The id is sent with every request, and with the DELETE at the end."""
     seen: list[tuple[str, str | None, str | None]] = []
     listening = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -98,18 +98,18 @@ async def test_http_session_is_kept_and_ended() -> None:
         await transport.send(notification("notifications/initialized"))
         await recorder.until(messages=2)
 
-    assert [
+    assert seen == [
         ("POST", "initialize", None),
         ("POST", "notifications/initialized", "s1"),
         ("GET", None, "s1"),
         ("DELETE", None, "s1"),
-    ] == seen
-    assert [ANSWER, NOTE] == recorder.said
-    assert [1, None] == recorder.abouts
+    ]
+    assert recorder.decoded == [ANSWER, NOTE]
+    assert recorder.request_ids == [1, None]
 
 
-async def test_http_session_that_ended_is_told_as_such() -> None:
-    """404 in a session says that it is over; a new one is begun without its id."""
+async def test_404_in_a_session_is_session_ended() -> None:
+    """A new session is begun without the id of the old one."""
     sessions: list[str | None] = []
 
     async def script(asked: Asked) -> None:
@@ -127,10 +127,10 @@ async def test_http_session_that_ended_is_told_as_such() -> None:
 
     assert isinstance(recorder.failure, SessionEnded)
     assert not recorder.failure.sent
-    assert [None, "s1", None, "s3"] == sessions
+    assert sessions == [None, "s1", None, "s3"]
 
 
-def refusal(text: str, code: int = -32000) -> dict[str, object]:
+def session_error(text: str, code: int = -32000) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}
 
 
@@ -147,7 +147,7 @@ def refusal(text: str, code: int = -32000) -> dict[str, object]:
         (-32600, "Unknown Last-Event-ID: the stream is not of this session", False),
     ],
 )
-async def test_http_400_ends_the_session_only_if_it_says_so(
+async def test_400_ends_the_session_only_for_session_errors(
     code: int, text: str, lost: bool
 ) -> None:
     """A request that was rejected for another reason is not repeated in a new session."""
@@ -156,7 +156,7 @@ async def test_http_400_ends_the_session_only_if_it_says_so(
         if asked.rpc == "initialize":
             await asked.reply(200, ANSWER, mcp_session_id="s1")
         else:
-            await asked.reply(400, refusal(text, code))
+            await asked.reply(400, session_error(text, code))
 
     async with scripted(script, HttpOptions(listen=False)) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
@@ -166,8 +166,8 @@ async def test_http_400_ends_the_session_only_if_it_says_so(
     assert text in str(recorder.failure)
 
 
-async def test_http_400_to_a_resumed_stream_keeps_the_session() -> None:
-    """It may be about the event: the stream is opened anew, without its id."""
+async def test_400_to_a_resumed_stream_keeps_the_session() -> None:
+    """It may be about the event: the stream is opened again without its id."""
     asked_for: list[str | None] = []
 
     async def script(asked: Asked) -> None:
@@ -178,7 +178,7 @@ async def test_http_400_to_a_resumed_stream_keeps_the_session() -> None:
             if last is None:
                 await asked.stream(event(NOTE, id=len(asked_for), retry=1))
             else:
-                await asked.reply(400, refusal("No valid session ID provided for this event"))
+                await asked.reply(400, session_error("No valid session ID provided for this event"))
         else:
             await asked.reply(202)
 
@@ -187,12 +187,12 @@ async def test_http_400_to_a_resumed_stream_keeps_the_session() -> None:
         await transport.send(notification("notifications/initialized"))
         await recorder.until(messages=3)
 
-    assert [None, "1", None] == asked_for[:3]
-    assert [] == recorder.ended_sessions
+    assert asked_for[:3] == [None, "1", None]
+    assert recorder.ended_sessions == []
 
 
-async def test_http_late_404_of_an_older_session_ends_no_newer_one() -> None:
-    """A request of a session that another one has taken the place of was just not carried out."""
+async def test_late_404_of_an_old_session_keeps_the_new_one() -> None:
+    """The request was not carried out, and can be repeated in the new session."""
     asked_old, begun_new = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     count = 0
@@ -221,8 +221,8 @@ async def test_http_late_404_of_an_older_session_ends_no_newer_one() -> None:
     assert not recorder.failure.sent
 
 
-async def test_http_session_id_with_wrong_characters_is_a_fault() -> None:
-    """A session id is visible ASCII, or could not be sent back."""
+async def test_invalid_session_id_is_a_protocol_error() -> None:
+    """A session id is visible ASCII (2025-11-25, transports, Session Management)."""
 
     async def script(asked: Asked) -> None:
         await asked.reply(200, ANSWER, mcp_session_id="a b")
@@ -234,8 +234,8 @@ async def test_http_session_id_with_wrong_characters_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405])
-async def test_http_server_without_a_stream_of_its_own_is_left_alone(status: int) -> None:
-    """405 is how a server says that it has none; one without such a path may say 404."""
+async def test_missing_notification_stream_is_not_retried(status: int) -> None:
+    """405 means that the server has no such stream; 404 may mean it too."""
     gets = 0
 
     async def script(asked: Asked) -> None:
@@ -254,20 +254,20 @@ async def test_http_server_without_a_stream_of_its_own_is_left_alone(status: int
         await transport.notifications_ready()
         await asyncio.gather(*(task for task in asyncio.all_tasks() if is_listening(task)))
 
-    assert 1 == gets
-    assert [] == recorder.failures
-    assert [] == recorder.ended_sessions
-    assert 0 == recorder.gaps
+    assert gets == 1
+    assert recorder.failures == []
+    assert recorder.ended_sessions == []
+    assert recorder.gaps == 0
 
 
 def is_listening(task: "asyncio.Task[object]") -> bool:
-    return "ServerStream" in getattr(task.get_coro(), "__qualname__", "")
+    return "NotificationStream" in getattr(task.get_coro(), "__qualname__", "")
 
 
-async def test_http_stream_that_cannot_be_had_is_asked_for_again(
+async def test_unavailable_notification_stream_is_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Now and then, each time with word that something is missed; and it is heard in the end."""
+    """At each retry interval, with one warning; each failure may lose notifications."""
     gets = 0
 
     async def script(asked: Asked) -> None:
@@ -288,21 +288,21 @@ async def test_http_stream_that_cannot_be_had_is_asked_for_again(
         await transport.notifications_ready()
         await recorder.until(messages=1)
 
-    assert 5 == gets
-    assert 4 == recorder.gaps  # the second attempt, and those after it
-    assert [NOTE] == recorder.said
-    assert [] == recorder.failures
-    assert 1 == caplog.text.count("are not received: its event stream cannot be opened")
+    assert gets == 5
+    assert recorder.gaps == 4  # the second attempt, and those after it
+    assert recorder.decoded == [NOTE]
+    assert recorder.failures == []
+    assert caplog.text.count("are not received: its event stream cannot be opened") == 1
 
 
-async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:
-    """What a server says unasked comes over as many connections as it likes."""
-    places: list[str | None] = []
+async def test_notification_stream_is_resumed() -> None:
+    """Across as many connections as the server uses."""
+    cursors: list[str | None] = []
 
     async def script(asked: Asked) -> None:
         if asked.method == "GET":
-            places.append(asked.headers.get("last-event-id"))
-            await asked.stream(event(NOTE, id=f"e{len(places)}", retry=1))
+            cursors.append(asked.headers.get("last-event-id"))
+            await asked.stream(event(NOTE, id=f"e{len(cursors)}", retry=1))
         else:
             await asked.reply(202)
 
@@ -310,35 +310,35 @@ async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:
         await transport.send(notification("notifications/initialized"))
         await recorder.until(messages=3)
 
-    assert [None, "e1", "e2"] == places[:3]
-    assert 0 == recorder.gaps
+    assert cursors[:3] == [None, "e1", "e2"]
+    assert recorder.gaps == 0
 
 
-async def test_http_stream_that_is_refused_where_it_ended_is_begun_anew() -> None:
-    """A server that lost its events has another stream, and what was between is missed."""
-    places: list[str | None] = []
+async def test_rejected_resumption_opens_a_new_stream() -> None:
+    """A server that lost its events has another stream; notifications in between are lost."""
+    cursors: list[str | None] = []
 
     async def script(asked: Asked) -> None:
         if asked.method != "GET":
             await asked.reply(202)
             return
-        places.append(asked.headers.get("last-event-id"))
-        if len(places) == 2:
+        cursors.append(asked.headers.get("last-event-id"))
+        if len(cursors) == 2:
             await asked.reply(400)
         else:
-            await asked.stream(event(NOTE, id=f"e{len(places)}", retry=1))
+            await asked.stream(event(NOTE, id=f"e{len(cursors)}", retry=1))
 
     async with scripted(script) as (transport, recorder):
         await transport.send(notification("notifications/initialized"))
         await recorder.until(messages=2, gaps=1)
 
-    assert [None, "e1", None] == places[:3]
+    assert cursors[:3] == [None, "e1", None]
 
 
 @pytest.mark.parametrize("by_httpx", [False, True])
-async def test_http_what_requests_wait_for_takes_no_place(by_httpx: bool) -> None:
-    """Of one place neither the stream of the server takes any, nor what a call waits for."""
-    told = asyncio.Event()
+async def test_what_requests_depend_on_takes_no_slot(by_httpx: bool) -> None:
+    """With one slot, neither the notification stream nor a notification waits for a call."""
+    released = asyncio.Event()
 
     async def script(asked: Asked) -> None:
         if asked.method == "GET":
@@ -346,11 +346,11 @@ async def test_http_what_requests_wait_for_takes_no_place(by_httpx: bool) -> Non
             await asked.receive()
         elif asked.rpc == "tools/call":
             await asked.stream(event(NOTE), more=True)
-            await told.wait()
+            await released.wait()
             await asked.write(event(ANSWER), more=False)
         else:
             if asked.rpc == "notifications/progress":
-                told.set()
+                released.set()
             await asked.reply(202)
 
     async with httpx.AsyncClient() as client:
@@ -363,11 +363,11 @@ async def test_http_what_requests_wait_for_takes_no_place(by_httpx: bool) -> Non
                 await recorder.until(messages=2)
                 await transport.send(notification("notifications/progress"))
 
-    assert [NOTE, NOTE, ANSWER] == recorder.said
+    assert recorder.decoded == [NOTE, NOTE, ANSWER]
 
 
-class Told(HttpResponse):
-    """A response with this body."""
+class CannedResponse(HttpResponse):
+    """A response with a given body."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__("here")
@@ -383,9 +383,9 @@ class Told(HttpResponse):
 @pytest.mark.parametrize(
     ("retry", "delay"), [(0, 0.1), (1, 0.1), (250, 0.25), (300_001, 300), (10**8, 300)]
 )
-async def test_http_retry_of_a_server_is_bounded(retry: int, delay: float) -> None:
-    """A server makes its client neither run in circles nor wait for ever."""
-    place = SseCursor(1000)
-    await place.follow(Told(b"retry: %d\ndata:\n\n" % retry), Recorder(), None)
+async def test_retry_of_the_server_is_bounded(retry: int, delay: float) -> None:
+    """A server can cause neither a busy loop nor an endless wait."""
+    cursor = SseCursor(1000)
+    await cursor.follow(CannedResponse(b"retry: %d\ndata:\n\n" % retry), Recorder(), None)
 
-    assert delay == place.delay(0)
+    assert delay == cursor.delay(0)

@@ -121,7 +121,7 @@ async def test_dead_address_does_not_delay_the_next(monkeypatch: pytest.MonkeyPa
         async with opened(named, HttpOptions(connect_timeout=5)) as (transport, recorder):
             await transport.send(request(1))
 
-    assert recorder.said == [ANSWER]
+    assert recorder.decoded == [ANSWER]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_each_framing_of_a_body_is_read(response: bytes) -> None:
     async with sending(response) as url, opened(url) as (transport, recorder):
         await transport.send(request(1))
 
-    assert recorder.said == [ANSWER]
+    assert recorder.decoded == [ANSWER]
 
 
 async def test_body_without_length_is_bounded() -> None:
@@ -305,7 +305,7 @@ async def test_untrusted_certificate_is_rejected(tmp_path: Path) -> None:
         async with opened(url) as (transport, distrusting):
             await transport.send(request(1))
 
-    assert recorder.said == [ANSWER]
+    assert recorder.decoded == [ANSWER]
     assert isinstance(distrusting.failure, ConnectError)
     assert "certificate" in str(distrusting.failure)
 
@@ -411,7 +411,7 @@ async def test_ambiguous_connection_is_not_reused(response: bytes) -> None:
         await transport.send(request(1))
         await transport.send(request(1))
 
-    assert recorder.said == [ANSWER, ANSWER]
+    assert recorder.decoded == [ANSWER, ANSWER]
     assert connections == 2
 
 

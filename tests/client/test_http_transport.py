@@ -53,23 +53,23 @@ def call(id: int, name: str, **options: Any) -> Send:
     return request(id, name=name, arguments=options, _meta=meta)
 
 
-async def test_http_request_is_answered_by_json_or_by_a_stream() -> None:
-    """Each message is passed on as it comes, with the request it belongs to."""
+async def test_response_is_json_or_an_event_stream() -> None:
+    """Each message is passed on as it is received, with the id of its request."""
     app = Starlette(routes=[Endpoint(Suite(name="s", version="1", tools=[Count])).route("/mcp")])
     async with serve(app) as url, opened(url + "/mcp") as (transport, recorder):
         await transport.send(request(1, "tools/list", _meta=META))
         await transport.send(call(2, "count"))
 
-    assert [1, 2, 2, 2, 2] == recorder.abouts
-    listed, *progress, answer = recorder.said
-    assert "count" == listed["result"]["tools"][0]["name"]
-    assert ["notifications/progress"] * 3 == [each["method"] for each in progress]
-    assert "done" == answer["result"]["content"][0]["text"]
-    assert [] == recorder.failures
+    assert recorder.request_ids == [1, 2, 2, 2, 2]
+    listed, *progress, answer = recorder.decoded
+    assert listed["result"]["tools"][0]["name"] == "count"
+    assert [each["method"] for each in progress] == ["notifications/progress"] * 3
+    assert answer["result"]["content"][0]["text"] == "done"
+    assert recorder.failures == []
 
 
-async def test_http_headers_say_what_the_message_is() -> None:
-    """A request carries the headers of its revision, those of the options and the mirrored ones."""
+async def test_headers_mirror_the_message() -> None:
+    """The headers of the revision, of the options, and of the mirrored arguments."""
     seen: list[Asked] = []
 
     async def script(asked: Asked) -> None:
@@ -96,8 +96,8 @@ async def test_http_headers_say_what_the_message_is() -> None:
     assert plain.message == asked.body
 
 
-async def test_http_connection_is_kept() -> None:
-    """One request after another goes over one connection, also after an event stream."""
+async def test_connection_is_reused() -> None:
+    """Also after an event stream."""
     clients = set()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -112,12 +112,12 @@ async def test_http_connection_is_kept() -> None:
         for id in range(6):
             await transport.send(request(id, name=str(id)))
             await asyncio.sleep(0)  # the end of a stream is read beside
-        assert 6 == len(recorder.messages)
+        assert len(recorder.messages) == 6
     assert len(clients) <= 2
 
 
-async def test_http_stream_is_left_once_its_request_is_answered() -> None:
-    """A server that does not end the stream holds nobody up."""
+async def test_stream_is_closed_once_the_request_is_answered() -> None:
+    """A server that does not end the stream does not block the client."""
     left = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -129,14 +129,14 @@ async def test_http_stream_is_left_once_its_request_is_answered() -> None:
 
     async with scripted(script) as (transport, recorder):
         await transport.send(request(1))
-        assert [NOTE, ANSWER] == recorder.said
+        assert recorder.decoded == [NOTE, ANSWER]
         await transport.close()
         async with asyncio.timeout(5):
             await left.wait()
 
 
-async def test_http_cancelled_send_closes_the_response() -> None:
-    """Leaving `send` is the cancellation of 2026-07-28: the server sees the connection go."""
+async def test_cancelled_send_closes_the_response() -> None:
+    """2026-07-28: closing the response is how a request is cancelled."""
     left = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -154,7 +154,7 @@ async def test_http_cancelled_send_closes_the_response() -> None:
             await left.wait()
 
     assert sending.cancelled()
-    assert [] == recorder.failures
+    assert recorder.failures == []
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ async def test_http_cancelled_send_closes_the_response() -> None:
         (302, HttpStatusError, True),
     ],
 )
-async def test_http_error_status_is_told_with_its_body(
+async def test_error_status_has_headers_and_body(
     status: int, kind: type[HttpStatusError], sent: bool
 ) -> None:
-    """A request fails with the status, headers and body; a notification raises them."""
+    """A request fails, and a notification raises."""
 
     async def script(asked: Asked) -> None:
         await asked.reply(status, {"why": "no"}, www_authenticate="Bearer", retry_after="3")
@@ -184,11 +184,11 @@ async def test_http_error_status_is_told_with_its_body(
     [(id, error)] = recorder.failures
     assert isinstance(error, kind)
     assert (1, status, sent) == (id, error.status, error.sent)
-    assert b'{"why": "no"}' == error.content
-    assert "3" == error.headers["retry-after"]
+    assert error.content == b'{"why": "no"}'
+    assert error.headers["retry-after"] == "3"
     assert f"HTTP {status}" in str(error)
     if isinstance(error, Unauthorized):
-        assert "Bearer" == error.challenge
+        assert error.challenge == "Bearer"
 
 
 @pytest.mark.parametrize(
@@ -200,10 +200,9 @@ async def test_http_error_status_is_told_with_its_body(
         ("application/json", "", "does not answer"),
     ],
 )
-async def test_http_response_that_is_no_answer_is_a_fault(
+async def test_response_without_the_answer_is_a_protocol_error(
     media: str, body: str, fault: str
 ) -> None:
-    """A server that answers a request with something else broke the protocol."""
 
     async def script(asked: Asked) -> None:
         await asked.head(200, content_type=media)
@@ -217,8 +216,7 @@ async def test_http_response_that_is_no_answer_is_a_fault(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_http_message_past_max_message_fails_its_request(streamed: bool) -> None:
-    """A request whose answer is too long fails, and the next one does not."""
+async def test_oversized_message_fails_only_its_request(streamed: bool) -> None:
 
     async def script(asked: Asked) -> None:
         id = json.loads(asked.body)["id"]
@@ -233,17 +231,17 @@ async def test_http_message_past_max_message_fails_its_request(streamed: bool) -
         await transport.send(request(1))
         await transport.send(request(2))
 
-    assert [2] == [each["id"] for each in recorder.said]
+    assert [each["id"] for each in recorder.decoded] == [2]
     if streamed:
-        [(size, _)] = recorder.lost
+        [(size, _)] = recorder.oversized
         assert size > 5000
     else:
         assert isinstance(recorder.failure, MessageTooLarge)
-        assert 1000 == recorder.failure.limit
+        assert recorder.failure.limit == 1000
 
 
-async def test_http_broken_stream_of_2026_has_an_unknown_outcome() -> None:
-    """Streams of 2026-07-28 cannot be resumed: the request may have been carried out."""
+async def test_broken_modern_stream_is_an_unknown_outcome() -> None:
+    """Streams of 2026-07-28 cannot be resumed."""
     methods = []
 
     async def script(asked: Asked) -> None:
@@ -256,11 +254,11 @@ async def test_http_broken_stream_of_2026_has_an_unknown_outcome() -> None:
     assert isinstance(recorder.failure, OutcomeUnknown)
     assert isinstance(recorder.failure.__cause__, ConnectionLost)
     assert "tools/call may or may not have been carried out" in str(recorder.failure)
-    assert ["POST"] == methods
+    assert methods == ["POST"]
 
 
-async def test_http_answer_to_a_notification_is_of_no_matter() -> None:
-    """A server that answers a notification, even with a stream without end, holds nobody up."""
+async def test_response_to_a_notification_is_ignored() -> None:
+    """Even an event stream without end."""
 
     async def script(asked: Asked) -> None:
         if asked.rpc == "notifications/progress":
@@ -273,17 +271,17 @@ async def test_http_answer_to_a_notification_is_of_no_matter() -> None:
         await transport.send(notification("notifications/progress"))
         await transport.send(notification("notifications/cancelled"))
 
-    assert [] == recorder.messages
+    assert recorder.messages == []
 
 
 @pytest.mark.parametrize(
     ("statuses", "then"),
     [((308,), "/1"), ((307,), "/mcp"), ((308, 307), "/1"), ((307, 308), "/mcp")],
 )
-async def test_http_redirect_on_the_same_origin_is_followed(
+async def test_redirect_on_the_same_origin_is_followed(
     statuses: tuple[int, ...], then: str
 ) -> None:
-    """An endpoint that is somewhere else on its server is found; remembered is what 308 says."""
+    """Only a permanent one (308) is remembered: RFC 9110, section 15.4.9."""
     paths: list[str] = []
     moves = iter(statuses)
 
@@ -298,13 +296,12 @@ async def test_http_redirect_on_the_same_origin_is_followed(
         await transport.send(request(1))
         await transport.send(request(2))
 
-    assert ["/mcp", *(f"/{each + 1}" for each in range(len(statuses))), then] == paths
-    assert [] == recorder.failures
+    assert paths == ["/mcp", *(f"/{each + 1}" for each in range(len(statuses))), then]
+    assert recorder.failures == []
 
 
 @pytest.mark.parametrize("status", [307, 308])
-async def test_http_redirect_to_no_url_is_a_fault(status: int) -> None:
-    """A Location that cannot be read is an error of the server."""
+async def test_redirect_to_an_invalid_url_is_a_protocol_error(status: int) -> None:
 
     async def script(asked: Asked) -> None:
         await asked.reply(status, location="http://[oops")
@@ -318,8 +315,8 @@ async def test_http_redirect_to_no_url_is_a_fault(status: int) -> None:
 @pytest.mark.parametrize(
     ("location", "reason"), [("https://elsewhere.example/", "elsewhere"), ("/mcp", "in a row")]
 )
-async def test_http_other_redirects_are_not_followed(location: str, reason: str) -> None:
-    """What is meant for one server is not given to another one, and circles end."""
+async def test_other_redirects_are_not_followed(location: str, reason: str) -> None:
+    """Another origin must not receive the message, and loops end."""
 
     async def script(asked: Asked) -> None:
         await asked.reply(308, location=location)
@@ -331,8 +328,7 @@ async def test_http_other_redirects_are_not_followed(location: str, reason: str)
     assert reason in str(recorder.failure)
 
 
-async def test_http_listening_takes_no_place() -> None:
-    """What listens for as long as it likes leaves the one connection there may be to others."""
+async def test_subscription_takes_no_slot() -> None:
 
     async def script(asked: Asked) -> None:
         if asked.rpc == "subscriptions/listen":
@@ -348,12 +344,11 @@ async def test_http_listening_takes_no_place() -> None:
         listening.cancel()
         await asyncio.wait([listening])
 
-    assert [None, 2] == [each.get("id") for each in recorder.said]
-    assert [] == recorder.failures
+    assert [each.get("id") for each in recorder.decoded] == [None, 2]
+    assert recorder.failures == []
 
 
-async def test_http_silent_server_is_left_when_the_caller_likes() -> None:
-    """A server that never answers hangs nobody: the wait is the caller's."""
+async def test_send_to_a_silent_server_can_be_cancelled() -> None:
 
     async def script(asked: Asked) -> None:
         await asked.receive()
@@ -363,11 +358,10 @@ async def test_http_silent_server_is_left_when_the_caller_likes() -> None:
             async with asyncio.timeout(0.1):
                 await transport.send(request(1))
 
-    assert [] == recorder.failures
+    assert recorder.failures == []
 
 
-async def test_http_close_ends_what_is_under_way_silently() -> None:
-    """After `close` nothing is told any more, and nothing can be sent."""
+async def test_close_ends_open_requests_silently() -> None:
 
     async def script(asked: Asked) -> None:
         await asked.stream(event(NOTE), more=True)
@@ -384,11 +378,11 @@ async def test_http_close_ends_what_is_under_way_silently() -> None:
         with pytest.raises(ClientClosed):
             await transport.open(recorder)
 
-    assert [] == recorder.failures
+    assert recorder.failures == []
 
 
-async def test_http_by_httpx_is_the_same(free_port: int) -> None:
-    """A client of httpx that is given makes the requests, and stays open."""
+async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> None:
+    """It is not closed."""
     seen: list[str] = []
 
     async def script(asked: Asked) -> None:
@@ -413,8 +407,8 @@ async def test_http_by_httpx_is_the_same(free_port: int) -> None:
             await transport.send(request(1))
         assert not client.is_closed
 
-    assert ["mine"] * 3 == seen
-    assert [1, 1, 2] == recorder.abouts
+    assert seen == ["mine"] * 3
+    assert recorder.request_ids == [1, 1, 2]
     assert isinstance(recorder.failure, OutcomeUnknown)
     assert isinstance(nobody.failure, ConnectionRefused)
 

@@ -22,7 +22,7 @@ META = {
 
 
 class Wait(Tool):
-    """Says so, waits, and remembers how that ended."""
+    """Sends progress, then waits for `go_on`."""
 
     name = "wait"
 
@@ -44,8 +44,7 @@ def suite(wait: Wait) -> Suite:
 
 
 @pytest.mark.parametrize("kind", [Suite, Mux, Endpoint])
-async def test_client_of_a_server_in_this_process_names_it(kind: Any) -> None:
-    """In what it says, such as that it was never opened, or is not open any more."""
+async def test_errors_name_the_server_in_this_process(kind: Any) -> None:
     served = suite(Wait())
     client = Client(served if kind is Suite else kind(served))
 
@@ -59,8 +58,7 @@ async def test_client_of_a_server_in_this_process_names_it(kind: Any) -> None:
         await client.tools()
 
 
-async def test_memory_stream_is_passed_on_as_it_comes() -> None:
-    """A notification is there before the answer is."""
+async def test_notifications_precede_the_result() -> None:
     wait = Wait()
     transport, recorder = MemoryTransport(suite(wait)), Recorder()
     await transport.open(recorder)
@@ -72,13 +70,13 @@ async def test_memory_stream_is_passed_on_as_it_comes() -> None:
     await calling
     await transport.close()
 
-    assert "notifications/progress" == recorder.said[0]["method"]
-    assert "done" == recorder.said[1]["result"]["content"][0]["text"]
-    assert [1, 1] == recorder.abouts
+    assert recorder.decoded[0]["method"] == "notifications/progress"
+    assert recorder.decoded[1]["result"]["content"][0]["text"] == "done"
+    assert recorder.request_ids == [1, 1]
 
 
-async def test_memory_cancelled_send_cancels_the_call() -> None:
-    """Leaving `send` reaches the tool, as a closed connection would."""
+async def test_cancelled_send_cancels_the_call() -> None:
+    """As a closed connection does."""
     wait = Wait()
     transport, recorder = MemoryTransport(suite(wait)), Recorder()
     await transport.open(recorder)
@@ -90,25 +88,25 @@ async def test_memory_cancelled_send_cancels_the_call() -> None:
         await wait.left.wait()
     await transport.close()
 
-    assert [] == recorder.failures
+    assert recorder.failures == []
 
 
 @pytest.mark.parametrize("wrap", [Mux, Endpoint])
-async def test_memory_leaves_open_what_it_was_given(wrap: Any) -> None:
-    """A mux or an endpoint serves another client after the first is gone."""
+async def test_given_mux_or_endpoint_is_not_closed(wrap: Any) -> None:
+    """It serves another client afterwards."""
     target = wrap(suite(Wait()))
     for id in (1, 2):
         transport, recorder = MemoryTransport(target), Recorder()
         await transport.open(recorder)
         await transport.send(request(id, "tools/list", _meta=META))
         await transport.close()
-        assert "wait" == recorder.said[0]["result"]["tools"][0]["name"]
+        assert recorder.decoded[0]["result"]["tools"][0]["name"] == "wait"
         with pytest.raises(ClientClosed):
             await transport.send(request(3))
 
 
-async def test_memory_serves_legacy_sessions() -> None:
-    """An older revision has its handshake, its session and its stream here as well."""
+async def test_legacy_session_in_memory() -> None:
+    """With handshake, session and notification stream."""
     transport, recorder = MemoryTransport(suite(Wait())), Recorder()
     await transport.open(recorder)
     who = {"name": "test", "version": "1"}
@@ -118,14 +116,14 @@ async def test_memory_serves_legacy_sessions() -> None:
     await transport.send(request(2, "tools/list", revision=LEGACY))
     await transport.close()
 
-    assert [1, 2] == [each["id"] for each in recorder.said]
-    assert [] == recorder.failures
+    assert [each["id"] for each in recorder.decoded] == [1, 2]
+    assert recorder.failures == []
 
 
-async def test_memory_application_that_fails_breaks_the_connection(
+async def test_failed_application_is_a_lost_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An application that raises, or says nothing, is told of as a lost connection; and logged."""
+    """The exception is logged."""
 
     async def raising(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("no")
@@ -143,8 +141,8 @@ async def test_memory_application_that_fails_breaks_the_connection(
     assert "here failed" in caplog.text
 
 
-async def test_memory_body_that_is_not_read_waits() -> None:
-    """An application that writes faster than is read waits, until it is read or left."""
+async def test_application_waits_for_a_slow_reader() -> None:
+    """Until the body is read, or the client disconnects."""
     written = 0
     full, more, refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -164,10 +162,10 @@ async def test_memory_body_that_is_not_read_waits() -> None:
     reply = await requester.request("GET", "/?a=b", [])
     async with asyncio.timeout(5):
         await full.wait()
-        assert 64 == written
-        assert b"x" == await reply.chunk()
+        assert written == 64
+        assert await reply.chunk() == b"x"
         await more.wait()
-    assert 65 == written
+    assert written == 65
     await requester.close()
     async with asyncio.timeout(5):
         await refused.wait()

@@ -47,7 +47,7 @@ async def running(
 
 
 async def gone(pid: int) -> None:
-    """Wait for the end of a process that is nobody's child here."""
+    """Wait for the end of a process that is not a child of this one."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -62,29 +62,28 @@ async def gone(pid: int) -> None:
         os.close(fd)
 
 
-async def test_stdio_carries_messages_both_ways() -> None:
-    """What is sent arrives on a line of its own, and so does what comes back."""
+async def test_each_message_is_a_line() -> None:
     async with running(ECHO) as (transport, recorder):
         await transport.send(request(1))
         await transport.send(request(2))
         await recorder.until(messages=2)
 
-    assert [1, 2] == [each["id"] for each in recorder.said]
-    assert [None, None] == recorder.abouts
+    assert [each["id"] for each in recorder.decoded] == [1, 2]
+    assert recorder.request_ids == [None, None]
 
 
-async def test_stdio_large_messages_both_ways_do_not_deadlock() -> None:
-    """A server that writes as much as it is sent, at once, holds nobody up."""
+async def test_large_messages_both_ways_do_not_deadlock() -> None:
+    """The server writes as much as it reads, at the same time."""
     async with running(ECHO) as (transport, recorder):
         text = "x" * 3_000_000
         await asyncio.gather(*(transport.send(request(id, text=text)) for id in range(8)))
         await recorder.until(messages=8)
 
-    assert {3_000_000} == {len(each["params"]["text"]) for each in recorder.said}
+    assert {len(each["params"]["text"]) for each in recorder.decoded} == {3_000_000}
 
 
-async def test_stdio_line_past_max_message_is_lost_and_the_next_one_is_not() -> None:
-    """Of a line that is too long its size and beginning are told, and the connection lives on."""
+async def test_oversized_line_is_discarded() -> None:
+    """Its size and beginning are reported, and the next line is received."""
     source = """
         print('{"jsonrpc":"2.0","id":7,"result":"' + "x" * 5000 + '"}', flush=True)
     """
@@ -92,29 +91,28 @@ async def test_stdio_line_past_max_message_is_lost_and_the_next_one_is_not() -> 
         transport,
         recorder,
     ):
-        await recorder.until(lost=1)
+        await recorder.until(oversized=1)
         await transport.send(request(1))
         await recorder.until(messages=1)
 
-    [(size, head)] = recorder.lost
+    [(size, head)] = recorder.oversized
     assert 5000 < size < 5100
     assert head.startswith(b'{"jsonrpc":"2.0","id":7,')
-    assert [1] == [each["id"] for each in recorder.said]
+    assert [each["id"] for each in recorder.decoded] == [1]
 
 
-async def test_stdio_garbage_is_passed_on_as_it_came() -> None:
-    """What is no message, cut off or no UTF-8, is for the sink to judge; nothing hangs."""
+async def test_invalid_messages_are_passed_on() -> None:
+    """The sink decides about invalid JSON and UTF-8."""
     source = r"""
         sys.stdout.buffer.write(b'\n\r\nhello\n{"jsonrpc":\n\xff\xfe\n{"cut')
     """
     async with running(source) as (_, recorder):
         await recorder.until(messages=4, failures=1)
 
-    assert [b"hello", b'{"jsonrpc":', b"\xff\xfe", b'{"cut'] == recorder.messages
+    assert recorder.messages == [b"hello", b'{"jsonrpc":', b"\xff\xfe", b'{"cut']
 
 
-async def test_stdio_flood_is_taken() -> None:
-    """A server that floods holds up neither its own messages nor those sent to it."""
+async def test_flood_of_notifications_blocks_nothing() -> None:
     source = """
         for number in range(50_000):
             sys.stdout.write('{"jsonrpc":"2.0","method":"notifications/message"}\\n')
@@ -124,11 +122,11 @@ async def test_stdio_flood_is_taken() -> None:
         await transport.send(request(1))
         await recorder.until(messages=50_001)
 
-    assert 1 == recorder.said[-1]["id"]
+    assert recorder.decoded[-1]["id"] == 1
 
 
-async def test_stdio_end_of_the_process_is_told_with_status_and_last_line() -> None:
-    """The error says how it ended and what it said last; later messages get the same error."""
+async def test_exit_is_reported_with_status_and_last_line() -> None:
+    """Later messages get the same error."""
     source = """
         sys.stderr.write("starting\\nno such database: studio\\n")
         sys.exit(3)
@@ -144,31 +142,30 @@ async def test_stdio_end_of_the_process_is_told_with_status_and_last_line() -> N
     assert "with exit status 3; the last it said: no such database" in str(later.value)
 
 
-async def test_stdio_killed_process_is_told_with_its_signal() -> None:
-    """A process that is killed has no exit status but the signal."""
+async def test_killed_process_is_reported_with_its_signal() -> None:
     async with running(ECHO) as (transport, recorder):
         assert transport.pid is not None
         os.kill(transport.pid, signal.SIGKILL)
         await recorder.until(failures=1)
 
     assert isinstance(recorder.failure, ProcessExited)
-    assert -signal.SIGKILL == recorder.failure.status
+    assert recorder.failure.status == -signal.SIGKILL
     assert "by SIGKILL" in str(recorder.failure)
 
 
-async def test_stdio_server_that_closes_its_output_is_ended() -> None:
-    """Without its output a server is of no use: it is ended, and that is told."""
+async def test_server_that_closes_stdout_is_ended() -> None:
+    """It cannot answer any more."""
     async with running("os.close(1)\ntime.sleep(60)") as (transport, recorder):
         await recorder.until(failures=1)
         with pytest.raises(ProcessExited):
             await transport.send(request(1))
 
     assert isinstance(recorder.failure, ProcessExited)
-    assert -signal.SIGTERM == recorder.failure.status
+    assert recorder.failure.status == -signal.SIGTERM
 
 
-async def test_stdio_server_that_stops_reading_ends_with_its_input() -> None:
-    """A message to a server that has closed its input fails, and does not wait."""
+async def test_server_that_closes_stdin_is_ended() -> None:
+    """Sending fails instead of waiting."""
     source = """
         os.close(0)
         print('{"ready":true}', flush=True)
@@ -181,8 +178,8 @@ async def test_stdio_server_that_stops_reading_ends_with_its_input() -> None:
                 await transport.send(request(id))
 
 
-async def test_stdio_sending_to_a_server_that_does_not_read_can_be_given_up() -> None:
-    """A send that waits for a server which does not read can be cancelled, and closing ends it."""
+async def test_send_to_a_server_that_does_not_read_is_cancellable() -> None:
+    """Closing the transport ends it as well."""
     source = "print('{}', flush=True)\ntime.sleep(60)"
     async with running(source) as (transport, recorder):
         await recorder.until(messages=1)
@@ -196,11 +193,11 @@ async def test_stdio_sending_to_a_server_that_does_not_read_can_be_given_up() ->
         with pytest.raises(ClientClosed):
             await waiting
 
-    assert [] == recorder.failures
+    assert recorder.failures == []
 
 
-async def test_stdio_request_that_is_cancelled_before_it_is_written_is_never_written() -> None:
-    """A server that reads again is not told of what nobody wants any more, nor that it is so."""
+async def test_request_cancelled_before_writing_is_not_written() -> None:
+    """Neither is the notification that cancels it."""
     source = """
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         print('{"pid":%d}' % os.getpid(), flush=True)
@@ -214,15 +211,15 @@ async def test_stdio_request_that_is_cancelled_before_it_is_written_is_never_wri
         left.cancel()
         async with asyncio.timeout(5):
             await transport.send(replace(notification("notifications/cancelled"), withdraws=2))
-        os.kill(recorder.said[0]["pid"], signal.SIGUSR1)
+        os.kill(recorder.decoded[0]["pid"], signal.SIGUSR1)
         await wanted
         await recorder.until(messages=3)
 
-    assert [1, 3] == [each["id"] for each in recorder.said[1:]]
+    assert [each["id"] for each in recorder.decoded[1:]] == [1, 3]
 
 
-async def test_stdio_notification_does_not_wait_for_ever_for_a_server_that_does_not_read() -> None:
-    """It fails after a while, or at once if too many wait already."""
+async def test_notification_to_a_server_that_does_not_read_fails() -> None:
+    """After `write_timeout`, or at once beyond `max_pending_writes`."""
     source = "print('{}', flush=True)\ntime.sleep(60)"
     async with running(source, StdioOptions(write_timeout=0.01, exit_timeout=0)) as (
         transport,
@@ -236,11 +233,11 @@ async def test_stdio_notification_does_not_wait_for_ever_for_a_server_that_does_
         many = [transport.send(notification("notifications/x")) for _ in range(1001)]
         failed = await asyncio.gather(*many, return_exceptions=True)
 
-    assert {RequestTimeout, ConnectError} == {type(each) for each in failed}
+    assert {type(each) for each in failed} == {RequestTimeout, ConnectError}
 
 
-async def test_stdio_server_that_has_ended_can_be_started_again() -> None:
-    """Opening the transport once more starts the command once more; a closed one stays closed."""
+async def test_exited_server_can_be_started_again() -> None:
+    """Unless the transport was closed."""
     async with running("print('{}', flush=True)") as (transport, recorder):
         await recorder.until(messages=1, failures=1)
         await transport.open(recorder)
@@ -266,10 +263,8 @@ async def test_stdio_server_that_has_ended_can_be_started_again() -> None:
     ],
     ids=["stdin", "SIGTERM", "SIGKILL"],
 )
-async def test_stdio_close_ends_the_process_as_gently_as_it_lets_it(
-    source: str, least: float
-) -> None:
-    """Closing closes stdin, then sends SIGTERM, then SIGKILL; no process and no zombie is left."""
+async def test_close_escalates_to_sigterm_and_sigkill(source: str, least: float) -> None:
+    """Stdin is closed first. Neither a process nor a zombie is left."""
     async with running(source) as (transport, recorder):
         if least:
             await recorder.until(messages=1)
@@ -283,11 +278,11 @@ async def test_stdio_close_ends_the_process_as_gently_as_it_lets_it(
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert least <= took < least + 2
-    assert [] == recorder.failures
+    assert recorder.failures == []
 
 
-async def test_stdio_close_ends_what_the_process_has_started() -> None:
-    """A grandchild that holds the streams open neither delays the end nor outlives it."""
+async def test_descendants_end_with_the_process() -> None:
+    """A grandchild with open streams does not delay the end."""
     source = """
         child = os.fork()
         if child == 0:
@@ -298,11 +293,10 @@ async def test_stdio_close_ends_what_the_process_has_started() -> None:
         await recorder.until(messages=1, failures=1)
 
     assert isinstance(recorder.failure, ProcessExited)
-    await gone(recorder.said[0]["child"])
+    await gone(recorder.decoded[0]["child"])
 
 
-async def test_stdio_cancelled_close_kills() -> None:
-    """A close that is cancelled leaves no process."""
+async def test_cancelled_close_kills_the_process() -> None:
     async with running("print('{}', flush=True)\ntime.sleep(60)", StdioOptions()) as (
         transport,
         recorder,
@@ -315,10 +309,10 @@ async def test_stdio_cancelled_close_kills() -> None:
         await gone(transport.pid)
 
 
-async def test_stdio_close_gives_up_a_process_it_may_not_end(
+async def test_close_gives_up_a_process_it_cannot_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that belongs to somebody else by now, as with sudo, does not hold up the end."""
+    """A process of another user, as with sudo."""
     sent: list[int] = []
 
     def refused(group: int, number: int) -> None:
@@ -332,18 +326,15 @@ async def test_stdio_close_gives_up_a_process_it_may_not_end(
         async with asyncio.timeout(5):
             await transport.close()
 
-    assert [signal.SIGTERM, signal.SIGKILL] == sent[:2]
-    assert 1 == sent.count(signal.SIGTERM)
-    assert [] == recorder.failures
+    assert sent[:2] == [signal.SIGTERM, signal.SIGKILL]
+    assert sent.count(signal.SIGTERM) == 1
+    assert recorder.failures == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 @pytest.mark.parametrize("by", ["itself", "a launcher"])
-async def test_stdio_killed_parent_leaves_no_orphan(by: str) -> None:
-    """A server that ends by nothing dies with the client's process, even if that is killed.
-
-    So it does where the command is not the server, but starts it: `npx`, `uv run`.
-    """
+async def test_killed_parent_leaves_no_orphan(by: str) -> None:
+    """Also if the command only starts the server, as `npx` and `uv run` do."""
     source = f"LAUNCHED = {by != 'itself'}\n" + textwrap.dedent("""
         import asyncio
         from genmcp.client.transports.stdio import StdioTransport
@@ -360,7 +351,7 @@ async def test_stdio_killed_parent_leaves_no_orphan(by: str) -> None:
             recorder = Recorder()
             await transport.open(recorder)
             await recorder.until(messages=1)
-            print(recorder.said[0]["pid"], flush=True)
+            print(recorder.decoded[0]["pid"], flush=True)
             time.sleep(60)
 
         asyncio.run(main())
@@ -381,8 +372,7 @@ async def test_stdio_killed_parent_leaves_no_orphan(by: str) -> None:
     await gone(server)
 
 
-async def test_stdio_stderr_is_told_line_by_line() -> None:
-    """What a server writes to stderr goes to the function given for it, and nowhere else."""
+async def test_stderr_is_passed_to_the_function() -> None:
     lines: list[str] = []
 
     def failing(line: str) -> None:
@@ -396,21 +386,19 @@ async def test_stdio_stderr_is_told_line_by_line() -> None:
     async with running(source, options) as (_, recorder):
         await recorder.until(failures=1)
 
-    assert ["one", "two �", "x" * 256, "end"] == lines
-    assert [] == recorder.messages
+    assert lines == ["one", "two �", "x" * 256, "end"]
+    assert recorder.messages == []
 
 
-async def test_stdio_stderr_may_be_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked to, the transport repeats on its own stderr what the server writes there."""
+async def test_stderr_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     source = 'sys.stderr.write("careful\\n")'
     async with running(source, StdioOptions(stderr="pass")) as (_, recorder):
         await recorder.until(failures=1)
 
-    assert "careful\n" == capsys.readouterr().err
+    assert capsys.readouterr().err == "careful\n"
 
 
-async def test_stdio_environment_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server gets a few harmless variables and those it is given, never a token of ours."""
+async def test_environment_has_no_secrets_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     monkeypatch.setenv("TERM", "() { :; }")
     command = Command("server", env={"MODE": "test"})
@@ -427,10 +415,9 @@ async def test_stdio_environment_is_small(monkeypatch: pytest.MonkeyPatch) -> No
         (Command("nul\0l"), "null byte"),
     ],
 )
-async def test_stdio_command_that_cannot_be_started_is_unreachable(
+async def test_command_that_cannot_be_started_is_a_connect_error(
     command: Command, reason: str
 ) -> None:
-    """The error says which command it was and why."""
     transport = StdioTransport(command)
 
     with pytest.raises(ConnectError, match=reason) as error:
@@ -442,8 +429,7 @@ async def test_stdio_command_that_cannot_be_started_is_unreachable(
     assert not error.value.sent
 
 
-async def test_stdio_closed_transport_stays_closed() -> None:
-    """What is closed is neither opened again nor sent through."""
+async def test_closed_stdio_transport_stays_closed() -> None:
     transport = StdioTransport(python(ECHO))
     await transport.close()
 
@@ -462,14 +448,13 @@ async def test_stdio_closed_transport_stays_closed() -> None:
         (lambda: StdioOptions(stderr="out"), "stderr"),  # type: ignore[arg-type]
     ],
 )
-def test_stdio_wrong_option_is_named(wrong: Callable[[], object], name: str) -> None:
-    """A wrong option fails at construction, and says which one it is."""
+def test_invalid_stdio_option_is_named(wrong: Callable[[], object], name: str) -> None:
+    """It fails at construction."""
     with pytest.raises(ValueError, match=name):
         wrong()
 
 
 def test_stdio_runs_on_uvloop() -> None:
-    """Messages, the end of the process and closing are the same on the other event loop."""
     uvloop = pytest.importorskip("uvloop")
 
     async def main() -> Recorder:
@@ -480,11 +465,11 @@ def test_stdio_runs_on_uvloop() -> None:
             await recorder.until(messages=4)
         async with running("sys.exit(3)") as (_, ended):
             await ended.until(failures=1)
-        assert [] == recorder.failures
+        assert recorder.failures == []
         return ended
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ended = runner.run(main())
 
     assert isinstance(ended.failure, ProcessExited)
-    assert 3 == ended.failure.status
+    assert ended.failure.status == 3

@@ -1,4 +1,4 @@
-"""What a client may be a client of."""
+"""The targets of a client and their transports."""
 
 import ssl
 from typing import Any
@@ -39,8 +39,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         (Endpoint(Suite(name="s", version="1")), MemoryTransport, "s"),
     ],
 )
-def test_target_gives_the_way_there(target: Any, kind: type, where: str) -> None:
-    """A URL, a command and a server in this process each have their transport."""
+def test_each_target_has_its_transport(target: Any, kind: type, where: str) -> None:
     transport = transport_to(target)
 
     assert type(transport) is kind
@@ -60,8 +59,8 @@ def test_target_gives_the_way_there(target: Any, kind: type, where: str) -> None
         (42, "not 42"),
     ],
 )
-def test_target_that_is_none_is_refused(target: Any, why: str) -> None:
-    """The error says what would be one, and repeats no password."""
+def test_invalid_target_is_rejected(target: Any, why: str) -> None:
+    """The error names the valid ones and contains no password."""
     with pytest.raises(ConfigurationError, match=why) as error:
         transport_to(target)
 
@@ -79,13 +78,12 @@ def test_target_that_is_none_is_refused(target: Any, why: str) -> None:
         ({"https_proxy": "http://proxy.example:3128", "no_proxy": "example.com"}, {}, HttpPool),
     ],
 )
-def test_target_uses_httpx_only_for_what_needs_it(
+def test_httpx_is_used_only_for_proxies_and_its_clients(
     environment: dict[str, str],
     options: dict[str, Any],
     kind: type,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A proxy, or a client that is given, needs httpx; anything else is done without."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
@@ -95,8 +93,7 @@ def test_target_uses_httpx_only_for_what_needs_it(
     assert type(transport.requester) is kind
 
 
-def test_target_that_is_proxied_has_the_certificates_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy in the environment does not change whom a client trusts."""
+def test_proxied_requests_trust_the_given_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     made: list[dict[str, Any]] = []
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -104,13 +101,12 @@ def test_target_that_is_proxied_has_the_certificates_given(monkeypatch: pytest.M
 
     transport_to("https://example.com/mcp", http=HttpOptions(tls=tls))
 
-    assert [tls] == [each["verify"] for each in made]
+    assert [each["verify"] for each in made] == [tls]
 
 
-async def test_target_that_is_proxied_is_asked_through_the_proxy(
+async def test_proxy_of_the_environment_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the environment says of proxies holds."""
     seen: list[str] = []
 
     async def proxy(asked: Asked) -> None:
@@ -124,12 +120,11 @@ async def test_target_that_is_proxied_is_asked_through_the_proxy(
         await transport.send(request(1))
         await transport.close()
 
-    assert ["server.example"] == seen
-    assert [ANSWER] == recorder.said
+    assert seen == ["server.example"]
+    assert recorder.decoded == [ANSWER]
 
 
-async def test_target_with_a_faulty_certificate_is_unreachable() -> None:
-    """TLS is tried with the certificates that are given; a server that speaks none is told of."""
+async def test_server_without_tls_is_a_connect_error() -> None:
 
     async def script(asked: Asked) -> None:
         await asked.reply(200, ANSWER)

@@ -1,4 +1,4 @@
-"""What a client is told of changes when the stream of a server before 2026-07-28 breaks."""
+"""Subscriptions of a client when the notification stream of a legacy server breaks."""
 
 import asyncio
 import json
@@ -28,10 +28,10 @@ UPDATED = "notifications/resources/updated"
 Stream = Callable[[Asked], Awaitable[None]]
 
 
-class Legacy:
-    """A server of 2025-06-18 that gives its stream as *streams* say, one after the other.
+class LegacyServer:
+    """A server of 2025-06-18 that responds to each GET with the next of *streams*.
 
-    The last of them counts for all that come later. A session that is not `session` is over.
+    The last one is used for all later requests. Sessions other than `session` are unknown.
     """
 
     def __init__(self, *streams: Stream) -> None:
@@ -74,8 +74,8 @@ async def refused(asked: Asked) -> None:
 
 
 @asynccontextmanager
-async def heard(server: Legacy, *uris: str) -> AsyncIterator[tuple[Client, ChangeStream]]:
-    """What listens for all that the server tells of."""
+async def subscribed(server: LegacyServer, *uris: str) -> AsyncIterator[tuple[Client, ChangeStream]]:
+    """Subscribe to everything."""
     options = ClientOptions(http=HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01))
     async with (
         asyncio.timeout(15),
@@ -86,91 +86,98 @@ async def heard(server: Legacy, *uris: str) -> AsyncIterator[tuple[Client, Chang
         yield client, changes
 
 
-async def told(changes: ChangeStream, count: int) -> set[tuple[str, Any]]:
-    """The next changes."""
+async def next_changes(changes: ChangeStream, count: int) -> set[tuple[str, Any]]:
+    """Return the next changes: their methods and URIs."""
     found = [await anext(changes) for _ in range(count)]
     return {(each.method, getattr(each.params, "uri", None)) for each in found}
 
 
-async def test_server_stream_that_breaks_may_have_missed_everything() -> None:
-    """What was listened for counts as changed when there is a stream again, and only then."""
-    server = Legacy(ended, held)
-    async with heard(server, "note://a") as (_, changes):
-        assert {(TOOLS, None), (PROMPTS, None), (UPDATED, "note://a")} == await told(changes, 3)
-        assert 2 == server.methods.count("GET")
+async def test_broken_stream_reports_changes_when_reopened() -> None:
+    """All subscribed lists and resources count as changed once the stream is open again."""
+    server = LegacyServer(ended, held)
+    async with subscribed(server, "note://a") as (_, changes):
+        assert await next_changes(changes, 3) == {
+            (TOOLS, None),
+            (PROMPTS, None),
+            (UPDATED, "note://a"),
+        }
+        assert server.methods.count("GET") == 2
 
 
-async def test_server_stream_that_cannot_be_had_makes_lists_read_again() -> None:
-    """For as long as there is no stream, a list counts as changed now and then."""
-    async with heard(Legacy(ended, refused)) as (client, changes):
+async def test_lists_count_as_changed_while_there_is_no_stream() -> None:
+    """Without a stream, each retry interval counts as a change."""
+    async with subscribed(LegacyServer(ended, refused)) as (client, changes):
         for _ in range(3):
-            assert {(TOOLS, None), (PROMPTS, None)} == await told(changes, 2)
-            assert [] == await client.tools()
+            assert await next_changes(changes, 2) == {(TOOLS, None), (PROMPTS, None)}
+            assert await client.tools() == []
 
 
-async def test_server_stream_that_is_refused_without_end_is_asked_for_again() -> None:
-    """What a server has to say about an error is not waited for for ever."""
+async def test_endless_error_response_does_not_block_retries() -> None:
+    """The body of an error response may never end; the stream is opened again anyway."""
 
     async def endless(asked: Asked) -> None:
         await asked.head(503, content_type="text/plain")
         await asked.write("Well, ")
         await asked.receive()
 
-    server = Legacy(endless, held)
-    async with heard(server):
-        assert 2 == server.methods.count("GET")
+    server = LegacyServer(endless, held)
+    async with subscribed(server):
+        assert server.methods.count("GET") == 2
 
 
-async def test_server_stream_with_ids_is_taken_up_and_nothing_is_missed() -> None:
-    """Where the server says again what did not come, no change is made up."""
+async def test_resumed_stream_reports_no_spurious_changes() -> None:
+    """A stream with event ids is resumed, so nothing was lost."""
     said = {"jsonrpc": "2.0", "method": TOOLS}
 
     async def first(asked: Asked) -> None:
         await asked.stream(event(NOTE, id="1", retry=1))
 
     async def second(asked: Asked) -> None:
-        assert "1" == asked.headers["last-event-id"]
+        assert asked.headers["last-event-id"] == "1"
         await asked.stream(event(said, id="2"), more=True)
         await asked.receive()
 
-    async with heard(Legacy(first, second)) as (_, changes):
-        assert {(TOOLS, None)} == await told(changes, 1)
+    async with subscribed(LegacyServer(first, second)) as (_, changes):
+        assert await next_changes(changes, 1) == {(TOOLS, None)}
         waiting = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0)
         assert not waiting.done()
         waiting.cancel()
 
 
-async def test_server_stream_of_a_session_that_is_over_begins_another() -> None:
-    """A server that was started anew is found out by its stream, without a request."""
+async def test_stream_detects_ended_session() -> None:
+    """A restarted server is detected by the stream, without a request of the user."""
     over = asyncio.Event()
 
-    async def until(asked: Asked) -> None:
+    async def until_restart(asked: Asked) -> None:
         await asked.stream(": hello\n\n", more=True)
         await asyncio.to_thread(asyncio.run_coroutine_threadsafe(over.wait(), loop).result)
         await asked.write("", more=False)
 
     loop = asyncio.get_running_loop()
-    server = Legacy(until, held)
-    async with heard(server) as (client, changes):
+    server = LegacyServer(until_restart, held)
+    async with subscribed(server) as (client, changes):
         server.session = "two"
         over.set()
-        assert {(TOOLS, None), (PROMPTS, None)} == await told(changes, 2)
-        assert [] == await client.tools()
-        assert {(TOOLS, None), (PROMPTS, None)} == await told(changes, 2)  # there is a stream now
+        assert await next_changes(changes, 2) == {(TOOLS, None), (PROMPTS, None)}
+        assert await client.tools() == []
+        assert await next_changes(changes, 2) == {
+            (TOOLS, None),
+            (PROMPTS, None),
+        }  # there is a stream now
         assert client.is_open
-    assert 2 == server.methods.count("initialize")
+    assert server.methods.count("initialize") == 2
 
 
-async def test_server_stream_of_a_server_that_forgets_all_sessions_is_bounded() -> None:
-    """One session after the other is begun ever more slowly, and the client goes on."""
+async def test_repeatedly_ended_sessions_back_off() -> None:
+    """New sessions are begun at growing intervals, and the client stays open."""
 
     async def forgotten(asked: Asked) -> None:
         server.session += "!"
         await asked.stream(": hello\n\n")
 
-    server = Legacy(forgotten)
-    async with heard(server) as (client, changes):
+    server = LegacyServer(forgotten)
+    async with subscribed(server) as (client, changes):
         while server.methods.count("initialize") < 3:
-            await told(changes, 2)
+            await next_changes(changes, 2)
         assert client.is_open

@@ -1,4 +1,4 @@
-"""HTTP+SSE of 2024-11-05, which a client falls back to by itself."""
+"""HTTP+SSE of 2024-11-05, to which a client falls back by itself."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ BEGIN = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": WHO}
 
 
 @pytest.mark.parametrize("max_connections", [1, 100])
-async def test_sse_pair_is_found_by_itself(max_connections: int) -> None:
-    """A server that only speaks HTTP+SSE is initialized and used through its two URLs."""
+async def test_sse_server_is_detected(max_connections: int) -> None:
+    """A server that speaks only HTTP+SSE is used through its two URLs."""
     options = HttpOptions(max_connections=max_connections)
     app = Starlette(routes=[Endpoint(Suite(name="old", version="1")).sse_route("/sse")])
     async with serve(app) as url, opened(url + "/sse", options) as (transport, recorder):
@@ -38,15 +38,15 @@ async def test_sse_pair_is_found_by_itself(max_connections: int) -> None:
         await transport.send(request(2, "ping", revision=OLD))
         await recorder.until(messages=2)
 
-    first, second = recorder.said
+    first, second = recorder.decoded
     assert (1, "old") == (first["id"], first["result"]["serverInfo"]["name"])
-    assert 2 == second["id"]
-    assert [None, None] == recorder.abouts
-    assert [] == recorder.failures
+    assert second["id"] == 2
+    assert recorder.request_ids == [None, None]
+    assert recorder.failures == []
 
 
 class OldServer:
-    """A scripted server: a stream with these events first, and posts that are answered on it."""
+    """A scripted server: its stream begins with *events* and carries the answers to posts."""
 
     def __init__(self, *events: str, refuses: int = 405, body: object = None) -> None:
         self.events = events
@@ -90,17 +90,17 @@ ENDPOINT = "event: endpoint\ndata: /messages?session=1\n\n"
 
 
 @pytest.mark.parametrize("refuses", [400, 404, 405])
-async def test_sse_pair_is_tried_where_the_message_is_refused(refuses: int) -> None:
-    """These three statuses may mean that the server is of 2024; events may follow at once."""
+async def test_sse_is_tried_after_rejected_initialize(refuses: int) -> None:
+    """Three statuses may come from a server of 2024. Events may follow the first one at once."""
     late = "data: " + json.dumps({"jsonrpc": "2.0", "method": "notifications/x"}) + "\n\n"
     server = OldServer(ENDPOINT, late, "data: " + "x" * 2000 + "\n\n", refuses=refuses)
     async with scripted(server, max_message=1000) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
-        await recorder.until(messages=2, lost=1)
+        await recorder.until(messages=2, oversized=1)
         await transport.send(request(2, "stream", revision=OLD))
 
-    assert [{"jsonrpc": "2.0", "method": "notifications/x"}, ANSWER] == recorder.said
-    assert ["initialize", "stream"] == server.posts
+    assert recorder.decoded == [{"jsonrpc": "2.0", "method": "notifications/x"}, ANSWER]
+    assert server.posts == ["initialize", "stream"]
 
 
 @pytest.mark.parametrize(
@@ -115,19 +115,18 @@ async def test_sse_pair_is_tried_where_the_message_is_refused(refuses: int) -> N
     ],
     ids=["other status", "modern", "no endpoint", "elsewhere", "silent"],
 )  # fmt: skip
-async def test_sse_pair_is_not_taken_for_something_else(server: OldServer, status: int) -> None:
-    """What is no pair leaves the first error as it is, and gets no message."""
+async def test_other_servers_keep_the_first_error(server: OldServer, status: int) -> None:
+    """A server that does not speak HTTP+SSE receives no further message."""
     async with scripted(server, HttpOptions(connect_timeout=0.3)) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
 
     assert isinstance(recorder.failure, HttpStatusError)
-    assert status == recorder.failure.status
-    assert [] == server.posts
+    assert recorder.failure.status == status
+    assert server.posts == []
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_sse_pair_needs_a_stream(ended: bool) -> None:
-    """A GET that is refused, or whose stream ends at once, leaves the first error as it is."""
+async def test_rejected_or_ended_stream_keeps_the_first_error(ended: bool) -> None:
 
     async def script(asked: Asked) -> None:
         await (asked.stream() if ended and asked.method == "GET" else asked.reply(404))
@@ -138,8 +137,8 @@ async def test_sse_pair_needs_a_stream(ended: bool) -> None:
     assert isinstance(recorder.failure, NotFound)
 
 
-async def test_sse_pair_failed_post_fails_its_request() -> None:
-    """A message that is not taken is told of, a notification raises."""
+async def test_failed_post_fails_its_request() -> None:
+    """A failed notification raises."""
     server: Any = OldServer(ENDPOINT)
     async with scripted(server) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
@@ -155,8 +154,8 @@ async def test_sse_pair_failed_post_fails_its_request() -> None:
     assert isinstance(broken, HttpStatusError | OutcomeUnknown)
 
 
-async def test_sse_pair_that_ends_is_over() -> None:
-    """Without its stream nothing can be answered: the transport is over, and says so."""
+async def test_end_of_the_stream_fails_the_transport() -> None:
+    """Without the stream no request can be answered."""
     server = OldServer(ENDPOINT)
     async with scripted(server) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
@@ -171,8 +170,8 @@ async def test_sse_pair_that_ends_is_over() -> None:
     assert isinstance(error, ConnectionLost)
 
 
-async def test_sse_pair_is_closed_with_its_transport() -> None:
-    """After `close` nothing is told any more."""
+async def test_closed_sse_transport_is_silent() -> None:
+    """Nothing is passed to the sink after `close`."""
     server = OldServer(ENDPOINT)
     async with scripted(server) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
@@ -181,4 +180,4 @@ async def test_sse_pair_is_closed_with_its_transport() -> None:
         with pytest.raises(ClientClosed):
             await transport.send(request(2, "end", revision=OLD))
 
-    assert [] == recorder.failures
+    assert recorder.failures == []
