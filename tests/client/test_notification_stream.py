@@ -74,7 +74,9 @@ async def refused(asked: Asked) -> None:
 
 
 @asynccontextmanager
-async def subscribed(server: LegacyServer, *uris: str) -> AsyncIterator[tuple[Client, ChangeStream]]:
+async def subscribed(
+    server: LegacyServer, *uris: str
+) -> AsyncIterator[tuple[Client, ChangeStream]]:
     """Subscribe to everything."""
     options = ClientOptions(http=HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01))
     async with (
