@@ -35,7 +35,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook, check_call
 from genmcp.protocol.content import Annotations
 from genmcp.protocol.value import CacheScope
-from genmcp.uri_template.template import UriTemplate
+from genmcp.uri_template import UriTemplate
 
 __all__ = ["Description", "ReadableComponent", "Resource", "ResourceRepo", "template_of"]
 

@@ -39,7 +39,7 @@ from genmcp.resource.resource import (
     ResourceRepo,
     template_of,
 )
-from genmcp.uri_template.template import UriTemplate
+from genmcp.uri_template import UriTemplate
 
 __all__ = ["ResourceRoute"]
 

@@ -20,7 +20,7 @@ from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefini
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.suite.suite import Suite
-from genmcp.uri_template.template import UriTemplate
+from genmcp.uri_template import UriTemplate
 from tests.resources.asking import channel, page_of, read, resources, uris
 from tests.support.speaking import MODERN, VERSIONS, speak
 

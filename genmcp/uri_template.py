@@ -1,0 +1,487 @@
+"""URI templates (RFC 6570, all four levels): expansion, and matching of URIs.
+
+Expansion follows section 3 of the RFC. Matching, the way back from a URI to its variables, is not
+part of it. A URI may have more than one reading, such as `a.tar.gz` for `{name}{.type}`; the rule
+is in `UriTemplate.match`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import or_
+from typing import Any, Final
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+
+from genmcp.errors import ConfigurationError, ContractError
+
+__all__ = ["MAX_URI_LENGTH", "UriTemplate"]
+
+#: Characters of a URI that is matched. No template matches a longer one.
+MAX_URI_LENGTH: Final = 8_192
+
+_UNRESERVED: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+_RESERVED: Final = ":/?#[]@!$&'()*+,;="
+
+_EXPRESSION: Final = re.compile(r"(\{[^{}]*\})")
+_LITERAL: Final = re.compile(r'(?:[^\x00-\x20"<>\\^`{|}%\x7f-\x9f]|%[0-9A-Fa-f]{2})*')
+_VARCHAR: Final = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})"
+_VARIABLE: Final = re.compile(rf"({_VARCHAR}(?:\.?{_VARCHAR})*)(?::([1-9][0-9]{{0,3}})|(\*))?")
+_TRIPLET: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
+# A character of a URI. A percent-encoded one is a unit: no literal and no value ends inside of it.
+_CHARACTER: Final = re.compile(r"%[0-9A-Fa-f]{2}|.", re.DOTALL)
+
+
+class _Operator(msgspec.Struct, frozen=True):
+    """How an expression expands (appendix A): the text before it and between its values.
+
+    named: each value follows its name, and *if_empty* follows the name of an empty one.
+    reserved: reserved characters of values are not encoded, nor is what is encoded already.
+    """
+
+    first: str
+    separator: str
+    named: bool = False
+    if_empty: str = ""
+    reserved: bool = False
+
+
+_OPERATORS: Final[Mapping[str, _Operator]] = {
+    "": _Operator("", ","),
+    "+": _Operator("", ",", reserved=True),
+    "#": _Operator("#", ",", reserved=True),
+    ".": _Operator(".", "."),
+    "/": _Operator("/", "/"),
+    ";": _Operator(";", ";", named=True),
+    "?": _Operator("?", "&", named=True, if_empty="="),
+    "&": _Operator("&", "&", named=True, if_empty="="),
+}
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    """A variable of an expression: `{name:length}`, or `{name*}`, which is *exploded*."""
+
+    name: str
+    length: int | None = None
+    exploded: bool = False
+
+
+class _Expression(msgspec.Struct, frozen=True):
+    """An operator and its variables; *text* includes the braces."""
+
+    text: str
+    operator: _Operator
+    variables: tuple[_Variable, ...]
+
+
+_Part = str | _Expression
+"""A literal, percent-encoded, or an expression."""
+
+
+class _Segment(msgspec.Struct, frozen=True):
+    """A part of a URI: *before*, and then a value, which is any number of *characters*.
+
+    A literal is a segment without variables. An expression with names is one segment for all its
+    variables; any other expression has one for each.
+    """
+
+    before: list[str]
+    characters: frozenset[str] = frozenset()
+    separator: str = ""
+    variables: tuple[_Variable, ...] = ()
+    named: bool = False
+
+
+_Row = tuple[_Segment, ...]
+"""The segments of one part. If one of an expression is absent, so are those after it."""
+
+
+class UriTemplate:
+    """A URI with variables.
+
+        books = UriTemplate("library://{shelf}/books{/path*}{?page}")
+        books.expand({"shelf": "top", "path": ["a", "b"]})  # library://top/books/a/b
+        books.match("library://top/books/a/b?page=2")
+        # {"shelf": "top", "path": ["a", "b"], "page": "2"}
+
+    Attributes:
+        text: the template as it was given.
+        variables: the names of its variables, each once, in the order of the template.
+        prefix: the literal that every URI of the template begins with; may be empty.
+
+    Raises:
+        ConfigurationError: the text is not a template; or the end of an expression with names
+            cannot be recognised (`{?x}{&y}`: write `{?x,y}`).
+    """
+
+    __slots__ = (
+        "_lists",
+        "_parts",
+        "_pattern",
+        "_rows",
+        "_segments",
+        "prefix",
+        "text",
+        "variables",
+    )
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ConfigurationError(f"a URI template is a text, not {text!r}")
+        self.text: Final = text
+        self._parts = _parse(text)
+        variables = [
+            variable
+            for part in self._parts
+            if isinstance(part, _Expression)
+            for variable in part.variables
+        ]
+        self.variables: Final = tuple(dict.fromkeys(each.name for each in variables))
+        self._lists = tuple(each.name for each in variables if each.exploded)
+        first = self._parts[0] if self._parts else ""
+        self.prefix: Final = first if isinstance(first, str) else ""
+        parts = self._parts[1:] if self.prefix else self._parts
+        self._rows = tuple(map(_row, parts))
+        _check_ends(text, parts, self._rows)
+        self._pattern = _compile(self._rows)
+        self._segments = [each for row in self._rows for each in row if each.variables]
+
+    def __repr__(self) -> str:
+        return f"UriTemplate({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UriTemplate) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def expand(self, values: Mapping[str, Any]) -> str:
+        """Return the URI with *values*: texts, numbers, and lists and mappings of these.
+
+        A variable that is missing, None, or an empty list or mapping, is left out.
+
+        Raises:
+            ContractError: a value has another type, or `{name:3}` has a list.
+        """
+        return "".join(
+            part if isinstance(part, str) else _expand(part, values) for part in self._parts
+        )
+
+    def match(self, uri: str) -> dict[str, Any] | None:
+        """Return the variables of *uri*, or None if it does not match.
+
+        A variable is a text, percent-decoded once; an exploded one (`{name*}`) is a list of
+        texts, empty if it is absent. Other absent variables are not in the dict, except that
+        `{name}` and `{+name}` are then the empty text. Named variables (`{?x,y}`) may have any
+        order. Lists without `*`, and mappings, expand but do not match.
+
+        If a URI can be read in more than one way, then from left to right, an expression that may
+        be present is present, and each variable is as short as possible: `{name}{.type}` reads
+        `a.tar.gz` as `a` and `tar.gz`. Only that reading is then checked for variables that occur
+        twice with different values, and for `{name:3}` with more than 3 characters.
+
+        The time is proportional to the length of the URI. No URI of more than `MAX_URI_LENGTH`
+        characters matches.
+        """
+        if len(uri) > MAX_URI_LENGTH or not uri.startswith(self.prefix):
+            return None
+        values = _Values()
+        try:
+            for segment, text in self._texts(uri):
+                values.add(segment, text)
+            return {**{name: [] for name in self._lists}, **values.all()}
+        except ValueError:  # no reading, contradicting values, or text that is not UTF-8
+            return None
+
+    def _texts(self, uri: str) -> Iterable[tuple[_Segment, str]]:
+        if self._pattern is None:
+            return _read(self._rows, _CHARACTER.findall(uri, len(self.prefix)))
+        found = self._pattern.fullmatch(uri, len(self.prefix))
+        if found is None:
+            raise ValueError("no match")
+        pairs = zip(self._segments, found.groups(), strict=True)
+        return [(segment, text) for segment, text in pairs if text is not None]
+
+
+def _parse(text: str) -> tuple[_Part, ...]:
+    parts: list[_Part] = []
+    for piece in filter(None, _EXPRESSION.split(text)):
+        if piece.startswith("{") and piece.endswith("}"):
+            parts.append(_expression(text, piece))
+        elif _LITERAL.fullmatch(piece):
+            parts.append(_encode(piece, _RESERVED))
+        else:
+            raise ConfigurationError(f"URI template {text!r}: {piece!r} cannot occur in a URI")
+    return tuple(parts)
+
+
+def _expression(text: str, piece: str) -> _Expression:
+    mark = piece[1] if piece[1] in _OPERATORS else ""
+    variables = []
+    for each in piece[1 + len(mark) : -1].split(","):
+        found = _VARIABLE.fullmatch(each)
+        if found is None:
+            raise ConfigurationError(
+                f"URI template {text!r}: {piece} is not an expression of RFC 6570"
+            )
+        name, length, exploded = found.groups()
+        variables.append(_Variable(name, int(length) if length else None, exploded is not None))
+    return _Expression(piece, _OPERATORS[mark], tuple(variables))
+
+
+def _encode(text: str, safe: str) -> str:
+    """Percent-encode *text*, except for unreserved characters and those in *safe*.
+
+    With safe characters, triplets that are in the text already are kept (section 3.2.3).
+    """
+    if not safe or "%" not in text:
+        return quote(text, safe=safe)
+    pieces = _TRIPLET.split(text)  # every other one is a triplet
+    pieces[::2] = [quote(piece, safe=safe) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+# Expansion
+
+
+def _expand(expression: _Expression, values: Mapping[str, Any]) -> str:
+    operator = expression.operator
+    pieces = [
+        piece
+        for variable in expression.variables
+        for piece in _expanded(variable, operator, values.get(variable.name))
+    ]
+    return operator.first + operator.separator.join(pieces) if pieces else ""
+
+
+def _expanded(variable: _Variable, operator: _Operator, value: Any) -> Sequence[str]:
+    """Return the texts between the separators for *value*; none if it is undefined."""
+    if value is None:
+        return []
+    safe = _RESERVED if operator.reserved else ""
+    if isinstance(value, list | tuple | Mapping):
+        if variable.length is not None:
+            raise ContractError(f"{variable.name}: only a text has a prefix, not {value!r}")
+        if isinstance(value, Mapping):
+            return _expanded_mapping(variable, operator, value, safe)
+        texts = [_encode(_text(variable, each), safe) for each in value if each is not None]
+        if not variable.exploded:
+            texts = [",".join(texts)] if texts else []
+    else:
+        texts = [_encode(_text(variable, value)[: variable.length], safe)]
+    if operator.named:
+        return [_named(variable.name, operator, text) for text in texts]
+    return texts
+
+
+def _expanded_mapping(
+    variable: _Variable, operator: _Operator, value: Mapping[str, Any], safe: str
+) -> Sequence[str]:
+    pairs = [
+        (_encode(_text(variable, key), safe), _encode(_text(variable, each), safe))
+        for key, each in value.items()
+        if each is not None
+    ]
+    if variable.exploded and operator.named:
+        return [_named(key, operator, text) for key, text in pairs]
+    if variable.exploded:
+        return [f"{key}={text}" for key, text in pairs]
+    if not pairs:
+        return []
+    flat = ",".join(chain.from_iterable(pairs))
+    return [_named(variable.name, operator, flat) if operator.named else flat]
+
+
+def _named(name: str, operator: _Operator, text: str) -> str:
+    return f"{name}={text}" if text else name + operator.if_empty
+
+
+def _text(variable: _Variable, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ContractError(f"{variable.name}: {value!r} cannot be part of a URI; use a text")
+
+
+# Matching
+
+
+_HEX: Final = "0123456789ABCDEFabcdef"
+_NARROW: Final = frozenset(_UNRESERVED) | {f"%{high}{low}" for high in _HEX for low in _HEX}
+_WIDE: Final = _NARROW | {*_RESERVED}
+
+
+def _row(part: _Part) -> _Row:
+    if isinstance(part, str):
+        return (_Segment(_CHARACTER.findall(part)),)
+    operator, variables = part.operator, part.variables
+    separator = operator.separator
+    if operator.named:
+        characters = _NARROW | {"=", separator}
+        return (_Segment([operator.first], characters, separator, variables, named=True),)
+    characters = _WIDE if operator.reserved else _NARROW
+    return tuple(
+        _Segment(
+            [*(separator if number else operator.first)],
+            characters | {separator} if variable.exploded else characters,
+            separator,
+            (variable,),
+        )
+        for number, variable in enumerate(variables)
+    )
+
+
+def _first_characters(rows: Sequence[_Row]) -> Iterator[frozenset[str]]:
+    """Yield the sets of characters that *rows* may begin with, since expressions may be absent."""
+    for segment, *_ in rows:
+        yield frozenset(segment.before[:1]) or segment.characters
+        if not segment.variables:
+            return
+
+
+def _check_ends(text: str, parts: Sequence[_Part], rows: Sequence[_Row]) -> None:
+    """Refuse an expression with names whose values may contain the beginning of what follows."""
+    for place, (part, row) in enumerate(zip(parts, rows, strict=True)):
+        firsts = _first_characters(rows[place + 1 :]) if row[0].named else ()
+        if isinstance(part, _Expression) and any(row[0].characters & first for first in firsts):
+            raise ConfigurationError(
+                f"URI template {text!r}: the end of {part.text} cannot be recognised; write "
+                f"variables that follow one another as one expression: {{?x,y}}"
+            )
+
+
+def _compile(rows: Sequence[_Row]) -> re.Pattern[str] | None:
+    """Return a pattern for *rows* that never backtracks; None if they have ambiguous readings.
+
+    They have none if each character of a URI shows whether it continues a value. All quantifiers
+    can then be possessive.
+    """
+    pattern = ""
+    for place, row in enumerate(rows):
+        firsts = [*_first_characters(rows[place + 1 :])]
+        nested = ""
+        for number in range(len(row) - 1, -1, -1):
+            segment = row[number]
+            own = segment.characters.union(segment.before[:1])
+            if segment.variables and any(own & first for first in firsts):
+                return None
+            if number + 1 < len(row) and row[number + 1].before[0] in segment.characters:
+                return None
+            before = re.escape("".join(segment.before))
+            if not segment.variables:
+                nested = before
+                continue
+            single = re.escape("".join(each for each in segment.characters if len(each) == 1))
+            value = rf"((?:[{single}]++|%[0-9A-Fa-f]{{2}})*+){nested}"
+            nested = f"(?:{before}{value})?+" if before else value
+        pattern += nested
+    return re.compile(pattern)
+
+
+def _read(rows: Sequence[_Row], uri: list[str]) -> Iterator[tuple[_Segment, str]]:
+    """Yield the segments with variables that are present in *uri*, and their texts.
+
+    The first pass, from the right, finds the places where each segment may begin so that all that
+    follows matches. The second, from the left, takes the nearest of these places. Nothing is tried
+    twice. A regular expression with lazy groups has the same readings, but backtracks: the time
+    for four variables in one path segment grows with the fourth power of the length.
+
+    Used for templates that `_compile` refuses.
+
+    Raises:
+        ValueError: the URI does not match.
+    """
+    places = bytes(len(uri)) + b"\1"
+    table: list[list[tuple[_Segment, bytes, bytes]]] = []
+    for row in reversed(rows):
+        after = places
+        table.append([])
+        for segment in reversed(row):
+            begins = _beginnings(segment, places, uri)
+            table[-1].append((segment, begins, places))
+            places = bytes(map(or_, begins, after)) if segment.variables else begins
+    if not places[0]:
+        raise ValueError("no match")
+    place = 0
+    while table:
+        for segment, begins, ends in reversed(table.pop()):
+            if not begins[place]:
+                break
+            start = place + len(segment.before)
+            place = ends.index(1, start)
+            if segment.variables:
+                yield segment, "".join(uri[start:place])
+
+
+def _beginnings(segment: _Segment, ends: bytes, uri: list[str]) -> bytes:
+    """Return the places (1 or 0 each) where *segment* may begin to end at one of *ends*."""
+    begins = bytearray(ends)
+    if segment.variables:
+        for place in range(len(uri) - 1, -1, -1):
+            if begins[place + 1] and uri[place] in segment.characters:
+                begins[place] = 1
+    size = len(segment.before)
+    if not size:
+        return bytes(begins)
+    return bytes(
+        begins[place + size] and uri[place : place + size] == segment.before
+        for place in range(len(uri) + 1 - size)
+    ) + bytes(min(size, len(uri) + 1))
+
+
+class _Values:
+    """The values of the variables that were read so far."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._prefixes: list[tuple[int, str, str]] = []
+
+    def add(self, segment: _Segment, text: str) -> None:
+        """Add the values in *text*. Raises ValueError if they contradict earlier ones."""
+        if segment.named:
+            self._add_pairs(segment, text)
+            return
+        (variable,) = segment.variables
+        if not variable.exploded:
+            self._put(variable, _decode(text))
+        elif text or segment.before:
+            self._set(variable.name, [_decode(each) for each in text.split(segment.separator)])
+
+    def _add_pairs(self, segment: _Segment, text: str) -> None:
+        known = {variable.name: variable for variable in segment.variables}
+        given: dict[str, list[str]] = {}
+        for pair in text.split(segment.separator):
+            name, _, value = pair.partition("=")
+            given.setdefault(name, []).append(_decode(value))
+        for name, values in given.items():
+            if name not in known or (len(values) > 1 and not known[name].exploded):
+                raise ValueError(f"{name} is not a variable here, or is repeated")
+            if known[name].exploded:
+                self._set(name, values)
+            else:
+                self._put(known[name], values[0])
+
+    def _put(self, variable: _Variable, value: str) -> None:
+        if variable.length is None:
+            self._set(variable.name, value)
+        elif len(value) > variable.length:
+            raise ValueError(f"{variable.name} is too long")
+        else:
+            self._prefixes.append((variable.length, variable.name, value))
+
+    def _set(self, name: str, value: Any) -> None:
+        if self._values.setdefault(name, value) != value:
+            raise ValueError(f"{name} has two values")
+
+    def all(self) -> dict[str, Any]:
+        """Return all values. Raises ValueError if `{name:3}` is not the beginning of `{name}`."""
+        for length, name, value in sorted(self._prefixes, reverse=True):
+            if self._values.setdefault(name, value)[:length] != value:
+                raise ValueError(f"{name} has two values")
+        return self._values
+
+
+def _decode(text: str) -> str:
+    return unquote_to_bytes(text).decode() if "%" in text else text
