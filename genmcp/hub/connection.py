@@ -32,7 +32,7 @@ from genmcp.protocol.tools import ListToolsResult, ToolDefinition
 from genmcp.protocol.value import PaginatedResult
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.server import Route
-from genmcp.uri_template.template import UriTemplate
+from genmcp.uri_template import UriTemplate
 from genmcp.wire.param_headers import HeaderRule
 
 __all__ = [
