@@ -97,7 +97,7 @@ class Idempotency:
                 return task_result(task, request.method)
             elif task.private:
                 after = seen[1] if seen[0] == task.id else None
-                seen = task.id, await self._keyed.changed(task, after)
+                seen = task.id, await self._keyed.next_event(task, after)
                 continue
             elif (joined := await self._join(task, request, channel)) is not None:
                 return joined

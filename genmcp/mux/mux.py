@@ -165,7 +165,7 @@ class Mux:
         self.server_requests = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
         engine = _engine(engine, self.store)
         self._make_tasks(seal, audience, engine=engine, jobs=jobs, external=external)
-        lives, look = self.tasks.service.heartbeats.lives, min(_LOOK, jobs.lease / 3)
+        lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         state = self.sessions, self.session_streams, self.tasks
         self.builtin = BuiltinMethods(server, *state, self.encoder, bounds, self.owners)

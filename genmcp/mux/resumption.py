@@ -90,7 +90,7 @@ class Resumption(msgspec.Struct, eq=False):
         limits = self._services.limits
         if kept.result is not None and len(kept.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self._tasks.values.keep(task):
+            if await self._tasks.values.store(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
             came_to = self._outcome(channel.request, raised)
             kept = to_finished(came_to)

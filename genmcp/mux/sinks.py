@@ -26,7 +26,7 @@ from genmcp.protocol.value import Value
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.jobs import JobProgress, ProgressWriter
+from genmcp.tasks.retry import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
 from genmcp.wire.jsonrpc import params_of
 
@@ -236,7 +236,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
     _tasks: TaskService
     _call: CallState
     client_key: ClientKey
-    _reporter: ProgressWriter | None = None  # while there is progress to write
+    _progress_writer: ProgressWriter | None = None  # while there is progress to write
 
     @property
     def closed(self) -> bool:
@@ -256,28 +256,28 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         encoded = b"" if params is None else msgspec.json.encode(params)
         try:
             said = msgspec.msgpack.encode(StoredNotification(method, encoded))
-            await self._tasks.records.note(task, said)
+            await self._tasks.records.log_message(task, said)
         except (StoreError, IllegalTransition):
             return False
         return True
 
     def _report(self, params: ProgressNotificationParams) -> bool:
         """Schedule the write of progress; return False if the task has ended or was taken over."""
-        reporter = self._reporter
+        reporter = self._progress_writer
         if reporter is None:
-            reporter = self._reporter = ProgressWriter(self._write)
-        if reporter.refused:
+            reporter = self._progress_writer = ProgressWriter(self._write)
+        if reporter.rejected:
             return False
         reporter.report(params.progress, params.total, params.message)
         return True
 
     async def flush(self) -> None:
         """Write progress that is still pending."""
-        reporter, self._reporter = self._reporter, None  # they refer to each other
+        reporter, self._progress_writer = self._progress_writer, None  # they refer to each other
         if reporter is None:
             return
         left = await reporter.close()
-        if left != JobProgress() and not reporter.refused:
+        if left != JobProgress() and not reporter.rejected:
             with suppress(StoreError, IllegalTransition):
                 await self._write(left)
 

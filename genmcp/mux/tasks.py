@@ -92,7 +92,7 @@ class Tasks:
             engine,
             node=services.bus.node,
             resume=resume,
-            foreign=external,
+            external=external,
             options=_options(services, jobs),
             namespace=namespace,
             late_bytes=services.limits.late_results_bytes,
@@ -227,7 +227,7 @@ class Tasks:
         call = channel.call
         assert call.task is not None
         await channel.sink.flush()
-        task = await self.service.park(call.task, suspended, fencing_token=call.fencing_token)
+        task = await self.service.suspend(call.task, suspended, fencing_token=call.fencing_token)
         call.fencing_token = task.fencing_token
 
     async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
@@ -244,7 +244,7 @@ class Tasks:
             # IllegalTransition: it was cancelled, or another process has taken it over.
             with suppress(IllegalTransition):
                 if CallAction.LEAVE_RECORD in actions:
-                    await self.service.leave(id, fencing_token=token)
+                    await self.service.abandon(id, fencing_token=token)
                 elif CallAction.WRITE_OUTCOME in actions:
                     assert call.outcome is not None
                     ended = to_finished(call.outcome, raised=call.raised)

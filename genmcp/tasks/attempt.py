@@ -1,17 +1,14 @@
-"""One attempt at a job: runs its function, and returns the outcome.
-
-The threads of `def` jobs cannot be stopped from outside.
-"""
+"""One attempt at a job: runs its function, and returns the outcome of the work, packed."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from functools import partial
 from secrets import token_hex
 from threading import Lock
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -32,7 +29,9 @@ from genmcp.errors import (
     WaitTimedOut,
     WorkRaised,
 )
-from genmcp.tasks.jobs import JobFunction, JobProgress, ProgressWriter, Reports, Run, Write, find
+from genmcp.tasks.jobs import JobFunction, Run, find_job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = [
@@ -46,12 +45,18 @@ __all__ = [
     "outcome_rejected",
     "pack_failure",
     "pack_result",
-    "pass_on_delay",
     "result_rejected",
     "wait_error_of",
 ]
 
 logger = logging.getLogger("genmcp")
+
+
+# A thread cannot be stopped from outside. A `def` job that was cancelled or has timed out therefore
+# continues until it reports progress (which raises in it) or returns. A retry must not overlap with
+# it: two runs of one job at once could do the same work twice.
+
+_THREAD_GRACE: Final = 1.0  # seconds that a cancelled thread has to reach its next report
 
 
 class StillRuns(asyncio.CancelledError):
@@ -65,15 +70,15 @@ class ThreadCall:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
-        self._begun = self._given_up = False
+        self._started = self._cancelled = False
         self._ended = asyncio.Event()
 
     def __call__(self) -> Any:
-        """Make the call, in the thread, unless it was given up."""
+        """Make the call, in the thread, unless it was cancelled before."""
         with self._lock:
-            if self._given_up:
+            if self._cancelled:
                 return None
-            self._begun = True
+            self._started = True
         try:
             return self._call()
         finally:
@@ -83,128 +88,128 @@ class ThreadCall:
     @property
     def runs(self) -> bool:
         """Whether the call is running in a thread."""
-        return self._begun and not self._ended.is_set()
+        return self._started and not self._ended.is_set()
 
-    async def ends(self, within: float) -> bool:
-        """Wait up to *within* seconds for the thread to end; return whether it has ended."""
+    async def wait(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds for the thread to end; return whether it has ended."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout):
                 if self.runs:
                     await self._ended.wait()
         return not self.runs
 
-    async def ended_soon(self, within: float) -> bool:
-        """Give up the call; return whether it is not running *within* seconds from now.
+    async def cancel(self, timeout: float) -> bool:
+        """Prevent the start of the call, or wait for its end; return whether it does not run.
 
         A cancellation in the meantime only ends the wait: the caller is being cancelled already.
         """
         with self._lock:
-            self._given_up = True
+            self._cancelled = True
         with suppress(asyncio.CancelledError):
-            await self.ends(within)
+            await self.wait(timeout)
         return not self.runs
 
 
 class AbandonedThreads:
-    """The calls of `def` jobs that were given up while their threads continue. One per process."""
+    """The threads of `def` jobs that continue after their attempt was given up. One per process."""
 
     def __init__(self) -> None:
-        self._left: dict[str, ThreadCall] = {}
+        self._calls: dict[str, ThreadCall] = {}
 
-    def leave(self, id: str, call: ThreadCall) -> None:
-        """Register that the *call* for the job *id* continues."""
-        self._left = {each: left for each, left in self._left.items() if left.runs}
-        self._left[id] = call
+    def add(self, id: str, call: ThreadCall) -> None:
+        """Register the *call* for the job *id*."""
+        self._calls = {each: call for each, call in self._calls.items() if call.runs}
+        self._calls[id] = call
 
-    async def end(self, id: str, within: float) -> bool:
-        """Wait up to *within* seconds for a call left by job *id*; return whether it ended."""
-        left = self._left.get(id)
-        return left is None or await left.ends(within)
-
-
-_GRACE: Final = 5.0  # seconds that a function has for its end when it is cancelled
-_THREAD_GRACE: Final = 1.0  # seconds that a cancelled thread has to reach its next report
-
-InThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+    async def wait(self, id: str, timeout: float) -> bool:
+        """Wait up to *timeout* seconds for the thread of job *id*; return whether none runs."""
+        call = self._calls.get(id)
+        return call is None or await call.wait(timeout)
 
 
-class Escaped(Exception):
-    """Carries an exception that would end the process, and not only its job, such as `SystemExit`.
+class ExitRequested(Exception):
+    """Wraps an exception that would end the process, such as `SystemExit`; it is the cause.
 
-    It is the cause of this.
+    It would pass through asyncio.Task and stop the event loop, with all other jobs.
     """
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
     """The result of an attempt.
 
-    outcome: packed. again: whether a retry may succeed. progress: what is not written yet.
+    outcome: packed. may_retry: whether another attempt may succeed. progress: not written yet.
     """
 
     outcome: bytes
-    again: bool
+    may_retry: bool
     progress: JobProgress = JobProgress()
 
 
 async def attempt(
     job: Job,
-    begin: Callable[[Reports], Run],
+    start: Callable[[ProgressWriter], Run],
     *,
     write: Write,
-    in_thread: InThread,
+    options: JobOptions,
     threads: AbandonedThreads,
-    linger: float | None,
+    has_retries: bool,
 ) -> AttemptResult:
-    """Run the function of *job* with the Run that *begin* makes, and return its outcome.
+    """Run the function of *job*, and return its outcome.
 
-    *write* stores its progress; *in_thread* runs it if it blocks. A thread cannot be stopped:
-    *linger* is for how many seconds a retry waits for its end, None if there is no further attempt.
-    *threads* holds the threads of attempts that were given up.
+    Args:
+        job: the job.
+        start: returns the Run for the function.
+        write: stores the progress.
+        options: the grace periods and intervals.
+        threads: the threads of earlier attempts that still run.
+        has_retries: whether further attempts follow if this one fails.
 
     Raises:
-        NotRunnableHere: this process has no such function, or none that takes these arguments, or
+        NotRunnableHere: this process has no such function, or none that takes these arguments; or
             the thread of an earlier attempt still runs here.
         IllegalTransition: its progress was rejected: the task has ended, or was taken over.
         StillRuns: this was cancelled, and the thread of the function continues.
         asyncio.CancelledError: this was cancelled, and so is the function.
     """
     name = f"job {job.name}"
-    function = _found(job)
-    reporter = ProgressWriter(write, lambda: working.cancel())
-    run = begin(reporter)
-    if not await threads.end(run.id, linger or 0.0):
+    linger = options.linger if has_retries else 0.0
+    function = _function_of(job)
+    progress = ProgressWriter(write, lambda: working.cancel(), interval=options.progress_interval)
+    run = start(progress)
+    if not await threads.wait(run.id, linger):
         raise NotRunnableHere(
             f"the thread of an earlier attempt at {name} still runs here",
             "An earlier attempt at the job has not ended",
         )
     call = partial(function, run, **job.arguments)
-    blocking = None if function.is_async else ThreadCall(partial(_blocking, call))
-    work = _awaited(call) if blocking is None else in_thread(blocking)
+    in_thread = None if function.is_async else ThreadCall(partial(_called, call))
+    work = _awaited(call) if in_thread is None else options.in_thread(in_thread)
     working = asyncio.create_task(work, name=name)
     try:
-        tried = await _tried(working, job.timeout)
-        unwritten = await reporter.close()  # from now on the next report ends the thread
-        if blocking is not None and tried.again and linger is not None:
-            tried = await _lingered(tried, blocking, name, linger)
+        result = await _result_of(working, job.timeout, options.cancel_grace)
+        unwritten = await progress.close()  # from now on the next report ends the thread
+        if in_thread is not None and result.may_retry and has_retries:
+            result = await _linger(result, in_thread, name, linger)
     except asyncio.CancelledError as error:
-        await reporter.close()
-        if blocking is not None and not await blocking.ended_soon(_THREAD_GRACE):
+        await progress.close()
+        if in_thread is not None and not await in_thread.cancel(_THREAD_GRACE):
             raise StillRuns from error
         raise
     finally:
-        if blocking is not None and blocking.runs:
-            logger.warning("%s goes on in its thread, until it reports or returns", name)
-            threads.leave(run.id, blocking)
-    if reporter.refused:
-        raise IllegalTransition("progress", "over, or somebody else's")
-    return replace(tried, progress=unwritten)
+        if in_thread is not None and in_thread.runs:
+            logger.warning("%s continues in its thread until it reports or returns", name)
+            threads.add(run.id, in_thread)
+    if progress.rejected:
+        raise IllegalTransition("progress", "ended, or taken over by another process")
+    return replace(result, progress=unwritten)
 
 
-def _found(job: Job) -> JobFunction[..., Any]:
-    function = find(job.name)
+def _function_of(job: Job) -> JobFunction[..., Any]:
+    function = find_job(job.name)
     if function is None:
         raise NotRunnableHere(
-            f"no function under @job is called {job.name!r} here: a worker imports its module",
+            f"no function with @job has the name {job.name!r} here: a worker must import its "
+            f"module",
             "The job is not known to any worker",
         )
     try:
@@ -217,118 +222,106 @@ def _found(job: Job) -> JobFunction[..., Any]:
     return function
 
 
-async def _lingered(
-    tried: AttemptResult, call: ThreadCall, name: str, linger: float
+async def _linger(
+    result: AttemptResult, call: ThreadCall, name: str, timeout: float
 ) -> AttemptResult:
-    """Wait for the thread of a failed attempt, so that the next attempt does not overlap with it.
+    """Wait for the thread of a failed attempt before the next one.
 
-    Without further attempts if the thread has not ended after *linger* seconds.
+    If the thread has not ended after *timeout* seconds, the job fails.
     """
-    if await call.ends(0.0):
-        return tried
-    logger.warning("%s goes on in its thread: the next attempt waits for that", name)
-    if await call.ends(linger):
-        return tried
+    if await call.wait(0.0):
+        return result
+    logger.warning("%s continues in its thread: the next attempt waits for it", name)
+    if await call.wait(timeout):
+        return result
     logger.error(
-        "%s fails: its thread has not ended in %g seconds (JobOptions.linger)", name, linger
+        "%s fails: its thread has not ended in %g seconds (JobOptions.linger)", name, timeout
     )
-    return replace(tried, again=False)
+    return replace(result, may_retry=False)
 
 
 async def _awaited(call: Callable[[], Awaitable[Any]]) -> Any:
-    with _contained():
+    with _exits_wrapped():
         return await call()
 
 
-def _blocking(call: Callable[[], Any]) -> Any:
+def _called(call: Callable[[], Any]) -> Any:
     try:
-        with _contained():
+        with _exits_wrapped():
             return call()
     except StopIteration as error:
-        # No future can carry it: whoever waits for this one would wait for ever.
-        raise RuntimeError("StopIteration left a job that ran in a thread") from error
+        # A future cannot carry it: the caller would wait for ever.
+        raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
 
 
 @contextmanager
-def _contained() -> Iterator[None]:
+def _exits_wrapped() -> Iterator[None]:
     try:
         yield
     except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        raise Escaped from error
+        raise ExitRequested from error
 
 
-async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> AttemptResult:
+async def _result_of(
+    working: "asyncio.Task[Any]", timeout: float | None, cancel_grace: float
+) -> AttemptResult:
     try:
         await asyncio.wait({working}, timeout=timeout)
     except asyncio.CancelledError:
-        await _cancel(working)
+        await _cancel(working, cancel_grace)
         raise
     if not working.done():
-        await _cancel(working)
-        return AttemptResult(pack(Failed(WaitTimedOut())), again=True)
+        await _cancel(working, cancel_grace)
+        return AttemptResult(pack(Failed(WaitTimedOut())), may_retry=True)
     if working.cancelled():
-        return AttemptResult(pack(Failed(WaitCancelled())), again=False)
+        return AttemptResult(pack(Failed(WaitCancelled())), may_retry=False)
     name = working.get_name()
     if (error := working.exception()) is not None:
-        cause = error.__cause__ if isinstance(error, Escaped) else None
-        return AttemptResult(pack_failure(name, cause or error), again=True)
+        cause = error.__cause__ if isinstance(error, ExitRequested) else None
+        return AttemptResult(pack_failure(name, cause or error), may_retry=True)
     try:
-        return AttemptResult(pack_result(name, working.result()), again=False)
+        return AttemptResult(pack_result(name, working.result()), may_retry=False)
     except ContractError as wrong:
-        return AttemptResult(pack_failure(name, wrong), again=False)
+        return AttemptResult(pack_failure(name, wrong), may_retry=False)
 
 
-async def _cancel(working: "asyncio.Task[Any]") -> None:
-    """Cancel the work, and wait a while for its end: it may have something to put in order."""
+async def _cancel(working: "asyncio.Task[Any]", grace: float) -> None:
+    """Cancel the function, and wait up to *grace* seconds for its cleanup."""
     working.cancel()
-    await asyncio.wait({working}, timeout=_GRACE)
+    await asyncio.wait({working}, timeout=grace)
     if not working.done():
-        logger.error("%s goes on although it was cancelled", working.get_name())
+        logger.error("%s continues although it was cancelled", working.get_name())
     elif not working.cancelled() and (error := working.exception()) is not None:
         logger.warning("%s raised when it was cancelled", working.get_name(), exc_info=error)
 
 
+# Outcomes of work, as they are stored.
+
+
 def pack_result(work: str, value: Any) -> bytes:
-    """Return the outcome of *work* that gave *value*, which is JSON.
+    """Return the packed outcome of *work* that returned *value*.
 
     Raises:
-        ContractError: it is not.
+        ContractError: *value* is not JSON.
     """
     try:
         return pack(Done(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ContractError(f"{work} gave what is not JSON: {error}") from error
+        raise ContractError(f"{work} returned a value that is not JSON: {error}") from error
 
 
-def finished_with_error(error: McpError, *, raised: bool = True) -> Finished:
-    """Return the end of a task that failed with *error*; *raised*: its hook has raised it."""
-    body = ErrorBody(error.code, error.message, error.data)
-    return Finished(error=msgspec.json.encode(body), raised=raised)
-
-
-def result_rejected(error: StoreUnavailable) -> Finished:
-    """Return the end of a task whose result does not fit into the store."""
-    message = f"The result could not be kept: {_reason(error)}"
-    return finished_with_error(InternalError(message), raised=False)
-
-
-def outcome_rejected(error: StoreUnavailable) -> bytes:
-    """Return the packed outcome of work whose own outcome does not fit into the store."""
-    message = f"its outcome could not be kept: {_reason(error)}"
-    return pack(Failed(WorkRaised(token_hex(6), type(error).__name__, message)))
-
-
-def _reason(error: StoreUnavailable) -> str:
-    return str(error) if isinstance(error, OverShare) else "the store is full"
+def pack_failure(work: str, error: BaseException) -> bytes:
+    """Return the packed outcome of *work* that raised *error*."""
+    return pack(Failed(wait_error_of(work, error)))
 
 
 def wait_error_of(work: str, error: BaseException) -> WaitError:
-    """Return why *work* brought nothing that has raised *error*.
+    """Return the WaitError for *work* that raised *error*, and log the error.
 
-    Its text is shown only if it was raised to be shown; for any other the log has it, under the
-    reference that the failure has.
+    Its text is shown to clients only if it was raised for them (`ToolError`, `McpError`). The text
+    of any other error may contain secrets: it is logged, under the reference in the result.
     """
     if isinstance(error, WaitError):
         return error
@@ -349,53 +342,69 @@ def wait_error_of(work: str, error: BaseException) -> WaitError:
     return failure
 
 
-def pack_failure(work: str, error: BaseException) -> bytes:
-    """Return the outcome of *work* that raised *error*, packed."""
-    return pack(Failed(wait_error_of(work, error)))
+def finished_with_error(error: McpError, *, raised: bool = True) -> Finished:
+    """Return the end of a task that failed with *error*; *raised*: its hook has raised it."""
+    body = ErrorBody(error.code, error.message, error.data)
+    return Finished(error=msgspec.json.encode(body), raised=raised)
 
 
-_FIRST = 0.5
-_LONGEST = 30.0
+def result_rejected(error: StoreUnavailable) -> Finished:
+    """Return the end of a task whose result does not fit into the store."""
+    message = f"The result could not be stored: {_reason(error)}"
+    return finished_with_error(InternalError(message), raised=False)
+
+
+def outcome_rejected(error: StoreUnavailable) -> bytes:
+    """Return the packed outcome of work whose own outcome does not fit into the store."""
+    message = f"its outcome could not be stored: {_reason(error)}"
+    return pack(Failed(WorkRaised(token_hex(6), type(error).__name__, message)))
+
+
+def _reason(error: StoreUnavailable) -> str:
+    return str(error) if isinstance(error, OverShare) else "the store is full"
+
+
+_MIN_DEFERRAL: Final = 0.5
+_MAX_DEFERRAL: Final = 30.0
 
 
 class NotRunnableHere(Exception):
-    """A step that this process cannot take. The text names what is unknown, for the log.
+    """This process cannot run a step, because it lacks the code or an earlier thread still runs.
 
     Args:
-        unknown: what is unknown in this process.
-        told: the text for the client, if no process takes the step in time.
+        reason: for the log.
+        message: for the client, if no other process runs the step in time.
     """
 
-    def __init__(self, unknown: str, told: str) -> None:
-        super().__init__(unknown)
-        self.told = told
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason)
+        self.message = message
+
+    @staticmethod
+    def delay_after(seconds: float) -> float:
+        """Return the seconds before the next delivery of a step that was deferred for *seconds*.
+
+        Each pause is as long as all before it, up to 30 seconds: a process of the other release
+        gets the step soon if there is one, and a backlog that no process can run costs little.
+        """
+        return min(max(_MIN_DEFERRAL, seconds), _MAX_DEFERRAL)
 
     def outcome(self, seconds: float) -> bytes:
-        """Return the packed outcome of a job that no process has taken for *seconds*."""
-        reference = self._log(seconds)
-        return pack(Failed(WorkRaised(reference, "UnknownJob", self.told)))
+        """Return the packed outcome of a job that no process has run in *seconds*."""
+        return pack(Failed(WorkRaised(self._log(seconds), "UnknownJob", self.message)))
 
-    def ended(self, seconds: float) -> Finished:
-        """Return the end of a task that no process has continued for *seconds*."""
+    def finished(self, seconds: float) -> Finished:
+        """Return the end of a task that no process has continued in *seconds*."""
         reference = self._log(seconds)
-        error = InternalError(f"{self.told} (reference {reference})", reference=reference)
+        error = InternalError(f"{self.message} (reference {reference})", reference=reference)
         return finished_with_error(error)
 
     def _log(self, seconds: float) -> str:
         reference = token_hex(6)
         logger.error(
-            "%s [%s]: no process has taken it for %g seconds (JobOptions.unknown_timeout)",
+            "%s [%s]: no process has run it in %g seconds (JobOptions.unknown_timeout)",
             self,
             reference,
             seconds,
         )
         return reference
-
-
-def pass_on_delay(passed: float) -> float:
-    """Return the seconds before the next delivery of a step that was *passed* on for so long.
-
-    Each pause equals the sum of those before it, up to 30 seconds: a process of the other release
-    is found soon if there is one, and a backlog that no process can work on costs little.
-    """
-    return min(max(_FIRST, passed), _LONGEST)

@@ -1,4 +1,4 @@
-"""What carries a task's next step to a process that takes it: the one interface."""
+"""The `Engine` interface, which delivers the next steps of tasks, and the engine on a store."""
 
 import asyncio
 import logging
@@ -15,97 +15,119 @@ from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Deliveries, OwnerShare
 from genmcp.tasks.retry import LogThrottle
 
-__all__ = ["CONTINUATIONS", "REFS", "DeliveryHandler", "Engine", "LocalEngine", "engine_queue"]
+__all__ = ["CONTINUATIONS", "EXTERNAL", "DeliveryHandler", "Engine", "LocalEngine", "engine_queue"]
 
 logger = logging.getLogger("genmcp")
 
 DeliveryHandler: TypeAlias = Callable[[str], Awaitable[None]]
-"""What an id is delivered to. It raises only where the store fails: then it is to come again."""
-
+"""Handles a delivered id. It raises only if the store fails: the id must be delivered again."""
 
 CONTINUATIONS: Final = "genmcp:continuations"
-"""The queue of every step that is not a job, so that none of them waits for long jobs."""
+"""The queue of all steps that are not jobs, so that none of them waits for long jobs."""
 
-REFS: Final = "genmcp:refs"
-"""The queue of steps that follow a job of another queue: each takes as long as that job."""
+EXTERNAL: Final = "genmcp:refs"
+"""The queue of steps that follow a job of an external queue: each takes as long as that job."""
 
 
 def engine_queue(prefix: str, queue: str) -> str:
-    """Return the name that an engine knows *queue* by.
+    """Return the name of *queue* at an engine.
 
-    A "/" in the name of the queue is escaped: otherwise the queue "b/x" of the audience "a" would
-    be the queue "x" of the audience "a/b", whose process does not know the task.
+    A "/" in the name is escaped: otherwise the queue "b/x" of the audience "a" would be the queue
+    "x" of the audience "a/b", whose processes do not know the task.
     """
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
 
 class Engine(ABC):
-    """Delivers ids, each at least once, to a process that serves its queue.
+    """Delivers ids to processes, each at least once.
 
-    An engine knows nothing of tasks: all that counts is in the store. It may deliver twice, late,
-    and in any order.
+    An engine does not know tasks: their state is in the store. It may deliver an id twice, late,
+    and in any order, because the handler compares each delivery with the record of the task. To add
+    an engine, implement this class: docs/stores.md, "Adding an engine".
     """
 
     @abstractmethod
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
     ) -> None:
-        """Deliver *id* once, *delay* seconds from now (default: at once) or slightly later.
+        """Schedule one delivery of *id*. Do nothing if *id* is queued already.
 
-        Does nothing if *id* is already queued. *owner* is the client that the id belongs to: an
-        engine may schedule the owners of a queue in turn.
+        When this returns, the id is stored as durably as the engine stores anything: the death of
+        this process must not lose it.
+
+        Args:
+            id: an opaque text of up to 100 characters.
+            queue: the queue to put it in. Default: "default".
+            delay: seconds until it is delivered, at the earliest. Default 0.
+            owner: the client that the id belongs to ("": none). An engine may let the owners of a
+                queue take turns.
 
         Raises:
-            StoreUnavailable: the engine could not be reached, or is full.
+            StoreUnavailable: the engine cannot be reached, or is full.
         """
 
     @abstractmethod
     async def cancel(self, id: str) -> None:
-        """Do not deliver *id*, or cancel the step that it was delivered to, as well as possible.
+        """Remove *id* from its queue, or cancel the handler that runs for it.
 
-        The step is cancelled as an asyncio.Task is; in another process a little later.
+        This is best effort: the result of a handler that continues is rejected by its fencing
+        token. The handler is cancelled like an asyncio.Task; in another process a little later.
 
         Raises:
-            StoreUnavailable: the engine could not be reached.
+            StoreUnavailable: the engine cannot be reached.
         """
 
     @abstractmethod
     def serve(
         self,
-        step: DeliveryHandler,
+        handler: DeliveryHandler,
         *,
         queues: Collection[str],
         concurrency: int,
         lease: float,
-        share: int | None = None,
+        max_per_owner: int | None = None,
         grace: float = 0.0,
         takeover_delay: Callable[[], float] = lambda: 0.0,
     ) -> AbstractAsyncContextManager[None]:
-        """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
+        """Return a context manager that delivers the ids of *queues* here while it is entered.
 
-        At most *share* of them belong to one owner, if the engine knows owners (None: no bound).
+        An id is acknowledged when its handler returns. It is delivered again, here or elsewhere,
+        if its handler raised, or if its process has not renewed the lease for *lease* seconds. On
+        exit no new ids are delivered; running handlers have *grace* seconds to end, are then
+        cancelled, and their ids are delivered to another process at once.
 
-        An id is delivered again if its process gives no sign of life for *lease* seconds, or if its
-        step raised. On exit delivery stops here; running steps have *grace* seconds to end. Then
-        they are cancelled, and their ids are delivered to another process at once. While
-        *takeover_delay* returns more than 0, ids held by others are not delivered here: this
-        process has just started, or was suspended itself, and cannot tell for so many seconds
-        whether others are gone.
+        Args:
+            handler: called with each id, in an asyncio.Task of its own.
+            queues: the names of the queues to serve.
+            concurrency: the maximum number of handlers at once.
+            lease: seconds without a renewal after which an id is given to another process.
+            max_per_owner: the maximum number of handlers at once for one owner, if the engine knows
+                owners. None (the default): no limit.
+            grace: seconds for running handlers on exit. Default 0.
+            takeover_delay: returns the seconds for which this process must not take over ids of
+                others, although their lease has expired. It is above 0 after this process has
+                started or was suspended: the same may have prevented the others from renewing.
         """
 
 
-_GRACE: Final = 5.0  # seconds that a cancelled step has for its end
-_RESPITE: Final = 1.0  # seconds before the store is asked again after it failed
-
-
 class LocalEngine(Engine):
-    """Delivers what *deliveries* carry: inside this process, or to others that share the store.
+    """The engine that needs no further service: it uses the deliveries of a store.
 
-    Nothing is polled: it sleeps until something is put, due, lapses or is to be renewed.
+    It delivers within this process, or to all processes that share the store. It does not poll: it
+    sleeps until an id is put or becomes due, a lease expires, or one must be renewed.
+
+    Args:
+        deliveries: `Store.deliveries`.
+        retry_delay: seconds before the next claim after the store has failed. Default 1.
+        cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
     """
 
-    def __init__(self, deliveries: Deliveries) -> None:
+    def __init__(
+        self, deliveries: Deliveries, *, retry_delay: float = 1.0, cancel_grace: float = 5.0
+    ) -> None:
         self._deliveries = deliveries
+        self._retry_delay = retry_delay
+        self._cancel_grace = cancel_grace
 
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
@@ -118,113 +140,116 @@ class LocalEngine(Engine):
     @asynccontextmanager
     async def serve(
         self,
-        step: DeliveryHandler,
+        handler: DeliveryHandler,
         *,
         queues: Collection[str],
         concurrency: int,
         lease: float,
-        share: int | None = None,
+        max_per_owner: int | None = None,
         grace: float = 0.0,
         takeover_delay: Callable[[], float] = lambda: 0.0,
     ) -> AsyncGenerator[None, None]:
-        bounds = concurrency, concurrency if share is None else share
-        worker = _LocalWorker(self._deliveries, step, queues, bounds, lease, takeover_delay)
-        serving = asyncio.create_task(worker.run())
+        limits = concurrency, concurrency if max_per_owner is None else max_per_owner
+        worker = _LocalWorker(self._deliveries, handler, queues, limits, lease, takeover_delay)
+        serving = asyncio.create_task(worker.run(self._retry_delay))
         try:
             yield
             await worker.drain(grace)
         finally:
             serving.cancel()
             await asyncio.wait({serving})
-            await worker.close()
+            await worker.close(self._cancel_grace)
 
 
 class _LocalWorker:
-    """Claims ids, runs their steps, and renews their leases meanwhile."""
+    """Claims ids, runs their handlers, and renews the leases. Owned by one `LocalEngine.serve`."""
 
     def __init__(
         self,
         deliveries: Deliveries,
-        step: DeliveryHandler,
+        handler: DeliveryHandler,
         queues: Collection[str],
-        bounds: tuple[int, int],
+        limits: tuple[int, int],
         lease: float,
         takeover_delay: Callable[[], float],
     ) -> None:
         self._deliveries = deliveries
-        self._step = step
+        self._handler = handler
         self._queues = tuple(queues)
-        self._concurrency, self._most_of_one = bounds
+        self._concurrency, self._max_per_owner = limits
         self._lease = lease
         self._takeover_delay = takeover_delay
         self._node = token_hex(8)
-        self._working: dict[str, asyncio.Task[None]] = {}
-        self._owners: dict[str, str] = {}  # of the working ids
-        self._full = False  # whether the end of a step lets more be claimed
-        self._left = self._share()  # after the last claim
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[str, str] = {}  # of the running ids
+        self._full = False  # whether more could be claimed once a handler ends
+        self._share_left = self._share()  # after the last claim
         self._claiming = asyncio.Lock()
-        self._complaints = LogThrottle(logger)
-        self._renewal = 0.0  # when all that is held is renewed next
+        self._warnings = LogThrottle(logger)
+        self._next_renewal = 0.0
 
-    async def run(self) -> None:
+    async def run(self, retry_delay: float) -> None:
         """Work until this is cancelled."""
         clock = asyncio.get_running_loop().time
-        self._renewal = clock() + self._lease / 3
+        self._next_renewal = clock() + self._lease / 3
         with self._deliveries.news(self._queues) as news:
             while True:
                 news.clear()
                 try:
-                    await self._keep_hold(clock())
-                    await self._begin_more(news)
+                    await self._renew(clock())
+                    await self._claim(news)
                     pause = await self._pause(clock())
                 except StoreUnavailable as error:
-                    self._complaints.log(logging.ERROR, "jobs cannot be fetched: %s", error)
-                    await asyncio.sleep(_RESPITE)
+                    self._warnings.log(logging.ERROR, "jobs cannot be fetched: %s", error)
+                    await asyncio.sleep(retry_delay)
                     continue
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await news.wait()
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more, and give what is worked on *grace* seconds to end."""
+        """Claim nothing more, and wait up to *grace* seconds for the running handlers."""
         self._concurrency = 0
-        async with self._claiming:  # what is being claimed is ours to hand back
-            working = set(self._working.values())
-        if working and grace:
-            await asyncio.wait(working, timeout=grace)
+        async with self._claiming:  # ids that are being claimed must be released, too
+            running = set(self._running.values())
+        if running and grace:
+            await asyncio.wait(running, timeout=grace)
 
-    async def close(self) -> None:
-        """Cancel the running steps, and release their ids to other workers at once."""
-        working = dict(self._working)
-        for work in working.values():
+    async def close(self, cancel_grace: float) -> None:
+        """Cancel the running handlers, and release their ids to other workers at once."""
+        running = dict(self._running)
+        for work in running.values():
             work.cancel()
-        if working:
-            _, stubborn = await asyncio.wait(working.values(), timeout=_GRACE)
+        if running:
+            _, stubborn = await asyncio.wait(running.values(), timeout=cancel_grace)
             for work in stubborn:
-                logger.error("%s goes on although it was cancelled", work.get_name())
-        for id, work in working.items():
-            # What ended by itself has been dropped, and what goes on is not to run twice.
+                logger.error("%s continues although it was cancelled", work.get_name())
+        for id, work in running.items():
+            # An id that was handled has been dropped. One whose handler ignores the cancellation
+            # is not released: it must not run twice at once.
             if work.done():
-                with suppress(StoreUnavailable):  # then it lapses
+                with suppress(StoreUnavailable):  # its lease expires instead
                     await self._deliveries.release(self._node, id)
 
-    async def _keep_hold(self, now: float) -> None:
-        """Renew what is due for it, and stop what is no longer held."""
-        if not self._working:
-            self._renewal = now + self._lease / 3
+    async def _renew(self, now: float) -> None:
+        """Renew the leases if that is due, and cancel handlers that have lost theirs."""
+        # At a third of the lease: two renewals may fail before the lease expires.
+        if not self._running:
+            self._next_renewal = now + self._lease / 3
             return
-        if now < self._renewal:
-            gone = await self._deliveries.lost(self._node, tuple(self._working))
+        if now < self._next_renewal:
+            lost = await self._deliveries.lost(self._node, tuple(self._running))
         else:
-            gone = await self._deliveries.renew(self._node, tuple(self._working), self._lease)
-            self._renewal = now + self._lease / 3
-        for id in gone:
-            if work := self._working.get(id):
+            lost = await self._deliveries.renew(self._node, tuple(self._running), self._lease)
+            self._next_renewal = now + self._lease / 3
+        for id in lost:
+            if work := self._running.get(id):
                 work.cancel()
 
-    async def _begin_more(self, news: WakeSignal) -> None:
+    async def _claim(self, news: WakeSignal) -> None:
+        """Claim as many ids as there is capacity for, and start their handlers."""
         async with self._claiming:
-            free = self._concurrency - len(self._working)
+            free = self._concurrency - len(self._running)
             self._full = free <= 0
             if self._full:
                 return
@@ -237,41 +262,44 @@ class _LocalWorker:
                 share=self._share(),
             )
             for id, _, owner in claimed:
-                before = self._working.get(id)
+                before = self._running.get(id)
                 if before is not None and not before.cancelling():
-                    continue  # this process was frozen, and no other claimed it
-                work = asyncio.create_task(self._work(id, before), name=f"step of {id}")
-                self._working[id], self._owners[id] = work, owner
+                    # The lease expired while this process was suspended, and no other process had
+                    # claimed the id: its handler still runs, now with a new lease.
+                    continue
+                work = asyncio.create_task(self._handle(id, before), name=f"step of {id}")
+                self._running[id], self._owners[id] = work, owner
                 work.add_done_callback(partial(self._forget, id, news))
-            self._left = self._share()
-            self._full = len(claimed) == free or bool(self._left.full)
+            self._share_left = self._share()
+            self._full = len(claimed) == free or bool(self._share_left.full)
 
     def _share(self) -> OwnerShare:
-        return OwnerShare(self._most_of_one, Counter(self._owners.values()))
+        return OwnerShare(self._max_per_owner, Counter(self._owners.values()))
 
     async def _pause(self, now: float) -> float | None:
-        """Return how long nothing is to be done, None if that is until there is news."""
-        full = len(self._working) >= self._concurrency
-        due = None if full else await self._deliveries.next_due(self._queues, self._left)
-        if not self._working:
+        """Return the seconds until a claim or renewal is due; None: until there is news."""
+        full = len(self._running) >= self._concurrency
+        due = None if full else await self._deliveries.next_due(self._queues, self._share_left)
+        if not self._running:
             return due
-        renewal = max(0.0, self._renewal - now)
+        renewal = max(0.0, self._next_renewal - now)
         return renewal if due is None else min(due, renewal)
 
-    async def _work(self, id: str, before: "asyncio.Task[None] | None") -> None:
-        if before is not None:  # taken over, given back, and not ended here yet
+    async def _handle(self, id: str, before: "asyncio.Task[None] | None") -> None:
+        if before is not None:  # lost, claimed again, and its first handler has not ended yet
             await asyncio.wait({before})
         try:
-            await self._step(id)
+            await self._handler(id)
             await self._deliveries.drop(self._node, id)
         except Exception as error:
-            # Its lease is not renewed any more: it is delivered again when the lease has expired.
+            # The lease is not renewed any more, so the id is delivered again when it expires. An
+            # immediate retry would load a store that has just failed.
             trace = None if isinstance(error, StoreError) else error
-            told = "the step of %s failed, and is taken again: %s"
-            self._complaints.log(logging.ERROR, told, id, error, exc_info=trace)
+            text = "the step of %s failed, and will be repeated: %s"
+            self._warnings.log(logging.ERROR, text, id, error, exc_info=trace)
 
     def _forget(self, id: str, news: WakeSignal, work: "asyncio.Task[None]") -> None:
-        if self._working[id] is work:
-            del self._working[id], self._owners[id]
+        if self._running[id] is work:
+            del self._running[id], self._owners[id]
         if self._full:
             news.wake()

@@ -1,4 +1,4 @@
-"""Jobs of other queues: their interface, the tasks that wait for them, and their followers."""
+"""Jobs of external queues (Celery, Temporal, ...): the interface, and how calls wait for them."""
 
 import asyncio
 import logging
@@ -21,8 +21,8 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.attempt import pack_failure, pack_result
-from genmcp.tasks.jobs import ProgressWriter, Write
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.retry import ProgressWriter, Write
 
 __all__ = [
     "ExternalFollower",
@@ -32,7 +32,7 @@ __all__ = [
     "ExternalStatus",
     "FollowResult",
     "Phase",
-    "pack_outcome",
+    "pack_status",
 ]
 
 logger = logging.getLogger("genmcp")
@@ -43,10 +43,15 @@ Phase: TypeAlias = Literal[
 
 
 class ExternalStatus(msgspec.Struct, frozen=True):
-    """How a job stands.
+    """The status of a job in an external queue.
 
-    result: what it gave, as JSON, if it is completed. error: why it failed; it goes to the log,
-    and nowhere else, since it may tell what a client must not know.
+    Args:
+        phase: one of the phases of a task.
+        progress: the amount of work that is done.
+        total: the total amount of work.
+        message: a text for the user.
+        result: the result of a completed job, a JSON value.
+        error: why the job failed. It is only logged, since it may contain secrets.
     """
 
     phase: Phase
@@ -63,83 +68,85 @@ class ExternalStatus(msgspec.Struct, frozen=True):
 
 
 class ExternalQueue(ABC):
-    """A queue that is not ours: Celery, Arq, Temporal. Written by its user, in a few lines.
-
-    `scheme` is what an `ExternalJob` calls it by.
-    """
+    """Connects genmcp to a job queue of the application. Implement it for Celery, Arq, Temporal."""
 
     scheme: ClassVar[str]
+    """Identifies the queue: `ExternalJob.scheme` of its jobs."""
 
     @abstractmethod
     async def snapshot(self, ref: str) -> ExternalStatus:
-        """Return how the job *ref* stands."""
+        """Return the present status of the job *ref*."""
 
     @abstractmethod
     def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        """Yield how the job *ref* stands, now and whenever that changes, to its end.
+        """Yield the status of the job *ref*: now, and after each change, until it has ended.
 
-        It ends after a snapshot that says the job is over. It may poll. What it raises is logged,
-        and it is asked again later, perhaps by another process.
+        It may poll. If it raises, the error is logged, and the job is watched again after
+        `JobOptions.lease` seconds, perhaps by another process.
         """
 
     @abstractmethod
     async def cancel(self, ref: str) -> None:
-        """Cancel the job *ref*, as well as possible; nothing happens if it is over."""
+        """Cancel the job *ref*, best effort. Do nothing if it has ended."""
 
 
-_KEPT: Final = 86400.0  # seconds for which an outcome is stored until a task reads it
+_RETENTION: Final = 86400.0  # seconds for which an outcome is stored until a task reads it
 
 
 class ExternalJobFailed(Exception):
-    """What is told of a job that failed elsewhere; its text is for the log."""
+    """A job of an external queue failed; the text is for the log."""
 
 
 class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
-    """The tasks that wait for a job, and how it ended."""
+    """The stored record of an external job: the tasks that wait for it, and its outcome, packed."""
 
     tasks: tuple[str, ...] = ()
     outcome: bytes | None = None
 
 
 class ExternalJobs:
-    """The jobs of others that tasks wait for, in *store*; keys begin with *prefix*."""
+    """The records of external jobs in *store*, under keys that begin with *prefix*.
+
+    Either a webhook or a watcher may report the end of a job, before or after a task waits for it.
+    Both write the same record by compare-and-set, so that the first outcome counts.
+    """
 
     def __init__(self, store: Store, prefix: str = "") -> None:
         self._store = store
         self._prefix = f"{prefix}ref:"
 
-    async def enter(self, ref: ExternalJob, id: str) -> None:
-        """Note that the task *id* is about to wait for a job."""
+    async def add_task(self, ref: ExternalJob, id: str) -> None:
+        """Record that the task *id* is about to wait for a job."""
         while True:
-            waiting, version = await self._read(ref)
-            tasks = tuple(dict.fromkeys((*waiting.tasks, id)))
-            if await self._write(ref, WaitingTasks(tasks, waiting.outcome), version):
+            record, version = await self._read(ref)
+            tasks = tuple(dict.fromkeys((*record.tasks, id)))
+            if await self._write(ref, WaitingTasks(tasks, record.outcome), version):
                 return
 
     async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
-        """Keep how a job ended, and return the tasks that wait for it. The first outcome counts."""
+        """Store the outcome of a job, and return the tasks that wait for it."""
         while True:
-            waiting, version = await self._read(ref)
-            if waiting.outcome is not None:
-                return waiting.tasks
-            if await self._write(ref, WaitingTasks(waiting.tasks, outcome), version):
-                return waiting.tasks
+            record, version = await self._read(ref)
+            if record.outcome is not None or await self._write(
+                ref, WaitingTasks(record.tasks, outcome), version
+            ):
+                return record.tasks
 
     async def outcome(self, ref: ExternalJob) -> bytes | None:
-        """Return the outcome of a job, None if it has not been reported."""
-        waiting, _ = await self._read(ref)
-        return waiting.outcome
+        """Return the outcome of a job, None if it was not reported."""
+        record, _ = await self._read(ref)
+        return record.outcome
 
     async def touch(self, ref: ExternalJob) -> None:
-        """Go on waiting."""
-        await self._store.touch(self._key(ref), _KEPT)
+        """Extend the retention of the record."""
+        await self._store.touch(self._key(ref), _RETENTION)
 
     async def _read(self, ref: ExternalJob) -> tuple[WaitingTasks, int]:
         entry = await self._store.get(self._key(ref))
         return (_decode(entry.value), entry.version) if entry else (WaitingTasks(), 0)
 
-    async def _write(self, ref: ExternalJob, waiting: WaitingTasks, version: int) -> bool:
-        put = Put(self._key(ref), _encode(waiting), ttl=_KEPT, expect=version)
+    async def _write(self, ref: ExternalJob, record: WaitingTasks, version: int) -> bool:
+        put = Put(self._key(ref), _encode(record), ttl=_RETENTION, expect=version)
         try:
             await self._store.apply(put)
         except Conflict:
@@ -150,15 +157,15 @@ class ExternalJobs:
         return f"{self._prefix}{ref.scheme}:{ref.ref}"
 
 
-def pack_outcome(ref: ExternalJob, snapshot: ExternalStatus) -> bytes:
-    """Return what a continuation is told of a job that is over."""
+def pack_status(ref: ExternalJob, status: ExternalStatus) -> bytes:
+    """Return the packed outcome of a job that has ended."""
     work = f"{ref.scheme} job {ref.ref!r}"
     try:
-        if snapshot.phase == "completed":
-            return pack_result(work, snapshot.result)
-        if snapshot.phase == "cancelled":
+        if status.phase == "completed":
+            return pack_result(work, status.result)
+        if status.phase == "cancelled":
             return pack(Failed(WaitCancelled()))
-        raise ExternalJobFailed(snapshot.error)
+        raise ExternalJobFailed(status.error)
     except (ContractError, ExternalJobFailed) as error:
         return pack_failure(work, error)
 
@@ -168,29 +175,30 @@ _decode = msgspec.msgpack.Decoder(WaitingTasks).decode
 
 
 class FollowResult(NamedTuple):
-    """The result of following a job: its packed outcome, or the pause until the next turn."""
+    """The packed outcome of a job; None: it is followed again after *pause* seconds."""
 
     outcome: bytes | None
     pause: float = 0.0
 
 
 class ExternalFollower:
-    """Follows the jobs of *foreign* queues. The engine delivers at most `JobOptions.refs` at once.
+    """Follows the jobs of external *queues*. Owned by the runner of a process.
 
-    While all of these places are taken, each is given up after about `JobOptions.watch` seconds and
-    its task is delivered again, behind the waiting ones, so that every job gets its turn.
+    The engine delivers at most `JobOptions.refs` of them at once. While all of these places are
+    taken, each job loses its place after about `JobOptions.watch` seconds and is delivered again,
+    behind the waiting ones, so that each job has its turn.
     """
 
-    def __init__(self, foreign: Sequence[ExternalQueue], options: JobOptions) -> None:
-        self._foreign = {each.scheme: each for each in foreign}
+    def __init__(self, queues: Sequence[ExternalQueue], options: JobOptions) -> None:
+        self._queues = {each.scheme: each for each in queues}
         self._options = options
         self._places = 0
 
     async def cancel(self, ref: ExternalJob) -> None:
-        """Cancel a job of another queue; failures are only logged."""
-        if foreign := self._foreign.get(ref.scheme):
+        """Cancel a job of an external queue; an error is only logged."""
+        if queue := self._queues.get(ref.scheme):
             try:
-                await foreign.cancel(ref.ref)
+                await queue.cancel(ref.ref)
             except Exception as error:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
@@ -198,20 +206,18 @@ class ExternalFollower:
         """Follow a job to its end, or until others need the place; *write* stores its progress.
 
         Raises:
-            IllegalTransition: its progress was rejected: the call is over, or followed by another
-                process.
+            IllegalTransition: its progress was rejected: the call has ended, or another process
+                follows the job.
         """
-        foreign = self._foreign.get(ref.scheme)
-        if foreign is None:
-            missing = ConfigurationError(f"no ExternalQueue of the scheme {ref.scheme!r} was given")
+        queue = self._queues.get(ref.scheme)
+        if queue is None:
+            missing = ConfigurationError(f"no ExternalQueue was given for scheme {ref.scheme!r}")
             return FollowResult(pack_failure(f"following {ref.ref!r}", missing))
-        reporter = ProgressWriter(write)
+        progress = ProgressWriter(write, interval=self._options.progress_interval)
         place = asyncio.timeout(None)
         try:
             async with self._place(place), place:
-                return FollowResult(
-                    await self._watched(foreign, ref, reporter), self._options.lease
-                )
+                return FollowResult(await self._watch(queue, ref, progress), self._options.lease)
         except IllegalTransition:
             raise
         except Exception as error:
@@ -220,39 +226,39 @@ class ExternalFollower:
             logger.error("%s is followed again later: %s", ref, error, exc_info=error)
             return FollowResult(None, self._options.lease)
         finally:
-            await reporter.close()
+            await progress.close()
 
-    async def _watched(
-        self, foreign: ExternalQueue, ref: ExternalJob, reporter: ProgressWriter
+    async def _watch(
+        self, queue: ExternalQueue, ref: ExternalJob, progress: ProgressWriter
     ) -> bytes | None:
         clock = asyncio.get_running_loop().time
-        told: ExternalStatus | None = None
+        reported: ExternalStatus | None = None
         due = 0.0
-        async with aclosing(foreign.watch(ref.ref)) as snapshots:
-            async for snapshot in snapshots:
-                if snapshot.over:
-                    return pack_outcome(ref, snapshot)
-                if reporter.refused:
-                    raise IllegalTransition("progress", "over, or somebody else's")
-                # A polled queue mostly repeats itself. Its state is still written now and then: a
-                # rejected write reveals a lost cancellation.
-                if snapshot != told or clock() >= due:
-                    told, due = snapshot, clock() + self._options.lease / 3
-                    reporter.report(snapshot.progress, snapshot.total, snapshot.message)
+        async with aclosing(queue.watch(ref.ref)) as statuses:
+            async for status in statuses:
+                if status.over:
+                    return pack_status(ref, status)
+                if progress.rejected:
+                    raise IllegalTransition("progress", "ended, or taken over by another process")
+                # A queue that is polled mostly repeats itself. Its status is still written now and
+                # then: a rejected write reveals a cancellation that did not reach this process.
+                if status != reported or clock() >= due:
+                    reported, due = status, clock() + self._options.lease / 3
+                    progress.report(status.progress, status.total, status.message)
         return None
 
     @asynccontextmanager
     async def _place(self, place: asyncio.Timeout) -> AsyncIterator[None]:
-        """Occupy a place, and expire *place* once others need it."""
+        """Occupy a place, and expire *place* after a turn, once others need it."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._turn(), lambda: look())
+        timer = loop.call_later(self._turn(), lambda: check())
 
-        def look() -> None:
+        def check() -> None:
             nonlocal timer
             if self._places >= self._options.refs:
                 place.reschedule(loop.time())
             else:
-                timer = loop.call_later(self._turn(), look)
+                timer = loop.call_later(self._turn(), check)
 
         self._places += 1
         try:
@@ -262,5 +268,5 @@ class ExternalFollower:
             self._places -= 1
 
     def _turn(self) -> float:
-        """Return the seconds for which a place is kept; randomised, so that not all end at once."""
+        """Return the seconds of a turn; randomised, so that not all turns end at once."""
         return self._options.watch * uniform(0.75, 1.25)

@@ -1,4 +1,4 @@
-"""The followers of tasks: their changes and messages, in order, to their end."""
+"""Following tasks: their changes and messages, in order, until they end."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,7 +9,7 @@ import msgspec
 from genmcp.core.task import Task
 from genmcp.errors import LogTruncated
 from genmcp.stores.store import LogEvent
-from genmcp.tasks.records import DISCARDED, NOTE, Followed, TaskRecords
+from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords
 
 __all__ = ["TaskChange", "TaskFollower", "TaskMessage"]
 
@@ -24,14 +24,19 @@ class TaskMessage(msgspec.Struct, frozen=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True):
-    """A task after a change, and the position of that; None if no earlier event is retained."""
+    """A task after a change, and the position of the change; None if no earlier event is stored."""
 
     id: str | None
     task: Task
 
 
 class TaskFollower:
-    """Follows the tasks of *records*."""
+    """Follows the tasks of *records*.
+
+    An event in the log contains only the number of the change (`Task.changes`). The task itself is
+    read from the store, unless this process has written it and has it in memory. A follower that is
+    slow reads the latest record, and reports several changes as one.
+    """
 
     def __init__(self, records: TaskRecords) -> None:
         self._records = records
@@ -39,24 +44,28 @@ class TaskFollower:
     async def follow(
         self, id: str, after: str | None = None, known: Task | None = None
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
-        """Yield the changes of the task and the messages on it, in order, until it is over.
+        """Yield the changes of the task and the messages on it, in order, until it has ended.
 
-        Those behind the position *after*; None: from the first that is retained. Several changes
-        may be reported as one, at the position of the last. Events that were dropped before their
-        turn are left out, but never the current state. The last is the task when it is over.
-        *known* is the task as the caller has just written it.
+        Several changes may be reported as one, at the position of the last. Messages that were
+        dropped from the log before their turn are left out, but never the present state. The last
+        item is the task after its end.
 
-        The log tells when the task has changed. What it has changed to is read, unless this process
-        wrote it: then it is handed over in memory.
+        Args:
+            id: the task.
+            after: the position of the last item that the caller has seen; None: from the first
+                event that is stored.
+            known: the task as the caller has just written it.
 
         Raises:
             TaskNotFound: the task does not exist, or was deleted.
         """
-        followed = self._records.followed.setdefault(id, Followed())
+        followed = self._records.followed.setdefault(id, FollowedTask())
         followed.count += 1
         try:
-            task, reported = known or await self._records.there(id), -1
-            # A new task is reported at its event; any other one also if its event is not met.
+            task, reported = known or await self._records.get(id), -1
+            # The present state is reported at its own event, if that is still stored. `owed`: it
+            # must be reported also without an event, once the stored events are read. That is not
+            # so for a new task, whose event has just been written.
             new = known is not None and known.changes == 0
             owed = not new and (task.ended or after is None)
             while True:
@@ -65,7 +74,7 @@ class TaskFollower:
                         async for event in events:
                             if event is not None:
                                 after = event.id
-                                if event.data.startswith(NOTE):
+                                if event.data.startswith(MESSAGE):
                                     yield TaskMessage(event.id, event.data[1:])
                                     continue
                                 number = _number(event)
@@ -83,22 +92,23 @@ class TaskFollower:
                             if task.ended:
                                 return
                 except LogTruncated:
-                    after, task, owed = None, await self._records.there(id), True
+                    # Too slow: events were dropped. The present state stands for them.
+                    after, task, owed = None, await self._records.get(id), True
         finally:
             followed.count -= 1
             if not followed.count:
                 self._records.followed.pop(id, None)
 
-    async def _latest(self, id: str, number: int | None, followed: Followed) -> Task:
+    async def _latest(self, id: str, number: int | None, followed: FollowedTask) -> Task:
         task = followed.task
         if number is not None and task is not None and task.changes >= number:
             return task
-        return await self._records.there(id)
+        return await self._records.get(id)
 
-    async def changed(self, id: str, after: str | None) -> str | None:
-        """Wait for the next event of the task behind *after*; return its position.
+    async def next_event(self, id: str, after: str | None) -> str | None:
+        """Wait for the next event of the task after the position *after*; return its position.
 
-        None: events were dropped; what is stored now counts.
+        None: events were dropped, and the caller has to read the present state.
         """
         try:
             async with aclosing(self._records.store.follow(self._records.key(id), after)) as events:
@@ -109,7 +119,7 @@ class TaskFollower:
     async def _log(
         self, id: str, after: str | None, owed: bool
     ) -> AsyncGenerator[LogEvent | None, None]:
-        """Yield the events behind *after*, and new ones; if *owed*, None before the new ones."""
+        """Yield the stored events after *after*, then new ones; if *owed*, None between them."""
         log, store = self._records.key(id), self._records.store
         while owed:
             events = await store.read(log, after, _READ_AT_ONCE)
@@ -125,5 +135,5 @@ class TaskFollower:
 
 
 def _number(event: LogEvent) -> int | None:
-    """Return `Task.changes` after the change of *event*; None if the task was deleted."""
+    """Return the number of the change; None if the task was deleted."""
     return None if event.data == DISCARDED else int(event.data[1:])

@@ -1,21 +1,16 @@
-"""Functions that run as jobs: found again by name, in whatever process works on them."""
+"""Functions that run as jobs: `@job`, and the `Run` through which a job reports progress."""
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import wait
-from contextlib import suppress
 from functools import partial, update_wrapper
-from math import isfinite
 from typing import (
     Any,
     Concatenate,
     Final,
     Generic,
     ParamSpec,
-    Protocol,
-    TypeAlias,
     TypedDict,
     TypeVar,
     overload,
@@ -26,40 +21,17 @@ from msgspec.structs import replace
 from typing_extensions import Unpack
 
 from genmcp.core.outcome import check_json
-from genmcp.core.task import Task, add_progress
 from genmcp.core.waiting import Job
-from genmcp.errors import ConfigurationError, ContractError, IllegalTransition, StoreError
+from genmcp.errors import ConfigurationError, ContractError
+from genmcp.tasks.retry import ProgressWriter
 
-__all__ = [
-    "Job",
-    "JobFunction",
-    "JobProgress",
-    "ProgressWriter",
-    "Reports",
-    "Run",
-    "SavedState",
-    "find",
-    "job",
-    "progressed",
-]
-
-logger = logging.getLogger("genmcp")
+__all__ = ["Job", "JobFunction", "Run", "SavedState", "find_job", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 # Covariant: pyright infers `CoroutineType` for an `async def`, a subtype of `Coroutine`.
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-
-
-class Reports(Protocol):
-    """What takes the progress of an attempt."""
-
-    def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Have it written, soon."""
-
-    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Await a *write* that is fenced by the turn; a rejected one ends the work."""
 
 
 class SavedState(msgspec.Struct, eq=False):
@@ -72,7 +44,7 @@ class SavedState(msgspec.Struct, eq=False):
     write: Callable[[bytes], Awaitable[object]]
     limit: int
 
-    def encoded(self, state: Any) -> bytes:
+    def encode(self, state: Any) -> bytes:
         """Return *state* as JSON.
 
         Raises:
@@ -81,65 +53,74 @@ class SavedState(msgspec.Struct, eq=False):
         check_json("run.save: state", state)
         try:
             encoded = msgspec.json.encode(state)
-        except ValueError as error:  # half of a surrogate pair
+        except ValueError as error:  # one half of a surrogate pair
             raise ContractError(f"run.save: the state cannot be stored: {error}") from error
         if len(encoded) > self.limit:
             raise ContractError(
-                f"run.save: the state has {len(encoded)} bytes as JSON, and may have {self.limit} "
-                f"(JobOptions.max_saved_bytes): save what finds the data, and store it elsewhere"
+                f"run.save: the state has {len(encoded)} bytes as JSON, but the maximum is "
+                f"{self.limit} (JobOptions.max_saved_bytes): save a reference to the data, and "
+                f"store the data elsewhere"
             )
         return encoded
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):
-    """What a job has of the attempt that is made at it.
+    """One attempt at a job, as its function sees it: the first argument of the function.
 
-    id: of the job, the same for each attempt: a key by which what it does elsewhere can be done
-    once. attempt: which one this is, counted from 1. assigns: of the call that waits for it. saved:
-    the state that was saved last, by this attempt or an earlier one.
+    A `def` job runs in a thread, where it cannot await. It calls `run.in_loop(run.progress(1, 3))`
+    and `run.in_loop(run.save(state))`.
 
-    A `def` job is in a thread and cannot await; it says `run.in_loop(run.progress(1, 3))`, and
-    `run.in_loop(run.save(state))`.
+    Args:
+        id: the id of the job, the same for each attempt. Use it as an idempotency key for requests
+            to other systems.
+        attempt: the number of this attempt, counted from 1.
+        assigns: those of the call that waits for the job.
     """
 
     id: str
     attempt: int
     assigns: Mapping[str, Any]
-    _reports: Reports
+    _progress: ProgressWriter
     _loop: asyncio.AbstractEventLoop
     _state: SavedState
 
     async def progress(
         self, done: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Report how far the work is, and let others run.
+        """Report progress, and let other tasks run.
 
-        Any number of reports costs little: ten a second are kept, the last one always.
+        Reports are cheap: only the latest is written, every 0.1 seconds
+        (`JobOptions.progress_interval`), and the last one always.
+
+        Args:
+            done: the amount of work that is done; it should increase.
+            total: the total amount, if known.
+            message: a text for the user.
 
         Raises:
             asyncio.CancelledError: the call was cancelled, or another attempt has taken over.
-            TypeError, ValueError: one of the two is no number.
+            TypeError, ValueError: *done* or *total* is not a number.
         """
-        self._reports.report(done, total, message)
+        self._progress.report(done, total, message)
         await asyncio.sleep(0)
 
     @property
     def saved(self) -> Any:
-        """The state that this job saved last, as JSON gives it back; None if it saved none.
+        """The state that this job saved last, in this attempt or an earlier one; None if none.
 
-        Each read decodes it: changing the value that was returned changes nothing else.
+        Each read decodes it again: changing the returned value has no effect on later reads.
         """
         state = self._state.json
         return None if state is None else msgspec.json.decode(state)
 
     async def save(self, state: Any) -> None:
-        """Store *state* with the task, in place of what was saved before.
+        """Store *state* with the task, in place of the state that was saved before.
 
         If the job runs again (after a crash or a shutdown of its worker, or as a retry), its next
         attempt finds the state in `saved`. When this returns, the state is stored; it waits while
-        the store cannot be reached. Each state is one write: save after each piece of work that
-        should not be done again, such as a page or a batch, not in a tight loop. Another job of the
-        same call starts without a state.
+        the store cannot be reached. Each call is one write. Save after each piece of work that
+        should not be repeated, such as a page or a batch, and not in a tight loop. Another job of
+        the same call starts without a state.
 
         Args:
             state: any JSON value, of at most `JobOptions.max_saved_bytes` (65536) bytes. A tuple
@@ -147,160 +128,39 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 
         Raises:
             asyncio.CancelledError: the call was cancelled, or another attempt has taken over.
-            ContractError: (a TypeError) it is not JSON, or too large; nothing is stored, and the
-                state that was saved before is kept.
+            ContractError: (a TypeError) *state* is not JSON, or too large. Nothing is stored, and
+                the state that was saved before is retained.
             StoreError: the store is full, or the client's share of it is used up.
         """
-        encoded = self._state.encoded(state)
-        await self._reports.fenced(partial(self._state.write, encoded))
+        encoded = self._state.encode(state)
+        await self._progress.fenced(partial(self._state.write, encoded))
         self._state.json = encoded
         await asyncio.sleep(0)
 
     def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the worker's event loop and wait for it, from a `def` job's thread.
+        """Run *work* in the worker's event loop and wait for it, from the thread of a `def` job.
 
         Raises:
-            RuntimeError: this is the event loop's own thread (`await` it), or the loop has ended.
+            RuntimeError: this is the thread of the event loop (use `await`), or the loop is closed.
         """
-        if _running() is self._loop:
+        if _running_loop() is self._loop:
             work.close()
-            raise RuntimeError("in_loop is for a `def` job: await it instead")
+            raise RuntimeError("run.in_loop is for `def` jobs; use await in an `async def` job")
         if not self._loop.is_closed():
             done = asyncio.run_coroutine_threadsafe(work, self._loop)
+            # A loop that is closed never completes the future, so it is checked now and then.
             while not self._loop.is_closed():
                 if wait([done], timeout=0.5).done:
                     return done.result()
         work.close()  # Python would warn that it was never awaited
-        raise RuntimeError("the worker's event loop has ended")
+        raise RuntimeError("the worker's event loop was closed")
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-_PACE: Final = 0.1  # seconds between two writes
-_RESPITE: Final = 1.0  # ... after one that failed
-
-
-class JobProgress(msgspec.Struct, frozen=True):
-    """How far work is; None says nothing new."""
-
-    progress: float | None = None
-    total: float | None = None
-    message: str | None = None
-
-    def then(self, newer: "JobProgress") -> "JobProgress":
-        """Return both as one."""
-        return JobProgress(
-            self.progress if newer.progress is None else newer.progress,
-            self.total if newer.total is None else newer.total,
-            self.message if newer.message is None else newer.message,
-        )
-
-
-def progressed(progress: JobProgress, task: Task, now: float) -> Task:
-    """Return *task* with the *progress* of its work."""
-    done, total, message = progress.progress, progress.total, progress.message
-    return add_progress(task, now, done, total, message)
-
-
-Write: TypeAlias = Callable[[JobProgress], Awaitable[object]]
-
-
-def _nothing() -> None:
-    pass
-
-
-class ProgressWriter:
-    """Writes the newest progress, at most ten times a second; the work never waits for it.
-
-    A write may be `refused`: what the work is for is over, or somebody else's. Then *stop* is
-    called, once.
-    """
-
-    def __init__(self, write: Write, stop: Callable[[], object] = _nothing) -> None:
-        self._write = write
-        self._stop = stop
-        self.refused = False
-        self._open = True
-        self._failing = False
-        self._newest: JobProgress | None = None
-        self._writing: asyncio.Task[None] | None = None
-
-    def report(
-        self, progress: float | None, total: float | None = None, message: str | None = None
-    ) -> None:
-        """Have it written. What is not finite is left out.
-
-        Raises:
-            asyncio.CancelledError: nothing is written any more.
-            TypeError, ValueError: it is no number.
-        """
-        self._check_open()
-        newest = JobProgress(_number(progress), _number(total), message and str(message))
-        self._newest = newest if self._newest is None else self._newest.then(newest)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_newest())
-
-    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Await a *write* that is fenced by the turn; a rejected one ends the work.
-
-        Raises:
-            asyncio.CancelledError: it was rejected, or the work was over before.
-        """
-        self._check_open()
-        try:
-            await write()
-        except IllegalTransition as rejected:
-            # Without `stop`: the exception ends the work already, and a second cancellation would
-            # interrupt what it does for its end.
-            self._open, self.refused = False, True
-            raise asyncio.CancelledError("another attempt has taken over") from rejected
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise asyncio.CancelledError("the work is over, or somebody else's")
-
-    async def close(self) -> JobProgress:
-        """Write nothing any more, and return what was not written yet."""
-        self._open = False
-        self._stop = _nothing  # it leads to the work, whose exception leads here: a cycle
-        if self._writing is not None:
-            self._writing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._writing
-        return self._newest or JobProgress()
-
-    async def _write_newest(self) -> None:
-        while (newest := self._newest) is not None:
-            pace = _PACE
-            try:
-                await self._write(newest)
-            except IllegalTransition:
-                self._open = False
-                self.refused = True
-                self._stop()
-                return
-            except StoreError as error:
-                if not self._failing:  # log once: it is retried until the store accepts it
-                    logger.warning("progress was not written: %s", error)
-                self._failing, pace = True, _RESPITE
-            else:
-                self._failing = False
-                if self._newest is newest:
-                    self._newest = None
-            await asyncio.sleep(pace)
-        self._writing = None
-
-
-def _number(value: float | None) -> float | None:
-    if value is None:
-        return None
-    number = float(value)
-    return number if isfinite(number) else None
 
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -312,8 +172,8 @@ _SCRIPT: Final = "__main__:"
 _functions: dict[str, "JobFunction[Any, Any]"] = {}
 
 
-class Options(TypedDict, total=False):
-    """How a function's jobs are worked on, as in `Job`; `name` is what it is found by."""
+class JobKeywords(TypedDict, total=False):
+    """The options of `@job`, as described there."""
 
     name: str
     queue: str
@@ -325,13 +185,15 @@ class Options(TypedDict, total=False):
 
 
 class JobFunction(Generic[P, R_co]):
-    """A function under `@job`. Called, it is that function; `job` makes work for an engine of it.
+    """A function with `@job`. Calling it calls the function; `job` returns a job for a worker.
 
-    name: what it is found by. is_async: whether it runs in the event loop, not in a thread.
+    Attributes:
+        home: its module and qualified name.
+        is_async: whether it runs in the event loop, rather than in a thread.
     """
 
     def __init__(
-        self, function: Callable[Concatenate[Run, P], R_co], **options: Unpack[Options]
+        self, function: Callable[Concatenate[Run, P], R_co], **options: Unpack[JobKeywords]
     ) -> None:
         self.home = f"{function.__module__}:{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
@@ -344,19 +206,19 @@ class JobFunction(Generic[P, R_co]):
         return f"<job {self.name}>"
 
     def __call__(self, run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Call the function itself, here and now."""
+        """Call the function itself, in this process."""
         return self._function(run, *args, **kwargs)
 
     @property
     def name(self) -> str:
-        """What it is found by."""
+        """The name under which workers find the function."""
         return self._template.name
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Check that the function accepts *arguments*, which may come from another release.
+        """Check that the function accepts *arguments*, which another release may have stored.
 
         Raises:
-            TypeError: it does not; the message says which.
+            TypeError: it does not; the message names the argument.
         """
         self._signature.bind(**arguments)
 
@@ -367,11 +229,11 @@ class JobFunction(Generic[P, R_co]):
     @overload
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]: ...
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
-        """Return the work of calling it with these arguments, which are JSON.
+        """Return a job that calls the function with these arguments, which must be JSON values.
 
         Raises:
-            TypeError: it does not take these arguments, or one is not JSON; says which, and where
-                in it, such as `url.items[2].at`.
+            TypeError: the function does not accept these arguments, or one is not JSON; the message
+                gives the place in it, such as `url.items[2].at`.
         """
         try:
             arguments = self._signature.bind(*args, **kwargs).arguments
@@ -381,8 +243,8 @@ class JobFunction(Generic[P, R_co]):
             check_json(name, value)
             try:
                 msgspec.msgpack.encode(value)
-            except (OverflowError, ValueError) as error:  # 2**64, half of a surrogate pair
-                raise ContractError(f"{name} cannot be kept: {error}") from error
+            except (OverflowError, ValueError) as error:  # 2**64, one half of a surrogate pair
+                raise ContractError(f"{name} cannot be stored: {error}") from error
         return replace(self._template, arguments=arguments)
 
 
@@ -390,9 +252,9 @@ class JobFunction(Generic[P, R_co]):
 def job(function: Callable[Concatenate[Run, P], R], /) -> JobFunction[P, R]: ...
 @overload
 def job(
-    **options: Unpack[Options],
+    **options: Unpack[JobKeywords],
 ) -> Callable[[Callable[Concatenate[Run, P], R]], JobFunction[P, R]]: ...
-def job(function: Any = None, /, **options: Unpack[Options]) -> Any:
+def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
     """Register a function as a job: work that an engine delivers to a worker, here or elsewhere.
 
         @job(timeout=3600, retries=2)
@@ -400,50 +262,62 @@ def job(function: Any = None, /, **options: Unpack[Options]) -> Any:
 
         return transcribe.job(url=url).then(self.done)
 
-    The first parameter is the `Run`; the others, and the return value, are JSON. A `def` function
-    runs in a thread. A worker finds the function by `name`, by default `module:qualname`, and
-    therefore has to import the module: give a name to a function of a script, whose module is
-    `__main__`. The other options are described in `Job`.
+    The first parameter is the `Run`. The others, and the return value, are JSON values. A `def`
+    function runs in a thread.
+
+    Args:
+        function: the function.
+        name: the name under which a worker finds it. Default: `module:qualname`, for which the
+            worker has to import the module. Required for a function of a script, whose module is
+            `__main__`.
+        queue: the queue for its jobs. Default: "default".
+        timeout: seconds that one attempt may take. Default: unlimited.
+        retries: how often a failed job runs again. Default 0.
+        backoff: seconds before the first retry; doubled for each further one. Default 1.
+        max_backoff: the maximum number of seconds before a retry. Default 3600.
+        jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
+            jobs which failed together are not retried together. Default 0.25.
 
     Raises:
-        ConfigurationError: another function has that name, or it is a function of a script and has
-            none; a parameter cannot be passed by name, or an option is wrong.
+        ConfigurationError: another function has that name; it is a function of a script without a
+            name; a parameter cannot be passed by name; or an option is wrong.
     """
     if function is None:
-        return partial(_registered, options)
-    return _registered(options, function)
+        return partial(_register, options)
+    return _register(options, function)
 
 
-def find(name: str) -> JobFunction[Any, Any] | None:
-    """Return the function that jobs call *name*, None if no module imported here has it."""
+def find_job(name: str) -> JobFunction[Any, Any] | None:
+    """Return the function with that job name, None if no imported module has it."""
     return _functions.get(name)
 
 
-def _registered(options: Options, function: Any) -> JobFunction[Any, Any]:
+def _register(options: JobKeywords, function: Any) -> JobFunction[Any, Any]:
     if not inspect.isfunction(function):
         raise ConfigurationError(f"@job is for functions, not for {function!r}")
     made: JobFunction[Any, Any] = JobFunction(function, **options)
     if made.name.startswith(_SCRIPT):
         raise ConfigurationError(
             f"@job: {made.name} is a function of a script, whose module has no name by which a "
-            f"worker could import it: give it one, @job(name=...), or move it to a module"
+            f"worker could import it: add a name, @job(name=...), or move it to a module"
         )
     known = _functions.get(made.name)
-    if known is not None and known.home != made.home:  # the same once more is a reload
+    if known is not None and known.home != made.home:  # the same function again is a reload
         raise ConfigurationError(
-            f"@job: {known.home} and {made.home} are both called {made.name!r}; give one another "
-            f"name"
+            f"@job: {known.home} and {made.home} both have the name {made.name!r}; give one of "
+            f"them another name"
         )
     _functions[made.name] = made
     return made
 
 
-def _template(name: str, options: Options) -> Job:
-    if unknown := options.keys() - Options.__annotations__.keys():
-        raise ConfigurationError(f"{name}: @job takes no {', '.join(sorted(unknown))}")
+def _template(name: str, options: JobKeywords) -> Job:
+    """Return the job without arguments, after checking the options."""
+    if unknown := options.keys() - JobKeywords.__annotations__.keys():
+        raise ConfigurationError(f"{name}: @job has no option {', '.join(sorted(unknown))}")
     template = replace(Job(name=name, arguments={}), **options)
     try:
-        # What a worker could not read is refused here.
+        # A worker decodes the job with these types: wrong ones must fail here and not there.
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
@@ -463,18 +337,17 @@ def _template(name: str, options: Options) -> Job:
 
 
 def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature without the `Run`, after checking that all arguments have names."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(f"{name} yields; a job returns what it gives")
+        raise ConfigurationError(f"{name} is a generator; a job returns its result")
     signature = inspect.signature(function)
     parameters = [*signature.parameters.values()]
     if not parameters or parameters[0].kind not in _POSITIONAL:
-        raise ConfigurationError(f"{name} needs a first parameter, which gets the Run")
+        raise ConfigurationError(f"{name} needs a first parameter for the Run")
     run = parameters.pop(0)
     if run.name in ("self", "cls"):
-        raise ConfigurationError(f"{name} is a method, which no other process can find")
+        raise ConfigurationError(f"{name} is a method, which other processes cannot find")
     for parameter in parameters:
         if parameter.kind not in _NAMED:
-            raise ConfigurationError(
-                f"{name}: parameter {parameter}: each argument needs a name it can be passed by"
-            )
+            raise ConfigurationError(f"{name}: parameter {parameter}: arguments are passed by name")
     return signature.replace(parameters=parameters)

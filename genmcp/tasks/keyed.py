@@ -1,18 +1,17 @@
 """The tasks of calls with idempotency keys.
 
-Such a call has a private task from before its hook runs until its key expires. So a key has one
-record, which names the process that runs the call. Copies of the call find in it what became of
-that: it runs, it asks its client, it has become an ordinary task, or it has a result. There is no
-lease of its own: the key is free again when that process is gone by its heartbeats, by which all
-tasks are taken over. Clocks of different machines are never compared, and a process that was
-suspended itself, or could not reach its store, considers no other process gone.
+Such a call has a private task from before its hook runs until its key expires. A key therefore has
+one record, which names the process that runs the call. A copy of the call reads there whether the
+call still runs, waits for its client, has become an ordinary task, or has a result. The key has no
+lease of its own: it is free again once that process is dead by its heartbeats, like every other
+task. Clocks of different machines are never compared, and a process that was suspended itself, or
+could not reach its store, considers no other process dead.
 
-Each run of the call has an identity of its own: the id of the task, which is random, and its
-fencing token, which is increased by a random number when the call is resumed. So two copies of the
-call, of one process or of several, never have the same one, even if their writes fail and it is
-unknown which of them took place. All that a run writes or deletes is conditioned on its identity,
-and this process remembers by it what runs here. A run that fails can therefore change nothing of
-another one.
+Each run of the call has an identity: the random id of the task, and its fencing token, which is
+increased by a random number when the call is resumed. Two copies of the call, in one process or in
+several, never have the same identity, even if their writes fail and it is unknown which of them
+took effect. Every write and deletion of a run is conditioned on its identity. A write that takes
+effect late can therefore change nothing of another run.
 """
 
 import asyncio
@@ -43,9 +42,9 @@ __all__ = ["KeyedTasks"]
 logger = logging.getLogger("genmcp")
 
 _TOKEN_BITS: Final = 40
-_NOT_KEPT: Final = finished_with_error(
+_NOT_STORED: Final = finished_with_error(
     InternalError(
-        "The call with this idempotency key has ended, but its result was not kept: "
+        "The call with this idempotency key has ended, but its result was not stored: "
         "there was no room for it"
     ),
     raised=False,
@@ -53,9 +52,12 @@ _NOT_KEPT: Final = finished_with_error(
 
 
 class KeyedTasks:
-    """The tasks of keyed calls of one service.
+    """The tasks of calls with idempotency keys. Owned by a `TaskService`.
 
     Args:
+        follower: waits for changes of tasks.
+        writer: writes tasks.
+        heartbeats: those of this process.
         start: starts the worker of this process, and with it the heartbeat by which others see that
             a call runs.
     """
@@ -74,7 +76,7 @@ class KeyedTasks:
         self._heartbeats = heartbeats
         self._start = start
         store = self._records.store
-        # Otherwise all nodes are in this process, and alive.
+        # Otherwise all nodes are in this process, and therefore alive.
         self._has_others = store.shared or store.durable
         self._running: set[tuple[str, int]] = set()  # ids and fencing tokens
 
@@ -84,17 +86,18 @@ class KeyedTasks:
         return bool(self._running)
 
     async def find(self, slot: str) -> Stored | None:
-        """Return the last task of the key that has *slot*, None if there is none."""
-        return await self._records.in_slot(slot)
+        """Return the latest task of the key that has *slot*."""
+        return await self._records.latest_in_slot(slot)
 
     async def create(self, task: Task, replaces: Stored | None) -> HeldTask | None:
         """Write the private *task* of a call that is about to run; None if a copy was faster.
 
-        *replaces* is the task that was found in its slot, whose key is free. `release` the task
-        when the call has ended here.
+        Args:
+            task: the new task. Call `release` with it when the call has ended in this process.
+            replaces: the task that was read from its slot, whose key is free.
 
         Raises:
-            StoreError: it cannot be written, and the call must not run.
+            StoreError: it cannot be written; the call must not run.
         """
         held = HeldTask(self._records, task.id, task.fencing_token)
 
@@ -130,16 +133,17 @@ class KeyedTasks:
     async def _take(
         self, held: HeldTask, write: Callable[[], Awaitable[bool]], undo: Transition
     ) -> bool:
-        """Begin a run of the call by *write*, which returns False if a copy was faster.
+        """Start a run of the call by *write*, which returns False if a copy was faster.
 
-        If it is unknown whether the record was written (the store failed, or the client left),
-        the call does not run, and *undo* is written in the background. That cannot concern another
-        run: see the module.
+        If it is unknown whether the record was written (the store failed, or the client has
+        disconnected), the call does not run, and *undo* is written in the background. The undo
+        cannot affect another run: see the docstring of the module.
         """
         if self._has_others:
             await self._start()
         run = held.id, held.token
-        self._running.add(run)  # first, so that no copy finds a record without its call
+        # Before the write: a copy that reads the record must find that its call runs.
+        self._running.add(run)
         taken = False
         try:
             taken = await write()
@@ -157,28 +161,29 @@ class KeyedTasks:
         return taken
 
     def release(self, held: HeldTask) -> None:
-        """Record that the call does not run here any more."""
+        """Record that the call no longer runs in this process."""
         self._running.discard((held.id, held.token))
 
     async def publish(self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float) -> Task:
-        """Make the call an ordinary task: with its raw request, retained for *ttl* seconds.
+        """Make the call an ordinary task, with its raw request, retained for *ttl* seconds.
 
-        A promotion that fails is repeated by its caller, while the call runs on. A wait for a job
-        is repeated here, and the record needs no other end: a store that fails does not free the
-        key, since the hook has run, and the job begins once the store is back. One that rejects
-        the task frees it, whether the caller still waits or not.
+        While the hook runs, a write that fails is repeated by the caller. If the call waits for a
+        job, the write is repeated here: the hook has run, so a store that fails must not free the
+        key, and the job starts once the store is back. A store that rejects the task for lack of
+        room frees the key, whether the caller still waits or not.
 
         Raises:
             IllegalTransition: the call has ended, or another call has its key.
             StoreUnavailable: it is not written, or not yet.
         """
         write = self._writer.publishing(held, suspended, call, ttl)
-        begun = False
+        started = False
 
         async def publish() -> Task:
-            nonlocal begun
-            if not begun or not self._retry.ending():  # a repetition does not start it again
-                begun = True
+            nonlocal started
+            # A repeated write must not start a worker again that was stopped in the meantime.
+            if not started or not self._retry.is_stopping():
+                started = True
                 await self._start()
             return await write()
 
@@ -197,11 +202,14 @@ class KeyedTasks:
         return await self._retry.wait_for_write(publish_or_free(), held.id)
 
     async def ask(self, held: HeldTask, question: AwaitingInput, suspended: Suspended) -> bool:
-        """Write that the call waits for a request of its client.
+        """Write that the call waits for its client to answer *question* by another request.
 
-        If a promotion that was reported as failed has published it after all, other clients may
-        have its handle: then it waits as a task does, as in *suspended*. Return False then, and if
-        another process has taken it over: the question is to be read from the record.
+        If a promotion that was reported as failed has published the call after all, other clients
+        may have its handle. Then it waits like any task, as described by *suspended*.
+
+        Returns:
+            False in that case, or if another process has taken the call over: the result is to be
+            read from the record.
         """
         published = False
 
@@ -213,11 +221,14 @@ class KeyedTasks:
         return await self._end(held, ask) and not published
 
     async def close(self, held: HeldTask, ended: Finished | None) -> bool:
-        """Write the result of the call; None: it has none. Return False as `ask` does.
+        """Write the result of the call. The client does not wait for a store that fails.
 
-        A call without a result frees its key: its record is deleted, unless a promotion that came
-        too late has just published it. The client does not wait for a store that fails: the end is
-        written later, and until then the key stays taken.
+        Without a result (None) the key becomes free: the record is deleted, unless a late promotion
+        has just published it. If the store fails, the end is written in the background, and the key
+        is not free until then.
+
+        Returns:
+            False if the result is to be read from the record, as for `ask`.
         """
 
         def end(task: Task, now: float) -> Task | None:
@@ -231,30 +242,31 @@ class KeyedTasks:
     async def runs(self, task: Task) -> bool:
         """Return whether the call of a private *task* still runs, as far as this process can tell.
 
-        A call of this process that neither runs nor has writes pending has ended, and the store has
-        never accepted that. A living process is trusted to free the keys of its own calls.
+        A call of this process that neither runs nor has pending writes has ended without its end
+        being written. A process that is alive is trusted to free the keys of its own calls.
         """
         if task.bound_node is None or task.bound_node == self._heartbeats.own:
             return (task.id, task.fencing_token) in self._running or self._retry.is_pending(task.id)
         if not self._has_others:
             return True
-        await self._start()  # only a process that has a heartbeat of its own can judge others
-        return await self._heartbeats.lives(task.bound_node)
+        await self._start()  # only a process with a heartbeat of its own can judge others
+        return await self._heartbeats.is_alive(task.bound_node)
 
-    async def changed(self, task: Task, after: str | None) -> str | None:
-        """Wait for an event of *task* behind *after*; return the last position.
+    async def next_event(self, task: Task, after: str | None) -> str | None:
+        """Wait for an event of *task* after the position *after*; return the new position.
 
-        After a third of a lease without one: the death of a process is not announced by an event.
+        Return *after* if there is none in a third of a lease, because the death of a process is
+        not announced by an event: the caller then checks whether the call still `runs`.
         """
         try:
             async with asyncio.timeout(self._heartbeats.lease / 3):
-                return await self._follower.changed(task.id, after)
+                return await self._follower.next_event(task.id, after)
         except TimeoutError:
             return after
 
     async def _undo(self, held: HeldTask, transition: Transition) -> None:
-        """Write *transition* of a record of which it is unknown whether it was written."""
-        await self._records.mark(held.id)
+        """Write *transition*, if an earlier write of unknown outcome has taken effect."""
+        await self._records.barrier(held.id)
         with suppress(IllegalTransition, TaskNotFound):
             await self._write(held, transition)
 
@@ -263,16 +275,18 @@ class KeyedTasks:
             await self._retry.write_or_defer(
                 held.id,
                 lambda: self._write(held, transition),
-                (lambda _: self._write(held, _not_kept)) if size else None,
+                (lambda _: self._write(held, _not_stored)) if size else None,
                 size,
             )
         except IllegalTransition:
             return False
-        except TaskNotFound:  # it has expired, or another call has the key
+        except TaskNotFound:  # it has expired, or another call uses the key
             with suppress(StoreError):
                 return await self.find(slot_of(held.id)) is None
-        except Exception as error:  # a defect of the store: the call is answered nevertheless
-            logger.error("the end of a call with an idempotency key is not kept", exc_info=error)
+        except Exception as error:  # a defect of the store: the client gets its result nevertheless
+            logger.error(
+                "the result of a call with an idempotency key is not stored", exc_info=error
+            )
         return True
 
     async def _write(self, held: HeldTask, transition: Transition) -> None:
@@ -281,5 +295,5 @@ class KeyedTasks:
         )
 
 
-def _not_kept(task: Task, now: float) -> Task:
-    return task.finish(_NOT_KEPT, now)
+def _not_stored(task: Task, now: float) -> Task:
+    return task.finish(_NOT_STORED, now)

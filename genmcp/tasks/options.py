@@ -1,7 +1,7 @@
-"""The options of `TaskService`, with their defaults."""
+"""The options of background jobs."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,6 @@ from genmcp.errors import ConfigurationError
 from genmcp.stores.accounts import Owner
 
 __all__ = ["JobOptions"]
-
 
 _POSITIVE: Final = (
     "concurrency",
@@ -26,52 +25,58 @@ _POSITIVE: Final = (
     "share_of_client",
     "max_saved_bytes",
 )
-
-
-def _nothing(task: Task) -> Mapping[str, Any]:
-    return {}
-
-
-def _nobody(task: Task) -> Owner:
-    return ()
+_NOT_NEGATIVE: Final = (
+    "shutdown_grace",
+    "cancel_grace",
+    "linger",
+    "unknown_timeout",
+    "progress_interval",
+)
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process works on jobs. Times in seconds.
+    """How a process works on jobs. Times are in seconds.
 
     Args:
-        queues: the queues whose jobs this process works on. Default: `("default",)`.
+        queues: the queues from which this process takes jobs. Default: `("default",)`.
         concurrency: the maximum number of jobs at once. Default 10.
-        continuation_concurrency: the maximum number of steps at once that are not jobs, whatever
+        continuation_concurrency: the maximum number of steps at once that are not jobs, whichever
             queue the jobs are in. Default 1000.
-        refs: the maximum number of jobs of other queues that are followed at once. Default 1000.
-        watch: after how long a followed job makes room for another one, while all places are taken;
-            about 25 % more or less. Default 60.
-        shutdown_grace: how long running jobs have to end when this process stops, before another
-            process takes them. There is no grace if the store ends with the process. Default 5.
-        linger: how long a retry of a `def` job waits for the thread of the attempt before it, which
-            cannot be stopped; after that the job has failed. Default 60.
-        lease: how long a job stays with a process without a sign of life, before another takes it.
-            Default 30.
-        max_crashes: how many worker crashes one wait survives; one more, and it fails with
-            WorkerLost. Default 3.
-        retention: how long a task is retained that makes no progress, as when no process serves its
-            queue. It must be longer than any backlog; questions and results are retained for the
-            tool's ttl. Default: 7 days.
-        unknown_timeout: for how long a step that this process has no code for (an unknown job, tool
-            or question, as during a rolling deploy) is passed on to other processes, before it
-            fails. Default 600.
-        max_events: how many events of a task are retained for its followers. Default 1000.
+        refs: the maximum number of jobs of external queues that are followed at once. Default 1000.
+        watch: how long an external job is followed, while all `refs` places are taken, before it
+            makes room for another one; varied by 25 %. Default 60.
+        shutdown_grace: how long running jobs may take to end when this process stops, before
+            another process takes them. Not applied if the store ends with the process. Default 5.
+        cancel_grace: how long a cancelled or timed-out job function has for its cleanup. Default 5.
+        linger: how long a retry of a `def` job waits for the thread of the attempt before, which
+            cannot be stopped; after that the job fails. Default 60.
+        lease: how long a process may give no sign of life before others take its jobs. Default 30.
+        max_crashes: the number of worker crashes that a wait survives; at the next one it fails
+            with WorkerLost. Default 3.
+        retention: how long a task that makes no progress is retained, for example when no process
+            serves its queue. It must be longer than any backlog. Questions and results are retained
+            for `Tool.result_ttl`. Default: 7 days.
+        unknown_timeout: how long a step is deferred to other processes because this one has no code
+            for it (an unknown job, tool or question during a rolling deploy); after that it fails.
+            Default 600.
+        max_events: the maximum number of events of a task that are retained for its followers.
+            Default 1000.
         tasks_of_client: the maximum number of open tasks of one principal, or of one peer address
             without a principal. Default 1000.
         share_of_client: the fraction of `concurrency`, from 0 to 1, that the jobs of one client may
-            take, so that long jobs leave room for those of other clients. At least one job. Default
-            0.8.
+            take, so that long jobs leave room for other clients. At least one job. Default 0.8.
         max_saved_bytes: the maximum size of the state that a job saves with `run.save`, as JSON. It
             is written with each change of the task. Default 65536.
+        progress_interval: the minimum time between two writes of the progress of a job. Default
+            0.1.
+        write_retry_delays: the pauses between attempts at a write that must not be lost, while the
+            store fails; the last one is repeated. Default: `(0.1, 0.5, 2.0)`.
         accounts: returns the accounts that a task counts towards in its store. Default: none.
         assigns: returns the `Run.assigns` of a job. Default: empty.
         in_thread: runs a blocking function. Default: `asyncio.to_thread`.
+
+    Raises:
+        ConfigurationError: one of them is out of range; the message names it.
     """
 
     queues: Collection[str] = ("default",)
@@ -80,6 +85,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     refs: int = 1000
     watch: float = 60.0
     shutdown_grace: float = 5.0
+    cancel_grace: float = 5.0
     linger: float = 60.0
     lease: float = 30.0
     max_crashes: int = 3
@@ -89,16 +95,13 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks_of_client: int = 1000
     share_of_client: float = 0.8
     max_saved_bytes: int = 65536
-    accounts: Callable[[Task], Owner] = _nobody
-    assigns: Callable[[Task], Mapping[str, Any]] = _nothing
+    progress_interval: float = 0.1
+    write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
+    accounts: Callable[[Task], Owner] = lambda task: ()
+    assigns: Callable[[Task], Mapping[str, Any]] = lambda task: {}
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
 
     def __post_init__(self) -> None:
-        """Validate the options.
-
-        Raises:
-            ConfigurationError: one of them is out of range.
-        """
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(
@@ -106,14 +109,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.share_of_client > 1:
             raise ConfigurationError(
-                f"JobOptions.share_of_client is at most 1, not {self.share_of_client!r}"
+                f"JobOptions.share_of_client must be at most 1, not {self.share_of_client!r}"
             )
-        for name in ("shutdown_grace", "linger", "unknown_timeout"):
+        for name in _NOT_NEGATIVE:
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(
-                    f"JobOptions.{name} must not be negative: {getattr(self, name)!r}"
+                    f"JobOptions.{name} must not be negative, not {getattr(self, name)!r}"
                 )
+        if not self.write_retry_delays or min(self.write_retry_delays) < 0:
+            raise ConfigurationError(
+                f"JobOptions.write_retry_delays must be one or more pauses in seconds, not "
+                f"{self.write_retry_delays!r}"
+            )
         if not self.queues or isinstance(self.queues, str):
             raise ConfigurationError(
-                f"JobOptions.queues takes the names of queues, not {self.queues!r}"
+                f"JobOptions.queues must be names of queues, not {self.queues!r}"
             )

@@ -1,14 +1,14 @@
-"""The records of tasks in a store, and the events logged on them.
+"""The records of tasks in a store, and the events that are logged for their followers.
 
-What is stored of the task *id*, each under the namespace of its service:
+The data of the task *id*, under the namespace of its service:
 
 - `task:{id}`: the task itself;
 - `task:{id}#call`: the raw request, as long as the task is open;
-- the log `task:{id}`: one event a change that followers see, and the messages of the call.
+- the log `task:{id}`: one event per change that followers see, and the messages of the call.
 
-The calls with one idempotency key, `{slot}-{random}`, share a record, so that a key has one:
-`task:{slot}` is the last of them, and `task:{slot}#{random}` its log, its request (`#call`), and
-the record itself once a later call has the key.
+All calls with one idempotency key have ids `{slot}-{random}` and use one record, so that a key has
+at most one call at a time. `task:{slot}` is the latest of them; `task:{slot}#{random}` is its log,
+its request (`#call`), and the record of the task itself once a later call uses the key.
 """
 
 import asyncio
@@ -31,43 +31,53 @@ from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
 
-__all__ = ["DISCARDED", "NOTE", "Followed", "HeldTask", "Stored", "TaskRecords", "Transition"]
+__all__ = [
+    "DISCARDED",
+    "MESSAGE",
+    "FollowedTask",
+    "HeldTask",
+    "Stored",
+    "TaskRecords",
+    "Transition",
+]
 
 logger = logging.getLogger("genmcp")
 
 # The first byte of an event. A change is followed by `Task.changes`.
 _CHANGED: Final = b"c%d"
-NOTE: Final = b"n"
+MESSAGE: Final = b"n"
 DISCARDED: Final = b"d"
 
-_FOREVER: Final = 10 * 365 * 86400.0  # a log needs a ttl
+_NO_EXPIRY: Final = 10 * 365 * 86400.0  # ten years: a log needs a ttl
+_DISCARDED_TTL: Final = 60.0  # seconds: followers read the event at once
 
 
 Transition: TypeAlias = Callable[[Task, float], Task | None]
-"""Returns a task after a step at a time: the same task if nothing changes, None to delete it.
+"""Returns the next state of a task at a time: the same object for no change, None to delete it.
 
-It may be called repeatedly.
+It may be called repeatedly, because the write is repeated after a conflict.
 """
 
 
 class Stored(NamedTuple):
-    """A task as it was read or written, and the version of its record."""
+    """A task as it was last read or written, and the version of its record."""
 
     task: Task
     version: int
 
 
 class HeldTask:
-    """The task *id*, for the process that holds its fencing *token*.
+    """A task that this process works on, because it holds the fencing *token*.
 
-    A write is compared with the version that this process has read or written last, so that the
-    steps of one worker do not read the record again. After a conflict (progress is written
-    meanwhile, say) or a failure it is read, and the token decides: a process that was frozen or
-    taken for gone finds a higher one, and is refused.
+    Each write is conditioned on the version that this process has read or written last. The steps
+    of one worker therefore do not read the record again. After a conflict (progress was written
+    meanwhile, for example) or a failure the record is read, and the token decides: a process that
+    was suspended and taken over finds a higher token, and its write is rejected.
 
-    A write that failed, or was cancelled, may be carried out later. So the read after it follows an
-    ordered write (`TaskRecords.mark`), behind which an earlier one either has been carried out or
-    never is.
+    A write that failed with StoreUnavailable, or was cancelled, may still take effect. A read alone
+    cannot tell: the write may arrive after it. The read is therefore preceded by an ordered write
+    to the same subject (`TaskRecords.barrier`). After that the earlier write has either taken
+    effect, and is seen, or never will.
     """
 
     __slots__ = ("_claim", "_records", "_stored", "_unsure", "id", "token")
@@ -78,18 +88,18 @@ class HeldTask:
         self._records = records
         self._stored = stored
         self._claim: str | None = None
-        self._unsure = False  # whether an earlier write may be carried out later
+        self._unsure = False  # whether an earlier write may still take effect
         self.id = id
         self.token = token
 
-    def claim(self, crashes: int) -> Callable[[], Awaitable[Task]]:
-        """Return a function that claims the task, as `step` does, and holds its new token.
+    def claim(self, max_crashes: int) -> Callable[[], Awaitable[Task]]:
+        """Return a function that claims the task and takes its new token; see `retryable`.
 
-        If its write failed or was cancelled, the next step finds out whether this process has the
-        claim, and takes its token then.
+        The claim has a random id. If its write failed or was cancelled, the next write finds that
+        id in the record if this process has the claim after all, and takes the token then.
         """
         self._claim = claim = token_hex(8)
-        write = self.step(partial(Task.claim, max_crashes=crashes, claim_id=claim))
+        write = self.retryable(partial(Task.claim, max_crashes=max_crashes, claim_id=claim))
 
         async def claimed() -> Task:
             task = await write()
@@ -99,7 +109,7 @@ class HeldTask:
         return claimed
 
     async def check(self) -> None:
-        """Read the record, and check the token.
+        """Read the record, and check that the token is current.
 
         Raises:
             IllegalTransition: as for `change`.
@@ -111,19 +121,19 @@ class HeldTask:
         """Write the task after *transition*, and return it.
 
         Raises:
-            IllegalTransition: it is over, no longer stored, or another process has taken it over.
+            IllegalTransition: it has ended, was deleted, or another process has taken it over.
         """
-        return await self.step(transition)()
+        return await self.retryable(transition)()
 
-    def step(
+    def retryable(
         self, transition: Callable[[Task, float], Task], call: bytes | None = None
     ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that does as `change`, and may be called again if the store failed.
+        """Return a function that does what `change` does, and may be called again after a failure.
 
-        The step is taken once: a write that was carried out although the store failed is recognised
-        by the record that it left. *call* is as for `TaskRecords.write`.
+        The transition is made once: a write that took effect although the store reported a failure
+        is recognised by the record that it left. *call* is as for `TaskRecords.write`.
         """
-        written: Task | None = None  # as this has written it, or may have
+        written: Task | None = None  # as this function has written it, or may have
 
         async def write() -> Task:
             nonlocal written
@@ -135,7 +145,8 @@ class HeldTask:
                     if wanted is not task:
                         try:
                             version = await self._records.write(wanted, version, task, call)
-                        except Conflict:  # an equal record is the work of another
+                        except Conflict:
+                            # Rejected, so that an equal record was written by another process.
                             written = None
                             continue
                         except (OverShare, StoreFull):  # nothing was written
@@ -151,23 +162,26 @@ class HeldTask:
 
     async def _read(self) -> Stored:
         if self._unsure:
-            await self._records.mark(self.id)  # raises: the next read does this again
+            await self._records.barrier(self.id)  # if it raises, the next read repeats it
             self._unsure = False
         stored = await self._records.find(self.id)
         if stored is None:
-            raise IllegalTransition(f"token {self.token} of task {self.id}", "gone")
+            raise IllegalTransition(f"token {self.token} of task {self.id}", "deleted")
         return stored
 
     def _own(self, task: Task) -> Task:
-        """Return *task* if this process holds it, also by a claim of unknown outcome."""
+        """Return *task* if this process holds it, also by a claim whose outcome was unknown."""
         claimed = self._claim is not None and task.claim_id == self._claim
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
         return task.check_token(self.token)
 
 
-class Followed:
-    """The latest state of a task that this process follows and has written itself."""
+class FollowedTask:
+    """The latest state that this process has written of a task that `count` of its callers follow.
+
+    They need not read it from the store.
+    """
 
     __slots__ = ("count", "task")
 
@@ -177,34 +191,36 @@ class Followed:
 
 
 class TaskRecords:
-    """The records of the tasks in *store* whose keys begin with *prefix*.
+    """The records of tasks in *store*, under keys that begin with *prefix*.
 
-    followed: the tasks with followers in this process (`tasks.follower`).
+    Attributes:
+        followed: the tasks with followers in this process (`tasks.follower`).
+        now: returns the time of the store.
     """
 
     def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
         self.store = store
         self._options = options
         self._prefix = f"{prefix}task:"
-        self.followed: dict[str, Followed] = {}
+        self.followed: dict[str, FollowedTask] = {}
         self.now = store.now
 
     async def find(self, id: str) -> Stored | None:
         """Return the task, None if it does not exist or has expired."""
         slot = slot_of(id)
-        stored = await self.in_slot(slot)
+        stored = await self.latest_in_slot(slot)
         if stored is None or stored.task.id == id:
             return stored
-        entry = await self.store.get(self.key(id))  # a later call uses its slot
+        entry = await self.store.get(self.key(id))  # a later call has its slot
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
-    async def in_slot(self, slot: str) -> Stored | None:
-        """Return the last task that used *slot*, None if there is none."""
+    async def latest_in_slot(self, slot: str) -> Stored | None:
+        """Return the latest task that uses *slot*."""
         entry = await self.store.get(self._prefix + slot)
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
-        """Return the raw request of a task, None if it has ended, unless by a cancellation."""
+        """Return the raw request of a task; None after its end, except for a cancelled task."""
         entry = await self.store.get(self._call(id))
         return None if entry is None else entry.value
 
@@ -213,12 +229,15 @@ class TaskRecords:
     ) -> bool:
         """Write a new task with its raw request. Return False if its slot is taken.
 
-        *replaces* is a task that was read from the slot, whose key is free again. It stays
-        readable under its id, unless no client was given that.
+        Args:
+            task: the new task.
+            call: its raw request; None for a private task.
+            replaces: the task that was read from the slot, whose idempotency key is free again. It
+                stays readable under its id, unless it is private.
 
         Raises:
             OverShare: its client has too many open tasks, or has used its share of the store.
-            StoreFull: only the reserve for steps of other tasks is left.
+            StoreFull: only the reserve for updates of stored tasks is left.
         """
         ttl, owner = terms = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
@@ -230,7 +249,7 @@ class TaskRecords:
             ops.append(Put(self.key(replaces.task.id), packed, ttl=ttl, owner=owner))
         if call is not None:
             ops.append(self._put_call(key, call, *terms))
-        if not task.private:  # others need no event: they look again by themselves
+        if not task.private:  # a private task has no followers before its first change
             ops.append(self._event(key, _CHANGED % task.changes, *terms))
         try:
             await self.store.apply(*ops)
@@ -239,9 +258,10 @@ class TaskRecords:
         return True
 
     async def write(self, task: Task, version: int, was: Task, call: bytes | None = None) -> int:
-        """Replace the record *was*, with its *version*, by *task*; return the new version.
+        """Replace the record *was*, if it still has *version*; return the new version.
 
-        *call* is the raw request of a task that was private.
+        Record, request and event are written together: a follower that sees the event reads the new
+        record. *call* is the raw request of a task that was private until now.
 
         Raises:
             Conflict: the record has another version.
@@ -259,17 +279,17 @@ class TaskRecords:
         followed = self.followed.get(task.id)
         if followed is not None:
             followed.task = task
-        if task.end == "cancelled":  # `on_cancel` of its tool still needs the request
-            await self._close(task)
+        if task.end == "cancelled":  # `Tool.on_cancel` still needs the request
+            await self._shorten_request(task)
         return version + 1
 
     async def change(self, id: str, transition: Transition) -> Task:
-        """Write the task after *transition*, whatever others write meanwhile; return it.
+        """Write the task after *transition*, and return it; repeat that after a conflict.
 
         Raises:
-            IllegalTransition: the task does not allow it. Other errors of *transition* pass as
-                well.
-            TaskNotFound: there is no such task, or it was deleted.
+            IllegalTransition: the task does not allow the transition. Other errors of *transition*
+                are raised as well.
+            TaskNotFound: the task does not exist.
         """
         while True:
             stored = await self.find(id)
@@ -288,20 +308,17 @@ class TaskRecords:
                 continue
             return task
 
-    async def note(self, id: str, data: bytes) -> None:
-        """Log a message on the task.
+    async def log_message(self, id: str, data: bytes) -> None:
+        """Append a message to the log of the task.
 
         Raises:
-            TaskNotFound: there is no such task.
+            TaskNotFound: the task does not exist.
         """
-        stored = await self.find(id)
-        if stored is None:
-            raise TaskNotFound(id)
-        terms = self._terms(stored.task)
-        await self.store.apply(self._event(self.key(id), NOTE + data, *terms))
+        terms = self._terms(await self.get(id))
+        await self.store.apply(self._event(self.key(id), MESSAGE + data, *terms))
 
     async def touch(self, task: Task) -> None:
-        """Retain a task that waits, and its request, for its whole time from now."""
+        """Let the retention of a task and its request start again now."""
         ttl = record_ttl(task, self._options.retention)
         if ttl is not None:
             await self.store.touch(self._prefix + slot_of(task.id), ttl)
@@ -312,27 +329,28 @@ class TaskRecords:
         await self.store.apply(
             Delete(self._prefix + slot_of(id)),
             Delete(self._call(id)),
-            Append(self.key(id), DISCARDED, ttl=60.0),
+            Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
         )
 
-    async def mark(self, id: str) -> None:
+    async def barrier(self, id: str) -> None:
         """Write to the subject of the task without changing anything.
 
-        Every write to the same subject that was begun before has been carried out then, or never
-        is: a read that follows is certain about a write that failed with StoreUnavailable. A
-        deletion needs no room in a store that is full.
+        A store applies the writes to one subject in order (`Store.apply`). When this returns, every
+        earlier write has therefore taken effect or never will, and a read shows whether one that
+        failed with StoreUnavailable did. A deletion needs no room, in case the store is full.
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
 
     async def _delete(self, task: Task, version: int) -> None:
+        # By version: a deletion that takes effect late must not free the key of another call.
         record = Delete(self._prefix + slot_of(task.id), expect=version)
         try:
-            await self.store.apply(record, Append(self.key(task.id), DISCARDED, ttl=60.0))
-        except StoreFull:  # copies of the call look again without an event
+            await self.store.apply(record, Append(self.key(task.id), DISCARDED, ttl=_DISCARDED_TTL))
+        except StoreFull:  # without the event: copies of the call also look at intervals
             await self.store.apply(record)
 
-    async def _close(self, task: Task) -> None:
-        """Retain the request of a cancelled task as long as the task, and not as an open one."""
+    async def _shorten_request(self, task: Task) -> None:
+        """Let the request of a cancelled task expire with it, and count as that of an ended one."""
         try:
             entry = await self.store.get(self._call(task.id))
             if entry is not None:
@@ -341,9 +359,9 @@ class TaskRecords:
                 put = Put(self._call(task.id), call, ttl=ttl, expect=version, owner=owner)
                 await self.store.apply(put)
         except StoreError as error:
-            logger.debug("the request of task %s is kept for longer: %s", task.id, error)
+            logger.debug("the request of task %s expires later: %s", task.id, error)
 
-    async def there(self, id: str) -> Task:
+    async def get(self, id: str) -> Task:
         """Return the task.
 
         Raises:
@@ -355,7 +373,7 @@ class TaskRecords:
         return stored.task
 
     def _terms(self, task: Task) -> tuple[float | None, Owner]:
-        """Return the ttl of what is stored of *task*, and the accounts that it counts towards."""
+        """Return the ttl of the data of *task*, and the accounts that it counts towards."""
         return record_ttl(task, self._options.retention), self._options.accounts(task)
 
     def _put_call(self, key: str, call: bytes, ttl: float | None, owner: Owner) -> Put:
@@ -366,16 +384,16 @@ class TaskRecords:
         return Put(f"{key}#call", call, ttl=ttl, owner=owner, new=True)
 
     def _event(self, key: str, data: bytes, ttl: float | None, owner: Owner) -> Append:
-        ttl = _FOREVER if ttl is None else ttl
+        ttl = _NO_EXPIRY if ttl is None else ttl
         return Append(key, data, ttl=ttl, keep=self._options.max_events, owner=owner)
 
     def owner_of(self, task: Task) -> str:
-        """Return the owner for whom the steps of *task* are delivered, "" if it has none."""
+        """Return the owner of the deliveries for *task*, "" if it has none."""
         owner: Owner = self._options.accounts(task)
         return owner[-1].name if owner else ""
 
     def key(self, id: str) -> str:
-        """Return the key of a task, which is also the name of its log."""
+        """Return the key of a task, also the name of its log."""
         slot = slot_of(id)
         return self._prefix + (id if slot == id else f"{slot}#{id[len(slot) + 1 :]}")
 

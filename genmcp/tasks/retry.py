@@ -1,132 +1,154 @@
-"""Writes that must not be lost: each is completed, and repeated while the store fails.
-
-A failing store affects thousands of tasks at once, so the log messages about it are throttled.
-"""
+"""Writes that are repeated or limited in rate: task records, progress, and log messages."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from math import isfinite
+from typing import Any, Final, TypeAlias, TypeVar
 
-from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
+import msgspec
 
-__all__ = ["LogThrottle", "RetriedWrites"]
+from genmcp.core.task import Task, add_progress
+from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreFull, StoreUnavailable
+
+__all__ = ["JobProgress", "LogThrottle", "ProgressWriter", "RetriedWrites", "with_progress"]
 
 logger = logging.getLogger("genmcp")
 
+T = TypeVar("T")
+
 
 class LogThrottle:
-    """Logs at most one message in *every* seconds, and the number of those suppressed before it."""
+    """Logs at most one message in *interval* seconds, with the number of messages left out before.
+
+    A store that fails affects thousands of tasks at once.
+    """
 
     def __init__(
         self,
         logger: logging.Logger,
-        every: float = 1.0,
+        interval: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._logger = logger
-        self._every = every
+        self._interval = interval
         self._clock = clock
         self._next = 0.0
-        self._left_out = 0
+        self._suppressed = 0
 
     def log(self, level: int, message: str, *arguments: Any, exc_info: Any = None) -> None:
         """Log *message*, or count it as suppressed."""
         now = self._clock()
         if now < self._next:
-            self._left_out += 1
+            self._suppressed += 1
             return
-        if self._left_out:
-            message, arguments = f"{message} (and %d more like this)", (*arguments, self._left_out)
-        self._next, self._left_out = now + self._every, 0
+        if self._suppressed:
+            message = f"{message} (and %d more like this)"
+            arguments = (*arguments, self._suppressed)
+        self._next, self._suppressed = now + self._interval, 0
         self._logger.log(level, message, *arguments, exc_info=exc_info)
 
 
-T = TypeVar("T")
-
-
-_PAUSES: Final = (0.1, 0.5, 2.0)  # seconds between attempts at a write that must not be lost
-_LAST: Final = 1.0  # seconds for pending writes when this process stops
+_CLOSE_TIMEOUT: Final = 1.0  # seconds for pending writes when this process stops
 
 
 class RetriedWrites:
     """The writes of one process that are repeated until the store accepts them.
 
-    patience: for how many seconds a request waits for a store that accepts no write. late_bytes:
-    the maximum size of results that wait in memory for the store, of calls that were answered
-    already. ending: returns whether this process has stopped working, so that others find what it
-    has not written.
+    Args:
+        delays: seconds between attempts; the last one is repeated.
+        timeout: seconds for which a request waits for a store that accepts no write.
+        late_bytes: the maximum size of results that wait in memory for the store, of calls that
+            were answered already.
+        is_stopping: returns whether this process has stopped working, so that other processes find
+            the work that it has not written.
     """
 
-    def __init__(self, *, patience: float, late_bytes: int, ending: Callable[[], bool]) -> None:
-        self.ending = ending
-        self._patience = patience
+    def __init__(
+        self,
+        *,
+        delays: Sequence[float],
+        timeout: float,
+        late_bytes: int,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self.is_stopping = is_stopping
+        self._delays = delays
+        self._timeout = timeout
         self._late_bytes = late_bytes
-        self._complaints = LogThrottle(logger)
-        self._pending: dict[asyncio.Task[Any], str] = {}  # the task that each write is about
+        self._warnings = LogThrottle(logger)
+        self._pending: dict[asyncio.Task[Any], str] = {}  # with the id of the task
 
     async def retry_until_written(
         self,
         write: Callable[[], Awaitable[T]],
-        instead: Callable[[StoreUnavailable], Awaitable[T]] | None = None,
+        fallback: Callable[[StoreUnavailable], Awaitable[T]] | None = None,
         refusals: tuple[type[StoreUnavailable], ...] = (OverShare,),
     ) -> T:
-        """Write the result of long work, and retry for as long as the store does not accept it.
+        """Write the result of long work; retry for as long as the store does not accept it.
 
-        Giving up would look as if this process had died. If *instead* is given, it is written when
-        the client has used its share of the store, or when the store is still full after `patience`
-        seconds: the client would otherwise wait for room that may never come.
+        Giving up would look to others as if this process had died, and the work would be repeated.
+
+        Args:
+            write: may be called repeatedly.
+            fallback: written in its place if the client has used its share of the store, or if the
+                store is still full after *timeout* seconds: the client would otherwise wait for
+                room that may never be available.
+            refusals: errors that are raised if there is no *fallback*, or no room for it either.
 
         Raises:
-            StoreUnavailable: this process stops working.
-            OverShare, or other *refusals*: there is no *instead*, or no room for it either.
+            StoreUnavailable: this process stops working; or one of *refusals*.
         """
-        pauses = iter(_PAUSES)
-        begun: float | None = None
+        delays = iter(self._delays)
+        started: float | None = None
         while True:
             try:
                 return await write()
             except StoreUnavailable as error:
-                if self.ending():
+                if self.is_stopping():
                     raise
                 now = time.monotonic()
-                begun = now if begun is None else begun
-                full = isinstance(error, StoreFull) and now - begun >= self._patience
-                if instead is not None and (full or isinstance(error, OverShare)):
-                    logger.warning("the result of a task has no room in the store: %s", error)
-                    write, instead = partial(instead, error), None
+                started = now if started is None else started
+                full = isinstance(error, StoreFull) and now - started >= self._timeout
+                if fallback is not None and (full or isinstance(error, OverShare)):
+                    logger.warning("the store has no room for the result of a task: %s", error)
+                    write, fallback = partial(fallback, error), None
                     continue
                 if isinstance(error, refusals):
                     raise
-                self._complaints.log(
-                    logging.WARNING, "a step of a task is written again: %s", error
+                self._warnings.log(
+                    logging.WARNING, "a write to a task record is repeated: %s", error
                 )
-            await asyncio.sleep(next(pauses, _PAUSES[-1]))
+            await asyncio.sleep(next(delays, self._delays[-1]))
 
     async def wait_for_write(self, write: Coroutine[Any, Any, T], id: str = "") -> T:
-        """Wait up to `patience` seconds for *write*, which continues after that.
+        """Wait for *write*, but at most *timeout* seconds; it continues in the background.
 
         Raises:
             StoreUnavailable: it is not written yet.
         """
-        writing = self._begin(write, id)
-        await asyncio.wait({writing}, timeout=self._patience)
+        writing = self._start(write, id)
+        await asyncio.wait({writing}, timeout=self._timeout)
         if not writing.done():
-            raise StoreUnavailable("the store accepts no write: a step of a task is written later")
+            raise StoreUnavailable("the store does not respond: the task record is written later")
         return _result(writing)
 
     async def uninterrupted(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
-        """Complete *writes*, also if the caller is cancelled meanwhile."""
-        writing = self._begin(writes, id)
+        """Complete *writes*, also if the caller is cancelled meanwhile.
+
+        A record that is written and whose next step is not submitted would wait until it is read
+        again. Only the death of the process may come between the two.
+        """
+        writing = self._start(writes, id)
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
-            cut = writing.cancelled()  # by `aclose`, and not the caller
+            cancelled = writing.cancelled()  # by `aclose`: the caller was not cancelled
             await asyncio.wait({writing})
-            if cut:
+            if cancelled:
                 _result(writing)
             raise
 
@@ -134,25 +156,28 @@ class RetriedWrites:
         self,
         id: str,
         write: Callable[[], Awaitable[object]],
-        instead: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
+        fallback: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
         size: int = 0,
     ) -> None:
-        """Write the end of a call whose client does not wait for a store that fails.
+        """Write the end of a call whose client does not wait for a failing store.
 
-        After a first attempt that failed, or was cancelled, it is written in the background: as
-        *instead*, if there is one and *size* bytes more of results would wait in memory than may.
+        If the first attempt fails or is cancelled, the write is repeated in the background. If
+        *size* more bytes of results would exceed *late_bytes*, *fallback* is written instead.
 
         Raises:
-            IllegalTransition, TaskNotFound: see *write*; only of the first attempt.
+            IllegalTransition, TaskNotFound: as *write* does; only from the first attempt.
         """
         try:
             await write()
         except (StoreError, asyncio.CancelledError) as error:
             if isinstance(error, StoreError):
-                logger.warning("the end of a call with an idempotency key is not kept: %s", error)
-            if instead is not None and size > self._late_bytes:
-                write, instead, size = partial(instead, StoreFull("too many results wait")), None, 0
-            self.defer(id, write, instead, size)
+                logger.warning(
+                    "the result of a call with an idempotency key is not stored yet: %s", error
+                )
+            if fallback is not None and size > self._late_bytes:
+                write = partial(fallback, StoreFull("too many results wait for the store"))
+                fallback, size = None, 0
+            self.defer(id, write, fallback, size)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
@@ -160,51 +185,49 @@ class RetriedWrites:
         self,
         id: str,
         write: Callable[[], Awaitable[object]],
-        instead: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
+        fallback: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
         size: int = 0,
     ) -> None:
         """Write in the background, as `retry_until_written` does."""
         self._late_bytes -= size
-        writing = self._begin(self.retry_until_written(write, instead), id)
-        writing.add_done_callback(partial(self._give_back, size))
+        writing = self._start(self.retry_until_written(write, fallback), id)
+        writing.add_done_callback(partial(self._return_bytes, size))
 
-    def _give_back(self, size: int, _: object) -> None:
+    def _return_bytes(self, size: int, _: object) -> None:
         self._late_bytes += size
 
     def is_pending(self, id: str) -> bool:
-        """Return whether a write of the task *id* is pending.
-
-        One whose event loop was closed never continues.
-        """
+        """Return whether a write of the task *id* is pending on an event loop that is open."""
         return any(
             each == id and not writing.get_loop().is_closed()
             for writing, each in [*self._pending.items()]
         )
 
     async def aclose(self) -> None:
-        """Cancel the pending writes, those of the running loop after a second."""
+        """Cancel the pending writes; those of the running loop have one more second."""
         here = asyncio.get_running_loop()
         own = [each for each in [*self._pending] if each.get_loop() is here]
         if own:
-            await asyncio.wait(own, timeout=_LAST)
+            await asyncio.wait(own, timeout=_CLOSE_TIMEOUT)
             for each in own:
                 each.cancel()
             await asyncio.gather(*own, return_exceptions=True)
         for each in [*self._pending]:
-            # Another loop's task cannot be awaited here, and its loop may have stopped for good.
+            # A task of another loop cannot be awaited here, and its loop may never run again.
             with suppress(RuntimeError):
                 each.get_loop().call_soon_threadsafe(each.cancel)
 
-    def _begin(self, write: Coroutine[Any, Any, T], id: str) -> "asyncio.Task[T]":
+    def _start(self, write: Coroutine[Any, Any, T], id: str) -> "asyncio.Task[T]":
         writing = asyncio.create_task(write)
         self._pending[writing] = id
-        writing.add_done_callback(self._ended)
+        writing.add_done_callback(self._completed)
         return writing
 
-    def _ended(self, writing: "asyncio.Task[Any]") -> None:
+    def _completed(self, writing: "asyncio.Task[Any]") -> None:
         self._pending.pop(writing, None)
+        # Retrieve the exception: asyncio would log it if the caller has left.
         if not writing.cancelled() and (error := writing.exception()) is not None:
-            logger.debug("a write of a task ended with %r", error)  # its caller has it
+            logger.debug("a write to a task record failed with %r", error)
 
 
 def _result(writing: "asyncio.Task[T]") -> T:
@@ -215,5 +238,135 @@ def _result(writing: "asyncio.Task[T]") -> T:
             the caller as if its own request had been cancelled.
     """
     if writing.cancelled():
-        raise StoreUnavailable("this process stops: a step of a task is not written")
+        raise StoreUnavailable("this process is stopping: the task record is not written")
     return writing.result()
+
+
+class JobProgress(msgspec.Struct, frozen=True):
+    """The progress of work. None leaves an earlier value."""
+
+    progress: float | None = None
+    total: float | None = None
+    message: str | None = None
+
+    def merge(self, newer: "JobProgress") -> "JobProgress":
+        """Return the values of *newer*, and those of this one where *newer* has none."""
+        return JobProgress(
+            self.progress if newer.progress is None else newer.progress,
+            self.total if newer.total is None else newer.total,
+            self.message if newer.message is None else newer.message,
+        )
+
+
+def with_progress(progress: JobProgress, task: Task, now: float) -> Task:
+    """Return *task* with the *progress* of its work."""
+    return add_progress(task, now, progress.progress, progress.total, progress.message)
+
+
+Write: TypeAlias = Callable[[JobProgress], Awaitable[object]]
+
+_RETRY_DELAY: Final = 1.0  # seconds after a write of progress that failed
+
+
+class ProgressWriter:
+    """Writes the latest progress at a limited rate. Owned by one attempt, which never waits for it.
+
+    Reports in between are merged, and the last one is always written. A write that is rejected
+    means that the task has ended or was taken over: then the work is stopped.
+
+    Args:
+        write: stores progress. It raises IllegalTransition if the fencing token is stale.
+        stop: called once if a write is rejected.
+        interval: the minimum number of seconds between two writes.
+
+    Attributes:
+        rejected: whether a write was rejected.
+    """
+
+    def __init__(
+        self,
+        write: Write,
+        stop: Callable[[], object] = lambda: None,
+        *,
+        interval: float = 0.1,
+    ) -> None:
+        self._write = write
+        self._stop = stop
+        self._interval = interval
+        self.rejected = False
+        self._open = True
+        self._failing = False
+        self._latest: JobProgress | None = None  # None: all progress is written
+        self._writing: asyncio.Task[None] | None = None
+
+    def report(
+        self, progress: float | None, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Schedule a write. Infinite numbers and NaN are ignored.
+
+        Raises:
+            asyncio.CancelledError: the writer was closed.
+            TypeError, ValueError: a value is not a number.
+        """
+        self._check_open()
+        latest = JobProgress(_finite(progress), _finite(total), message and str(message))
+        self._latest = latest if self._latest is None else self._latest.merge(latest)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_latest())
+
+    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
+        """Await another *write* that is fenced; if it is rejected, end the work.
+
+        Raises:
+            asyncio.CancelledError: it was rejected, or the work had ended before.
+        """
+        self._check_open()
+        try:
+            await write()
+        except IllegalTransition as rejected:
+            # Without `stop`: the exception ends the work already, and a second cancellation would
+            # interrupt the cleanup of the job function.
+            self._open, self.rejected = False, True
+            raise asyncio.CancelledError("another attempt has taken over") from rejected
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise asyncio.CancelledError("the job has ended, or another attempt has taken over")
+
+    async def close(self) -> JobProgress:
+        """Stop writing, and return the progress that is not written yet."""
+        self._open = False
+        self._stop = lambda: None  # it refers to the work, whose exception refers to this: a cycle
+        if self._writing is not None:
+            self._writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writing
+        return self._latest or JobProgress()
+
+    async def _write_latest(self) -> None:
+        while (latest := self._latest) is not None:
+            pause = self._interval
+            try:
+                await self._write(latest)
+            except IllegalTransition:
+                self._open = False
+                self.rejected = True
+                self._stop()
+                return
+            except StoreError as error:
+                if not self._failing:  # log once: it is retried until the store accepts it
+                    logger.warning("progress was not written: %s", error)
+                self._failing, pause = True, _RETRY_DELAY
+            else:
+                self._failing = False
+                if self._latest is latest:
+                    self._latest = None
+            await asyncio.sleep(pause)
+        self._writing = None
+
+
+def _finite(value: float | None) -> float | None:
+    if value is None:
+        return None
+    number = float(value)
+    return number if isfinite(number) else None

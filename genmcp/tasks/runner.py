@@ -1,8 +1,9 @@
-"""What a process does with the id of a step that an engine delivers to it."""
+"""Runs the steps of tasks that an engine delivers to this process."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from random import random
 from secrets import token_hex
@@ -25,12 +26,12 @@ from genmcp.tasks.attempt import (
     StillRuns,
     attempt,
     finished_with_error,
-    pass_on_delay,
 )
 from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
-from genmcp.tasks.jobs import JobProgress, Reports, Run, SavedState, progressed
+from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.retry import JobProgress, ProgressWriter, with_progress
 from genmcp.tasks.transitions import TaskWriter
 
 __all__ = ["Resume", "TaskRunner"]
@@ -40,48 +41,55 @@ logger = logging.getLogger("genmcp")
 _HOUR: Final = 3600.0
 
 Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finished]]
-"""Runs `continue_`, for a task, the raw request it is about, and the outcome of its wait."""
+"""Runs `continue_`, given a task, its raw request, and the outcome of its wait."""
 
 
 class TaskRunner:
-    """Takes the next step of a task, whatever that is.
+    """Runs delivered steps: a job is claimed, attempted, settled, and continued.
 
-    A job is claimed, run, settled and continued. Each is written before the next begins, so
-    that another process can continue after a crash. A task ends once; `continue_` may run again.
+    Each of these is written before the next begins, so that another process can continue after a
+    crash. Delivery is at least once, and so is each step: a job may run again after a crash
+    (`Tool.on_worker_lost`), and so may `continue_`. Fencing makes the *results* exactly once: only
+    the holder of the current token can write one, so that a task waits for each outcome once and
+    ends once.
+
+    Args:
+        writer: writes the tasks.
+        resume: continues calls.
+        queues: the external queues whose jobs are followed.
+        options: how this process works on jobs.
+        is_stopping: returns whether this process stops working, and hands its steps to others.
     """
 
     def __init__(
         self,
         writer: TaskWriter,
         resume: Resume,
-        foreign: Sequence[ExternalQueue],
+        queues: Sequence[ExternalQueue],
         options: JobOptions,
         *,
-        ending: Callable[[], bool],
+        is_stopping: Callable[[], bool],
     ) -> None:
-        """*ending*: returns whether this process stops working and hands its steps on."""
         self._writer = writer
         self._records = writer.records
         self._scheduler = writer.scheduler
         self._resume = resume
-        self.watches = ExternalFollower(foreign, options)
+        self.external = ExternalFollower(queues, options)
         self._options = options
-        self._ending = ending
+        self._is_stopping = is_stopping
         self._threads = AbandonedThreads()
-        # The steps of this process, by task and fencing token, and when each is retained again.
-        self._taken: dict[tuple[str, int], asyncio.TimerHandle] = {}
-        self._retaining: set[asyncio.Task[None]] = set()
+        self._running = _RunningSteps(writer, options.retention)
 
-    async def step(self, engine_id: str) -> None:
-        """Take the step that *engine_id* is about, if it is still to be taken.
+    async def handle(self, engine_id: str) -> None:
+        """Run the step that *engine_id* identifies, if the record shows that it is still due.
 
         Raises:
-            StoreError: the store failed; the id is to be delivered again.
+            StoreError: the store failed; the id must be delivered again.
         """
         try:
             id, delivery, liveness_checks = _parsed(engine_id)
         except ValueError:
-            logger.error("an engine delivered %r, which is no step of a task", engine_id)
+            logger.error("an engine delivered %r, which does not identify a step", engine_id)
             return
         stored = await self._records.find(id)
         if stored is None or stored.task.ended:
@@ -89,36 +97,37 @@ class TaskRunner:
         task = stored.task
         if task.bound_node is not None:
             if delivery == task.delivery_id:
-                await self._look(task, task.bound_node, liveness_checks + 1)
-            elif (
-                delivery == task.held_delivery
-            ):  # its holder may have failed before it began any look
-                await self._look(task, task.bound_node, 0)
+                await self._check_node(task, task.bound_node, liveness_checks + 1)
+            elif delivery == task.held_delivery:
+                # The delivery by which the wait began is repeated: its holder may have failed
+                # before it scheduled the first check.
+                await self._check_node(task, task.bound_node, 0)
         elif task.needs_delivery and delivery == task.delivery_id:
-            await self._take(stored)
-        else:  # the writer of the current one may have died before it was submitted
+            await self._run_step(stored)
+        else:
+            # An earlier delivery is repeated: the process that wrote the present one may have died
+            # before it submitted it.
             await self._scheduler.submit(task)
 
-    async def _look(self, task: Task, node: str, liveness_checks: int) -> None:
-        """Check whether the process of the task is alive; if it is, schedule the next check.
-
-        A wait in this process without a step of this process was left behind.
-        """
+    async def _check_node(self, task: Task, node: str, liveness_checks: int) -> None:
+        """Check whether the process of the task is alive; if it is, schedule the next check."""
         beats = self._scheduler.heartbeats
+        # A wait that is bound to this process needs a step that runs here, and not only the
+        # process: a step that failed with the store leaves its wait behind.
         here = node == beats.own and task.held_delivery is not None
-        lives = (task.id, task.fencing_token) in self._taken if here else await beats.lives(node)
-        if lives:
+        alive = task in self._running if here else await beats.is_alive(node)
+        if alive:
             await self._records.touch(task)
-            doubt = 0.0 if node == beats.own else beats.presence.takeover_delay
-            await self._scheduler.check_later(task, liveness_checks, doubt)
+            delay = 0.0 if node == beats.own else beats.presence.takeover_delay
+            await self._scheduler.check_later(task, liveness_checks, delay)
         else:
             await self._scheduler.abandon(task)
 
-    async def _take(self, stored: Stored) -> None:
-        """Claim the task and take its step.
+    async def _run_step(self, stored: Stored) -> None:
+        """Claim the task, and run its step.
 
-        The claim gives this process a new fencing token and the version of the record. With these
-        every later write of the step is compared, so that it reads the record no more.
+        The claim gives this process a new fencing token, and the version of the record. Every later
+        write of the step is conditioned on them, so that the record is not read again.
         """
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
         claimed = False
@@ -130,79 +139,77 @@ class TaskRunner:
                 await self._work(held, task)
         except StoreError:
             if claimed:
-                await self._writer.retry.retry_until_written(lambda: self._drop(held))
-            else:  # nothing of the step was begun, even if the claim was written
-                await self._hand_back(held, stored.task, runs_on=False)
+                await self._writer.retry.retry_until_written(lambda: self._abandon_wait(held))
+            else:  # no work was started, even if the claim was written
+                await self._hand_over(held, stored.task, still_runs=False)
             raise
-        except IllegalTransition as refused:
-            logger.debug("%s", refused)
-            # It may have been written before, and not submitted, when the store failed.
+        except IllegalTransition as rejected:
+            # Taken over or ended. Or this delivery was a repeated one, whose earlier run has
+            # written the next state, and failed to submit it.
+            logger.debug("%s", rejected)
             now = await self._records.find(held.id)
             if now is not None and now.task.needs_delivery:
                 await self._scheduler.submit(now.task)
         except asyncio.CancelledError as error:
-            # A delivery claimed by another process is not handed on: once released, its job would
-            # start there as if it had never run. A claim that was cut off is: it did not run.
-            if self._ending() or not claimed:
-                await self._hand_back(held, stored.task, runs_on=isinstance(error, StillRuns))
+            # This process stops, or the task was cancelled, or its lease was lost to another
+            # process. Only in the first case it is handed over: released in the last one, the job
+            # would start a second time beside the run in the other process. A claim that was
+            # cancelled is handed over in any case: no work was started.
+            if self._is_stopping() or not claimed:
+                await self._hand_over(held, stored.task, still_runs=isinstance(error, StillRuns))
             raise
 
     async def _work(self, held: HeldTask, task: Task) -> None:
-        """Take the step of a claimed task, which is retained meanwhile, however long that takes."""
-        ref = task.work.ref if isinstance(task.work, Following) else None
-        taken = (task.id, task.fencing_token)
-        self._retain_later(taken, task, ref)
-        try:
+        """Run the step of a claimed task, and retain its record for as long as that takes."""
+        with self._running.register(task):
             if (job := task.job) is not None:
-                task = await self._run_job(held, task, job)
+                task = await self._attempt(held, task, job)
             elif isinstance(task.work, Following) and not task.settled:
-                task = await self._watch(held, task, task.work.ref)
+                task = await self._follow(held, task, task.work.ref)
             if task.settled:
                 await self._continue(held, task)
             else:
                 await self._records.touch(task)
                 await self._scheduler.submit(task)
-        finally:
-            self._taken.pop(taken).cancel()
 
-    async def _run_job(self, held: HeldTask, task: Task, job: Job) -> Task:
+    async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
         try:
-            tried = await attempt(
+            result = await attempt(
                 job,
                 partial(self._run, held, task),
-                write=partial(_report, held),
-                in_thread=self._options.in_thread,
+                write=partial(_write_progress, held),
+                options=self._options,
                 threads=self._threads,
-                linger=self._options.linger if _has_retries(task) else None,
+                has_retries=_has_retries(task),
             )
-        except NotRunnableHere as unknown:
-            if passed := await self._passed_on(held, task, unknown):
-                return passed
-            outcome = unknown.outcome(task.deferred_seconds)
+        except NotRunnableHere as missing:
+            if deferred := await self._defer(held, task, missing):
+                return deferred
+            outcome = missing.outcome(task.deferred_seconds)
             return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
-        return await self._writer.settle(held, partial(_after, tried))
+        return await self._writer.settle(held, partial(_after_attempt, result))
 
-    async def _passed_on(self, held: HeldTask, task: Task, unknown: NotRunnableHere) -> Task | None:
-        """Pass the step on to another process; return None if `unknown_timeout` is over."""
+    async def _defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
+        """Leave the step to another process; return None if `unknown_timeout` is over."""
         if task.deferred_seconds >= self._options.unknown_timeout:
             return None
-        pause = pass_on_delay(task.deferred_seconds)
-        logger.warning("task %s is passed on: %s", task.id, unknown)
-        step = held.step(lambda task, now: defer(task, now, pause))
-        return await self._writer.retry.retry_until_written(step)
+        delay = missing.delay_after(task.deferred_seconds)
+        logger.warning("task %s is deferred to another process: %s", task.id, missing)
+        write = held.retryable(lambda task, now: defer(task, now, delay))
+        return await self._writer.retry.retry_until_written(write)
 
-    async def _watch(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
-        """Follow a job of another queue; return the task settled, or waiting for another turn."""
-        outcome = await self._writer.refs.outcome(ref)
-        watched = FollowResult(outcome)
+    async def _follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
+        """Follow an external job; return the task settled, or waiting for its next turn."""
+        outcome = await self._writer.external.outcome(ref)
+        result = FollowResult(outcome)
         if outcome is None:
-            watched = await self.watches.follow(ref, partial(_report, held))
+            result = await self.external.follow(ref, partial(_write_progress, held))
 
         def after(task: Task, now: float) -> Task:
-            if watched.outcome is None:
-                return task.resubmit(now, watched.pause)
-            return task.settle(watched.outcome, now)
+            if result.outcome is None:
+                return task.resubmit(now, result.pause)
+            return task.settle(result.outcome, now)
 
         return await self._writer.settle(held, after)
 
@@ -210,97 +217,121 @@ class TaskRunner:
         call = await self._records.call(task.id)
         try:
             if call is None:
-                came: Suspended | Finished = Finished(error=LOST, raised=True)
+                result: Suspended | Finished = Finished(error=LOST, raised=True)
             else:
-                came = await self._resumed(held, task, call)
-        except NotRunnableHere as unknown:
-            if passed := await self._passed_on(held, task, unknown):
-                await self._records.touch(passed)
-                await self._scheduler.submit(passed)
+                result = await self._resumed(held, task, call)
+        except NotRunnableHere as missing:
+            if deferred := await self._defer(held, task, missing):
+                await self._records.touch(deferred)
+                await self._scheduler.submit(deferred)
                 return
-            came = unknown.ended(task.deferred_seconds)
-        await self._writer.go_on(held, came)
+            result = missing.finished(task.deferred_seconds)
+        await self._writer.advance(held, result)
 
     async def _resumed(self, held: HeldTask, task: Task, call: bytes) -> Suspended | Finished:
         assert task.outcome is not None
         try:
-            came = await self._resume(task, call, unpack(task.outcome))
-            if not isinstance(came, Suspended | Finished):
-                raise ContractError(f"resume gave {came!r}, not Suspended or Finished")
+            result = await self._resume(task, call, unpack(task.outcome))
+            if not isinstance(result, Suspended | Finished):
+                raise ContractError(f"resume returned {result!r}, not Suspended or Finished")
         except (StoreError, NotRunnableHere):
             raise
         except Exception as error:
-            if isinstance(error, IllegalTransition):  # rejected; or else a defect, as any other
+            # If the task was taken over, this raises. Otherwise the error is a defect like others.
+            if isinstance(error, IllegalTransition):
                 await held.check()
-            return _failed(task, error)
-        return came
+            return _internal_error(task, error)
+        return result
 
-    async def _drop(self, held: HeldTask) -> None:
-        """Abandon what the step of a task awaited here: it ends, and no other process sees that."""
+    async def _abandon_wait(self, held: HeldTask) -> None:
+        """Abandon an awaitable that the failed step waits for: no other process sees its end."""
         stored = await self._records.find(held.id)
         if stored is not None:
             task = stored.task
             if task.fencing_token == held.token and task.bound_node is not None:
                 await self._scheduler.abandon(task)
 
-    async def _hand_back(self, held: HeldTask, task: Task, *, runs_on: bool) -> None:
+    async def _hand_over(self, held: HeldTask, task: Task, *, still_runs: bool) -> None:
         """Hand the step to another process at once, because this one stops working.
 
-        A `def` job that *runs_on* in its thread is killed with this process: it starts again
+        A `def` job that still runs in its thread is killed with this process. It starts again
         elsewhere if it may, and is lost otherwise.
         """
-        lost = runs_on and task.on_lost == "fail"
+        lost = still_runs and task.on_lost == "fail"
         try:
-            given = await held.change(fail_wait if lost else _handed_back)
-            if given.delivery_id != task.delivery_id:
-                await self._scheduler.submit(given)
-        except (IllegalTransition, StoreError) as refused:
-            logger.debug("%s", refused)
+            released = await held.change(fail_wait if lost else _released)
+            if released.delivery_id != task.delivery_id:
+                await self._scheduler.submit(released)
+        except (IllegalTransition, StoreError) as rejected:
+            logger.debug("%s", rejected)
 
-    def _run(self, held: HeldTask, task: Task, reports: Reports) -> Run:
+    def _run(self, held: HeldTask, task: Task, progress: ProgressWriter) -> Run:
         id = run_id(task)
         assert isinstance(task.work, Working) and id is not None
         return Run(
             id,
             task.work.attempt,
             self._options.assigns(task),
-            reports,
+            progress,
             asyncio.get_running_loop(),
             SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:
-        step = held.step(lambda task, now: save_state(task, state, now))
-        await self._writer.retry.retry_until_written(step, _has_no_room)
+        write = held.retryable(lambda task, now: save_state(task, state, now))
+        await self._writer.retry.retry_until_written(write, _reject_state)
 
-    def _retain_later(self, taken: tuple[str, int], task: Task, ref: ExternalJob | None) -> None:
-        pause = min(_HOUR, self._options.retention / 3)
-        self._taken[taken] = asyncio.get_running_loop().call_later(
-            pause, self._retain, taken, task, ref
-        )
 
-    def _retain(self, taken: tuple[str, int], task: Task, ref: ExternalJob | None) -> None:
-        """Retain a task while it is worked on: its record would expire in a long step."""
-        self._retain_later(taken, task, ref)
-        retaining = asyncio.get_running_loop().create_task(self._touch(task, ref))
-        self._retaining.add(retaining)
-        retaining.add_done_callback(self._retaining.discard)
+class _RunningSteps:
+    """The steps that run in this process, by task and fencing token. Owned by a TaskRunner.
 
-    async def _touch(self, task: Task, ref: ExternalJob | None) -> None:
+    The record of a task would expire during a long step. It is touched at a third of its
+    retention, and at least once an hour.
+    """
+
+    def __init__(self, writer: TaskWriter, retention: float) -> None:
+        self._writer = writer
+        self._pause = min(_HOUR, retention / 3)
+        self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        self._touching: set[asyncio.Task[None]] = set()
+
+    def __contains__(self, task: Task) -> bool:
+        return (task.id, task.fencing_token) in self._timers
+
+    @contextmanager
+    def register(self, task: Task) -> Iterator[None]:
+        """Retain the record of *task* while this context is entered."""
+        self._schedule(task)
         try:
-            await self._records.touch(task)
-            if ref is not None:
-                await self._writer.refs.touch(ref)
+            yield
+        finally:
+            self._timers.pop((task.id, task.fencing_token)).cancel()
+
+    def _schedule(self, task: Task) -> None:
+        timer = asyncio.get_running_loop().call_later(self._pause, self._start_touch, task)
+        self._timers[task.id, task.fencing_token] = timer
+
+    def _start_touch(self, task: Task) -> None:
+        self._schedule(task)
+        touching = asyncio.get_running_loop().create_task(self._touch(task))
+        self._touching.add(touching)
+        touching.add_done_callback(self._touching.discard)
+
+    async def _touch(self, task: Task) -> None:
+        try:
+            await self._writer.records.touch(task)
+            if isinstance(task.work, Following):
+                await self._writer.external.touch(task.work.ref)
         except StoreError as error:
-            logger.warning("task %s may be retained too short: %s", task.id, error)
+            logger.warning("the record of task %s may expire too early: %s", task.id, error)
 
 
-async def _report(held: HeldTask, progress: JobProgress) -> None:
-    await held.change(partial(progressed, progress))
+async def _write_progress(held: HeldTask, progress: JobProgress) -> None:
+    await held.change(partial(with_progress, progress))
 
 
 def _parsed(engine_id: str) -> tuple[str, int, int]:
-    """Return the task, the delivery, and how often its process was looked after."""
+    """Return the task, the delivery, and the number of liveness checks before this one."""
     id, _, delivery = engine_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)
@@ -310,25 +341,25 @@ def _has_retries(task: Task) -> bool:
     return isinstance(task.work, Working) and task.work.failures < task.work.job.retries
 
 
-def _after(tried: AttemptResult, task: Task, now: float) -> Task:
-    task = progressed(tried.progress, task, now)
+def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
+    task = with_progress(result.progress, task, now)
     assert isinstance(task.work, Working)
-    if tried.again and _has_retries(task):
+    if result.may_retry and _has_retries(task):
         return task.retry(now, random())
-    return task.settle(tried.outcome, now)
+    return task.settle(result.outcome, now)
 
 
-def _handed_back(task: Task, now: float) -> Task:
+def _released(task: Task, now: float) -> Task:
     return lose_process(task, now) if task.bound_node else task.release(now)
 
 
-async def _has_no_room(error: StoreUnavailable) -> Task:
+async def _reject_state(error: StoreUnavailable) -> Task:
     raise StoreError(f"run.save: the state was not stored: {error}") from error
 
 
-def _failed(task: Task, error: Exception) -> Finished:
+def _internal_error(task: Task, error: Exception) -> Finished:
     reference = token_hex(6)
-    logger.error("%s was not continued [%s]", task.tool, reference, exc_info=error)
+    logger.error("continue_ of %s failed [%s]", task.tool, reference, exc_info=error)
     return finished_with_error(
         InternalError(f"Internal error (reference {reference})", reference=reference)
     )

@@ -1,4 +1,4 @@
-"""The tasks of a store: created, read, changed and followed by any process that has the store."""
+"""The task service: tasks in a store, used by every process that has the store."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -13,13 +13,12 @@ from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_outcome
+from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
-from genmcp.tasks.jobs import JobProgress, progressed
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.retry import RetriedWrites
+from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.transitions import TaskScheduler, TaskWriter
 from genmcp.tasks.worker import Heartbeats, Presence, TaskWorker
@@ -34,29 +33,33 @@ _DEFAULTS: Final = JobOptions()
 class TaskService:
     """The tasks in *store*, and the steps of them that *engine* delivers to this process.
 
-    Each operation is one transition of the record (`core.task`), one `apply` of the store and at
+    Each operation is one transition of the record (`core.task`), one `apply` of the store, and at
     most one submission to the engine. A process that works on a task passes the `fencing_token` of
-    the Task that it was given. If the task has ended, or was taken over by another process, that
-    raises IllegalTransition, and the work must stop.
+    the Task that it was given. If the task has ended, or another process has taken it over, the
+    operation raises IllegalTransition, and the work must stop.
 
     Args:
-        store: keeps the records. Keys, logs and names of queues begin with *namespace*, so that
-            several services can share a store and an engine.
+        store: stores the records.
         engine: delivers the steps.
         node: the name of this process, unique among present and earlier ones.
-        resume: continues a call whose wait is over. foreign: the queues whose jobs calls wait for.
+        resume: continues a call whose wait has ended.
+        external: the queues whose jobs calls may wait for.
         options: how this process works on jobs.
+        namespace: begins all keys, logs and names of queues, so that several services can share a
+            store and an engine.
         late_bytes: the maximum size of results of keyed calls that wait in memory for the store.
+            Default 64 MiB.
 
     Attributes:
         heartbeats: which processes are alive.
-        records: what is stored of the tasks.
+        records: the stored tasks.
         keyed: the tasks of calls with idempotency keys.
-        runner, worker: take the delivered steps, and serve the engine, in this process.
-        values: the outcomes of jobs whose calls have made too large results of them.
+        runner: runs delivered steps.
+        worker: serves the engine in this process.
+        values: the outcomes of jobs whose calls returned too large results.
 
     Raises:
-        ConfigurationError: two of *foreign* have one scheme.
+        ConfigurationError: two of *external* have the same scheme.
     """
 
     def __init__(
@@ -66,37 +69,42 @@ class TaskService:
         *,
         node: str,
         resume: Resume,
-        foreign: Sequence[ExternalQueue] = (),
+        external: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
         namespace: str = "",
         late_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        schemes = [each.scheme for each in foreign]
+        schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
-            raise ConfigurationError(f"foreign: several of one scheme: {', '.join(schemes)}")
+            raise ConfigurationError(
+                f"external queues: several have the same scheme: {', '.join(schemes)}"
+            )
         prefix = f"{namespace}/" if namespace else ""
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
-        self._refs = ExternalJobs(store, prefix)
+        self._external = ExternalJobs(store, prefix)
         self.records = TaskRecords(store, options, prefix)
         self._follower = TaskFollower(self.records)
-        follows = bool(foreign)
+        follows = bool(external)
         self._scheduler = TaskScheduler(
             self.records, engine, self.heartbeats, prefix=prefix, follows=follows
         )
         self._retry = RetriedWrites(
-            patience=options.lease, late_bytes=late_bytes, ending=lambda: self.worker.closed
+            delays=options.write_retry_delays,
+            timeout=options.lease,
+            late_bytes=late_bytes,
+            is_stopping=lambda: self.worker.closed,
         )
-        self._writer = TaskWriter(self.records, self._scheduler, self._refs, self._retry)
+        self._writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, options.accounts, prefix)
         self.keyed = KeyedTasks(self._follower, self._writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
-            self._writer, resume, foreign, options, ending=lambda: self.worker.ending
+            self._writer, resume, external, options, is_stopping=lambda: self.worker.ending
         )
         self.worker = TaskWorker(
             engine,
             self.heartbeats,
-            self.runner.step,
+            self.runner.handle,
             options,
             prefix=prefix,
             follows=follows,
@@ -104,31 +112,27 @@ class TaskService:
         )
 
     async def start(self) -> None:
-        """Start to run delivered steps, unless this process does already or rests.
-
-        Raises:
-            StoreUnavailable: the store could not be reached.
-        """
+        """Start to run delivered steps, unless this process does already or rests."""
         if not self.worker.resting:
             await self.worker.start()
 
     async def aclose(self, *, within: float | None = None) -> None:
-        """Stop working; open steps are handed to other processes, or wait for the next one.
+        """Stop working. Steps that still run are handed to other processes, or to the next start.
 
         *within* shortens `JobOptions.shutdown_grace`, in seconds.
         """
         await self.worker.aclose(within=within)
         await self._retry.aclose()
 
-    # Tasks and their clients.
+    # For clients.
 
     async def create(self, task: Task, call: bytes) -> Task:
-        """Write a new task with the raw request it is about, and have its first step taken.
+        """Write a new task with its raw request, and submit its first step.
 
-        If there is one of that id, it is returned as it stands: the request was sent twice.
+        If the id exists, that task is returned: the request was sent twice.
 
         Raises:
-            TaskNotFound: there is one, and it has another owner.
+            TaskNotFound: the id exists, and the task has another owner.
             StoreUnavailable: the store could not be reached, or is full.
         """
         await self.start()
@@ -137,9 +141,9 @@ class TaskService:
         return await self.get(task.id, task.owner)
 
     async def get(self, id: str, owner: str | None) -> Task:
-        """Return a task of *owner*, after doing what a process that died left undone.
+        """Return a task of *owner*, after recovering a step that a dead process left.
 
-        A store that does not accept that does not keep the task from being read.
+        If the store does not accept that write, the task is returned nevertheless.
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
@@ -150,25 +154,30 @@ class TaskService:
                 await self.start()
             return await self._scheduler.recover(task)
         except StoreError as error:
-            logger.warning("task %s is not seen to: %s", id, error)
+            logger.warning("task %s may wait without a worker: %s", id, error)
             return task
 
     async def follow(
         self, id: str, owner: str | None, after: str | None = None, *, known: Task | None = None
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
-        """Yield a task of *owner*, now and as it changes, and the messages on it, in order.
+        """Yield a task of *owner*, now and as it changes, and its messages, in order.
 
-        Each has its position, `id`; a caller continues *after* the last one it has seen. The last
-        to come is the task when it is over. Several changes may be reported as one. *known* is the
-        task as `create` has just returned it.
+        Each item has a position, `id`. Several changes may be reported as one. The last item is the
+        task after its end.
+
+        Args:
+            id: the task.
+            owner: the principal.
+            after: the position of the last item that the caller has seen. None: from the start.
+            known: the task as `create` has just returned it.
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         if known is None:
             await self.get(id, owner)
-        async with aclosing(self._follower.follow(id, after, known)) as followed:
-            async for each in followed:
+        async with aclosing(self._follower.follow(id, after, known)) as items:
+            async for each in items:
                 yield each
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
@@ -186,82 +195,84 @@ class TaskService:
         return task
 
     async def cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
-        """Cancel a task: whatever its work comes to later is rejected.
+        """Cancel a task. Later results of its work are rejected.
 
-        Return it as it was until then, so that the process that runs its hook can be notified; None
-        if it was over. *private*: also a task whose id no client was given.
+        Args:
+            id: the task.
+            owner: the principal.
+            private: whether the task may be one whose id no client was given. The caller then does
+                not wait for a store that fails.
+
+        Returns:
+            The task as it was before, so that the process that runs its hook can be notified; None
+            if it had ended.
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
-            StoreUnavailable: as for `finish`, at once if *private*; it is written later.
+            StoreUnavailable: it is not written yet, but will be.
         """
-        was = await self._owned(id, owner, private=private)
-        return await self._writer.cancel(was, self.runner.watches.cancel, patient=not private)
+        before = await self._owned(id, owner, private=private)
+        return await self._writer.cancel(before, self.runner.external.cancel, wait=not private)
 
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client was given. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.wait_for_write(delete)
 
-    async def settle(self, ref: ExternalJob, outcome: ExternalStatus) -> None:
-        """Record that another queue's job is over: for a hook of that queue, or a webhook.
+    async def settle(self, ref: ExternalJob, status: ExternalStatus) -> None:
+        """Record the end of an external job: for a callback of its queue, or a webhook.
 
-        A task need not wait for it yet. The first outcome counts, this or that of
+        A task need not wait for the job yet. The first outcome counts, be it this or that of
         `ExternalQueue.watch`.
 
         Raises:
-            ValueError: *outcome* is not the end of a job.
+            ValueError: *status* is not that of a job that has ended.
         """
-        if not outcome.over:
-            raise ValueError(f"{ref} cannot be settled: it is {outcome.phase}")
-        packed = pack_outcome(ref, outcome)
-        for id in await self._refs.settle(ref, packed):
-            if await self._writer.settle_ref(id, ref, packed):
+        if not status.over:
+            raise ValueError(f"{ref} cannot be settled: its phase is {status.phase}")
+        outcome = pack_status(ref, status)
+        for id in await self._external.settle(ref, outcome):
+            if await self._writer.settle_external(id, ref, outcome):
                 await self.start()
 
-    # Tasks and the processes that work on them.
+    # For the process that works on a task. IllegalTransition: see the class.
 
     async def progress(self, id: str, progress: JobProgress, *, fencing_token: int) -> Task:
-        """Write the progress of the work.
+        """Write the progress of the work."""
+        return await self._held(id, fencing_token).change(partial(with_progress, progress))
+
+    async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
+        """Let the call wait, and submit its work if an engine runs that.
+
+        This waits for as long as the store accepts no write.
 
         Raises:
-            IllegalTransition: see above.
-        """
-        return await self._held(id, fencing_token).change(partial(progressed, progress))
-
-    async def park(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
-        """Let the call wait for something else, which begins if an engine does it.
-
-        It waits as long as the store accepts no write.
-
-        Raises:
-            IllegalTransition: see above; or the call has reached that step already.
+            IllegalTransition: also if the call has reached that step already.
         """
         await self.start()
-        return await self._writer.park(self._held(id, fencing_token), suspended)
+        return await self._writer.suspend(self._held(id, fencing_token), suspended)
 
-    async def finish(self, id: str, ended: Finished, *, fencing_token: int) -> Task:
+    async def finish(self, id: str, finished: Finished, *, fencing_token: int) -> Task:
         """End the task.
 
         Raises:
-            IllegalTransition: see above.
             StoreUnavailable: the store has accepted no write for a lease; it is written later.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self._writer.finish(held, ended), id)
+        return await self._retry.wait_for_write(self._writer.finish(held, finished), id)
 
-    async def leave(self, id: str, *, fencing_token: int) -> Task:
-        """Let the task go on without this process, which shuts down: as it does if that dies.
+    async def abandon(self, id: str, *, fencing_token: int) -> Task:
+        """Let the task continue without this process, which shuts down, as after its death.
 
         Raises:
-            IllegalTransition: see above; or it does not live in a process.
+            IllegalTransition: also if the task is not bound to a process.
             StoreUnavailable: as for `finish`.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self._writer.leave(held), id)
+        return await self._retry.wait_for_write(self._writer.abandon(held), id)
 
     async def _owned(self, id: str, owner: str | None, *, private: bool = False) -> Task:
-        # Other records have keys that begin with an id: text of another form names no task.
+        # Checked, because other records have keys that begin with an id ("{id}#call").
         stored = await self.records.find(id) if is_task_id(id) else None
         if stored is None or stored.task.owner != owner or (stored.task.private and not private):
             raise TaskNotFound(id)
@@ -272,9 +283,9 @@ class TaskService:
 
 
 class JobValues:
-    """Stores the outcome of a job if the result that `continue_` made of it exceeds the limit.
+    """Stores the outcomes of jobs whose calls returned results above the size limit.
 
-    Otherwise the work of hours would be lost with that result. The host can read the value. Keys
+    The work of hours would otherwise be lost with the result. The host can read the outcome. Keys
     begin with *prefix*.
     """
 
@@ -283,19 +294,19 @@ class JobValues:
         self._accounts = accounts
         self._prefix = f"{prefix}value:"
 
-    async def keep(self, task: Task) -> bool:
-        """Store the outcome of *task* for its ttl; return False if there is none, or no room."""
+    async def store(self, task: Task) -> bool:
+        """Store the outcome of *task* for its ttl; return False if it has none, or for no room."""
         if task.outcome is None:
             return False
         owner, key = self._accounts(task), self._prefix + task.id
         try:
             await self._store.apply(Put(key, task.outcome, ttl=task.ttl, owner=owner, new=True))
         except StoreError as error:
-            logger.warning("the value of the job of task %s is not kept: %s", task.id, error)
+            logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
             return False
         return True
 
     async def find(self, id: str) -> Outcome | None:
-        """Return the outcome that was stored for the task *id*, None if there is none."""
+        """Return the stored outcome of the job of the task *id*."""
         entry = await self._store.get(self._prefix + id)
         return None if entry is None else unpack(entry.value)

@@ -1,4 +1,11 @@
-"""The next steps of tasks in the hands of an engine, and those that a dead process left."""
+"""The transitions of task records, and the submission of the next step after each.
+
+A transition is one conditional write of the record, followed by at most one submission to the
+engine. The order matters. The record is written first: a step that is delivered before its record
+would find nothing to do and be acknowledged. If the process dies between the two, or the engine
+rejects the id, the record waits without a delivery. The next reader of the record then submits the
+step (`TaskScheduler.recover`), and so does a repeated delivery of the step before.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,7 +18,7 @@ from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspen
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
-from genmcp.tasks.engine import CONTINUATIONS, REFS, Engine, engine_queue
+from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
@@ -21,19 +28,21 @@ __all__ = ["TaskScheduler", "TaskWriter"]
 
 logger = logging.getLogger("genmcp")
 
-
 UNSERVED: Final = "Waiting for a worker"
 """The status message of a task whose queue is not served by any process."""
 
-_WARN_AGAIN: Final = 60.0  # seconds between two warnings about one queue
+_WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
 
 class TaskScheduler:
-    """Submits the next steps of tasks to *engine*, in queues whose names begin with *prefix*.
+    """Submits the next steps of tasks to *engine*. Owned by a `TaskService`.
 
-    A record is written before its step is submitted. Between the two the process may die, or the
-    engine may refuse. Then the step is submitted by the next reader of the record (`recover`), or
-    when the delivery before it is delivered again.
+    Args:
+        records: the tasks.
+        engine: delivers the steps.
+        heartbeats: which processes are alive.
+        prefix: with which the names of queues begin at the engine.
+        follows: whether processes like this one follow jobs of external queues.
     """
 
     def __init__(
@@ -45,16 +54,15 @@ class TaskScheduler:
         prefix: str = "",
         follows: bool = False,
     ) -> None:
-        """*follows*: whether processes like this one follow jobs of other queues."""
         self.heartbeats = heartbeats
         self._records = records
         self._engine = engine
         self._prefix = prefix
-        self._following = REFS if follows else CONTINUATIONS
+        self._external = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # when each queue is checked for a worker next
 
     async def submit(self, task: Task) -> None:
-        """Have the task's next step delivered when it is due."""
+        """Schedule the delivery of the next step of *task*, or a liveness check of its process."""
         if task.bound_node is not None:
             if not task.private:
                 await self.check_later(task, 0)
@@ -63,9 +71,9 @@ class TaskScheduler:
             if (job := task.job) is not None:
                 queue = job.queue
                 if queue not in self.heartbeats.queues:
-                    await self._check_served(queue)
+                    await self._warn_if_unserved(queue)
             elif isinstance(task.work, Following) and not task.settled:
-                queue = self._following
+                queue = self._external
             await self._engine.submit(
                 task.engine_id,
                 queue=engine_queue(self._prefix, queue),
@@ -86,7 +94,7 @@ class TaskScheduler:
         )
 
     async def cancel(self, task: Task) -> None:
-        """Cancel the step that works on *task*; what it comes to is rejected in any case."""
+        """Cancel the step of *task*, best effort: its result is rejected in any case."""
         for delivery in {task.delivery_id, task.held_delivery} - {None}:
             try:
                 await self._engine.cancel(f"{task.id}:{delivery}")
@@ -94,48 +102,49 @@ class TaskScheduler:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
     async def recover(self, task: Task) -> Task:
-        """Submit or abandon the step that a dead process left, if any; return the task then.
+        """Submit the step of a task that a dead process left without one; return the task then.
 
-        The returned task has a status message if it waits for a worker and there is none.
+        The returned task has a status message if it waits for a worker and no process serves its
+        queue.
         """
-        if task.bound_node is not None and not await self.heartbeats.lives(task.bound_node):
+        if task.bound_node is not None and not await self.heartbeats.is_alive(task.bound_node):
             return await self.abandon(task)
-        # The engine itself delivers again what is held.
+        # A held delivery is delivered again by the engine itself.
         if task.needs_delivery and task.held_delivery is None:
             now, lease = self._records.now(), self.heartbeats.lease
             overdue = now - max(task.due, task.updated)
-            was_set = now < task.updated - lease  # this clock or another was set
+            was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
                 await self.submit(task)
-                if task.job is not None and not await self.heartbeats.serves(task.job.queue):
+                if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
                     return replace(task, message=UNSERVED)
         return task
 
     async def abandon(self, task: Task) -> Task:
-        """Continue a task whose process is gone, if it still lives there; return it then."""
+        """Continue a task whose process is dead, unless another process has; return it then."""
         try:
             held = HeldTask(self._records, task.id, task.fencing_token)
-            left = await held.change(lose_process)
+            lost = await held.change(lose_process)
         except IllegalTransition:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
-        await self.submit(left)
-        return left
+        await self.submit(lost)
+        return lost
 
-    async def _check_served(self, queue: str) -> None:
+    async def _warn_if_unserved(self, queue: str) -> None:
         """Log a warning if no process serves *queue*, at most once a minute."""
         now = steady()
         if now < self._checks.get(queue, now):
             return
-        self._checks[queue] = now + _WARN_AGAIN
+        self._checks[queue] = now + _WARNING_INTERVAL
         try:
-            if not await self.heartbeats.serves(queue):
+            if not await self.heartbeats.is_served(queue):
                 logger.warning(
                     "no process serves the queue %r, so that its jobs wait (JobOptions.queues)",
                     queue,
                 )
         except StoreError as error:
-            logger.debug("it is not known whether a process serves %r: %s", queue, error)
+            logger.debug("it is unknown whether a process serves %r: %s", queue, error)
 
 
 def _delay(task: Task, now: float) -> float:
@@ -147,29 +156,29 @@ def _delay(task: Task, now: float) -> float:
 
 
 class TaskWriter:
-    """Writes the steps of tasks, and has submitted what follows from them.
+    """Makes the transitions of tasks, and submits the next steps. Owned by a `TaskService`.
 
-    Between a record and its submission comes nothing but the death of the process, or that the
-    engine refuses: the cancellation of the caller does not (`RetriedWrites.uninterrupted`).
+    Cancelling the caller cannot separate a record from its submission: see
+    `RetriedWrites.uninterrupted`.
     """
 
     def __init__(
         self,
         records: TaskRecords,
         scheduler: TaskScheduler,
-        refs: ExternalJobs,
+        external: ExternalJobs,
         retry: RetriedWrites,
     ) -> None:
         self.records = records
         self.scheduler = scheduler
-        self.refs = refs
+        self.external = external
         self.retry = retry
 
     async def create(self, task: Task, call: bytes) -> bool:
-        """Write a new task and submit its first step. False: there is one with its id."""
+        """Write a new task and submit its first step. Return False if the id exists."""
 
         async def create() -> bool:
-            await self._enter(task.id, task.work)
+            await self._register_external(task.id, task.work)
             created = await self.records.create(task, call)
             if created:
                 await self.scheduler.submit(task)
@@ -180,66 +189,66 @@ class TaskWriter:
     def publishing(
         self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float
     ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that publishes a private task, which then waits as in *suspended*.
+        """Return a function that makes a private task an ordinary one, waiting as *suspended* says.
 
-        It may be called again if the store failed. It raises IllegalTransition if the task is over,
-        or another call has its key.
+        It may be called again if the store failed. It raises IllegalTransition if the task has
+        ended, or another call has its key.
         """
-        step = held.step(lambda task, now: publish_task(task, suspended, now, ttl), call)
+        write = held.retryable(lambda task, now: publish_task(task, suspended, now, ttl), call)
 
         async def publish() -> Task:
-            await self._enter(held.id, suspended.work)
-            task = await step()
+            await self._register_external(held.id, suspended.work)
+            task = await write()
             await self.scheduler.submit(task)
             return task
 
         return lambda: self.retry.uninterrupted(publish(), held.id)
 
-    async def park(self, held: HeldTask, suspended: Suspended) -> Task:
-        """Let the task wait again.
+    async def suspend(self, held: HeldTask, suspended: Suspended) -> Task:
+        """Let the task wait again, and submit its work.
 
         Raises:
-            IllegalTransition: it is over, or another process has taken it over.
+            IllegalTransition: it has ended, or another process has taken it over.
         """
-        step = held.step(lambda task, now: task.suspend(suspended, now))
+        write = held.retryable(lambda task, now: task.suspend(suspended, now))
 
-        async def park() -> Task:
-            await self._enter(held.id, suspended.work)
-            task = await step()
+        async def suspend() -> Task:
+            await self._register_external(held.id, suspended.work)
+            task = await write()
             await self.records.touch(task)
             await self.scheduler.submit(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(park()))
+        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(suspend()))
 
-    async def finish(self, held: HeldTask, ended: Finished) -> Task:
-        """End the task; with an error, if the store has no room for *ended*.
+    async def finish(self, held: HeldTask, finished: Finished) -> Task:
+        """End the task; with an error if the store has no room for *finished*.
 
         Raises:
-            IllegalTransition: as for `park`.
+            IllegalTransition: as for `suspend`.
         """
 
-        def end(ended: Finished) -> Callable[[], Awaitable[Task]]:
-            return held.step(lambda task, now: task.finish(ended, now))
+        def end(finished: Finished) -> Callable[[], Awaitable[Task]]:
+            return held.retryable(lambda task, now: task.finish(finished, now))
 
         return await self.retry.retry_until_written(
-            end(ended), lambda error: end(result_rejected(error))()
+            end(finished), lambda error: end(result_rejected(error))()
         )
 
-    async def go_on(self, held: HeldTask, came: Suspended | Finished) -> None:
-        """Park or end the task; end it with an error if the store has no room for either.
+    async def advance(self, held: HeldTask, result: Suspended | Finished) -> None:
+        """Suspend or end the task; end it with an error if the store has no room for either.
 
         Raises:
-            IllegalTransition: as for `park`.
+            IllegalTransition: as for `suspend`.
         """
-        if isinstance(came, Suspended):
+        if isinstance(result, Suspended):
             try:
-                await self.park(held, came)
+                await self.suspend(held, result)
             except OverShare as error:
-                came = result_rejected(error)
+                result = result_rejected(error)
             else:
                 return
-        await self.finish(held, came)
+        await self.finish(held, result)
 
     async def answer(self, id: str, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of a task; after the last one it continues."""
@@ -253,91 +262,102 @@ class TaskWriter:
 
         return await self.retry.uninterrupted(answer())
 
-    async def leave(self, held: HeldTask) -> Task:
-        """Let the task go on without the process it lives in.
+    async def abandon(self, held: HeldTask) -> Task:
+        """Let the task continue without the process that it is bound to.
 
         Raises:
-            IllegalTransition: as for `park`, or it does not live in a process.
+            IllegalTransition: as for `suspend`, or it is not bound to a process.
         """
-        step = held.step(lose_process)
+        write = held.retryable(lose_process)
 
-        async def leave() -> Task:
-            task = await step()
+        async def abandon() -> Task:
+            task = await write()
             await self.scheduler.submit(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(leave()))
+        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(abandon()))
 
     async def cancel(
-        self, was: Task, unfollow: Callable[[ExternalJob], Awaitable[None]], *, patient: bool
+        self,
+        before: Task,
+        cancel_external: Callable[[ExternalJob], Awaitable[None]],
+        *,
+        wait: bool,
     ) -> Task | None:
-        """Cancel a task and its step; return it as it was until then, None if it was over.
+        """Cancel a task and its step; return it as it was before, None if it had ended.
 
-        A write that failed is repeated, since it may have been carried out: the record shows no
-        more what is to be stopped. *patient*: the caller waits for that. *unfollow* cancels the job
-        of another queue.
+        A write that failed is repeated, because it may have taken effect: the record then does not
+        show any more which work is to be stopped, and only this process knows it.
+
+        Args:
+            before: the task as it was read.
+            cancel_external: cancels a job of an external queue.
+            wait: whether the caller waits while the write is repeated.
 
         Raises:
             StoreUnavailable: it is written later.
         """
 
         def cancelled(task: Task, now: float) -> Task:
-            nonlocal was
+            nonlocal before
             if task.ended:
                 return task
-            was = task
+            before = task
             return task.cancel(now)
 
         async def cancel() -> Task | None:
-            task = await self.records.change(was.id, cancelled)
+            task = await self.records.change(before.id, cancelled)
             if task.end != "cancelled":
                 return None
-            # Also of one that was cancelled before: that process may have died before it did this.
-            await self.scheduler.cancel(was)
-            if isinstance(was.work, Following):
-                await unfollow(was.work.ref)
-            return None if was.ended else was
+            # Also for a task that was cancelled before: that process may have died in between.
+            await self.scheduler.cancel(before)
+            if isinstance(before.work, Following):
+                await cancel_external(before.work.ref)
+            return None if before.ended else before
 
-        if patient:
-            return await self.retry.wait_for_write(self.retry.retry_until_written(cancel), was.id)
+        if wait:
+            repeated = self.retry.retry_until_written(cancel)
+            return await self.retry.wait_for_write(repeated, before.id)
         try:
             return await cancel()
         except StoreUnavailable:
-            self.retry.defer(was.id, cancel)
+            self.retry.defer(before.id, cancel)
             raise
 
     async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:
         """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 
-        async def lose(error: StoreUnavailable) -> Task:
+        async def reject(error: StoreUnavailable) -> Task:
             outcome = outcome_rejected(error)
             return await held.change(lambda task, now: task.settle(outcome, now))
 
-        return await self.retry.retry_until_written(held.step(transition), lose)
+        return await self.retry.retry_until_written(held.retryable(transition), reject)
 
-    async def settle_ref(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
+    async def settle_external(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
         """End a task's wait for *ref*; return whether it waited for that."""
-        was: Task | None = None
+        before: Task | None = None
 
         def settled(task: Task, now: float) -> Task:
-            nonlocal was
+            nonlocal before
             waits = task.work == Following(ref) and not task.settled
-            was = task if waits else None
+            before = task if waits else None
+            # Taken over from the process that follows the job: that one would settle it, too.
             return task.settle(outcome, now).take_over(now) if waits else task
 
         async def settle() -> None:
             task = await self.records.change(id, settled)
-            if task.work == Following(ref):  # also again: the engine may have refused it before
+            if task.work == Following(ref):  # also a second time: the engine may have rejected it
                 await self.scheduler.submit(task)
 
         try:
             await self.retry.uninterrupted(settle())
         except TaskNotFound:
             return False
-        if was is not None:
-            await self.scheduler.cancel(was)
-        return was is not None
+        if before is not None:
+            await self.scheduler.cancel(before)
+        return before is not None
 
-    async def _enter(self, id: str, work: Work | None) -> None:
+    async def _register_external(self, id: str, work: Work | None) -> None:
+        # Before the task is written: an outcome that is reported in between must find the task.
         if isinstance(work, Following):
-            await self.refs.enter(work.ref, id)
+            await self.external.add_task(work.ref, id)

@@ -1,7 +1,4 @@
-"""Heartbeats: which processes are alive, and whether this one can judge that.
-
-Each process has a record that expires unless it is renewed.
-"""
+"""The worker of a process: it serves the engine, and shows other processes that it is alive."""
 
 import asyncio
 import logging
@@ -15,27 +12,29 @@ from typing import Any, Final, NamedTuple, Protocol
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.clocks import steady
 from genmcp.stores.store import Delete, Put, Store
-from genmcp.tasks.engine import CONTINUATIONS, REFS, DeliveryHandler, Engine, engine_queue
+from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, DeliveryHandler, Engine, engine_queue
 from genmcp.tasks.options import JobOptions
 
 __all__ = ["Heartbeats", "Presence", "TaskWorker", "WorkerUser"]
 
+logger = logging.getLogger("genmcp")
+
 
 class Presence:
-    """The signs of life of this process, as accepted by its store.
+    """Decides whether this process can judge that other processes are dead.
 
-    A process is gone when it has given no sign of life for a lease. A process that has given none
-    itself for a third of a lease was away: it was suspended, its event loop was blocked, the
-    machine slept, the store was unavailable, or a clock was set. The same may have prevented the
-    signs of other processes. It therefore does not take them for gone until they have had a full
-    lease to show that they are alive.
+    A process counts as dead if it has not renewed its heartbeat for a lease. A process that has not
+    renewed its own for a third of a lease was suspended: it was stopped, its event loop was
+    blocked, the machine slept, the store was unavailable, or a clock was set. The same may have
+    prevented the heartbeats of other processes. So it considers them alive until they have had a
+    full lease to renew theirs.
 
-    A process that has just started cannot know what happened before: it does not take others for
-    gone until a third of a lease after its own first sign of life. Living processes give signs of
-    life and renew their leases at least as often.
+    A process that has just started cannot know what happened before. It considers others alive
+    until a third of a lease after its own first heartbeat: living processes renew their heartbeats
+    and leases at least as often.
 
     Args:
-        lease: seconds without a sign of life after which a process is gone.
+        lease: seconds without a heartbeat after which a process counts as dead.
         wall: returns the time of the store's clock, which may be set; leases are measured by it.
         clock: returns seconds, and cannot be set.
     """
@@ -46,62 +45,71 @@ class Presence:
         self._lease = lease
         self._wall = wall
         self._clock = clock
-        self._shown: tuple[float, float] | None = None
+        self._last: tuple[float, float] | None = None  # the last heartbeat, by both clocks
         self._new_until = -inf
-        self._away_until = -inf
+        self._suspended_until = -inf
 
     @property
     def is_unsure(self) -> bool:
-        """Whether others may be alive although they have given no sign of life for a lease."""
+        """Whether others may be alive although their heartbeats have expired."""
         return self.takeover_delay > 0
 
     @property
     def takeover_delay(self) -> float:
-        """For how many more seconds others may be alive without a sign of life; 0: they are not."""
-        if self._shown is None:
+        """The seconds for which others may still be alive although their heartbeats have expired.
+
+        0: a process without a heartbeat is dead.
+        """
+        if self._last is None:
             return self._lease / 3
-        if self._away() > self._lease / 3:
+        if self._interruption() > self._lease / 3:
             return self._lease
-        return max(0.0, max(self._new_until, self._away_until) - self._clock())
+        return max(0.0, max(self._new_until, self._suspended_until) - self._clock())
 
     @property
     def was_suspended(self) -> bool:
-        """Whether this process was away less than a lease ago, or still is."""
-        return self._clock() < self._away_until or self._away() > self._lease / 3
+        """Whether this process was suspended less than a lease ago, or still is."""
+        return self._clock() < self._suspended_until or self._interruption() > self._lease / 3
 
     def record_beat(self) -> None:
-        """Record that the store has accepted a sign of life of this process."""
-        if self._shown is None:
+        """Record that the store has accepted a heartbeat of this process."""
+        if self._last is None:
             self._new_until = self._clock() + self._lease / 3
-        if (away := self._away()) > self._lease / 3:
-            self._away_until = self._clock() + self._lease
+        if (interruption := self._interruption()) > self._lease / 3:
+            self._suspended_until = self._clock() + self._lease
             logger.warning(
-                "this process was away for %.1f seconds (stopped, blocked, without its store, or a "
-                "clock was set): for a lease of %g seconds it takes no other process for gone",
-                away,
+                "this process was suspended for %.1f seconds (stopped, blocked, without its store, "
+                "or a clock was set): for a lease of %g seconds it takes over no other process",
+                interruption,
                 self._lease,
             )
-        self._shown = self._clock(), self._wall()
+        self._last = self._clock(), self._wall()
 
     def reset(self) -> None:
-        """Expect no signs of life until the next one: this process stops working."""
-        self._shown = None
+        """Expect no heartbeats until the next one: this process stops working."""
+        self._last = None
 
-    def _away(self) -> float:
-        """Return the seconds since the last sign of life, or by which a clock was set since."""
-        if self._shown is None:
+    def _interruption(self) -> float:
+        """Return the seconds since the last heartbeat, or by which a clock was set since."""
+        if self._last is None:
             return 0.0
-        shown, at = self._shown
-        passed = self._clock() - shown
-        return max(passed, abs(self._wall() - at - passed))
+        last, last_wall = self._last
+        passed = self._clock() - last
+        return max(passed, abs(self._wall() - last_wall - passed))
 
 
 class Heartbeats:
-    """The processes that share *store*; *own* is the name of this one.
+    """The heartbeats of the processes that share *store*: records that expire after a lease.
 
-    A process without a heartbeat for *lease* seconds is considered gone, and what lived in it lost.
-    *presence* tells when this process cannot judge that. Keys begin with *prefix*. queues: the
-    queues that this process serves.
+    Args:
+        store: keeps the records.
+        own: the name of this process.
+        lease: seconds until a record expires.
+        presence: decides whether this process can judge others.
+        prefix: with which all keys begin.
+
+    Attributes:
+        queues: the queues that this process serves.
     """
 
     def __init__(
@@ -112,53 +120,49 @@ class Heartbeats:
         self.own = own
         self.lease = lease
         self.presence = presence
-        self.queues: Collection[str] = ()  # served by this process
+        self.queues: Collection[str] = ()
 
     async def beat(self) -> None:
         """Renew the records of this process and its queues for another lease."""
-        keys = [self._node(self.own), *map(self._served, self.queues)]
-        await asyncio.gather(*(self._keep(key) for key in keys))
+        keys = [self._node_key(self.own), *map(self._queue_key, self.queues)]
+        await asyncio.gather(*(self._renew(key) for key in keys))
         self.presence.record_beat()
 
-    async def _keep(self, key: str) -> None:
+    async def _renew(self, key: str) -> None:
         if not await self._store.touch(key, self.lease):
             await self._store.apply(Put(key, b"", ttl=self.lease))
 
-    async def serves(self, queue: str) -> bool:
+    async def is_served(self, queue: str) -> bool:
         """Return whether a process serves *queue*, or did less than a lease ago."""
         return (
             queue in self.queues
-            or await self._store.get(self._served(queue)) is not None
+            or await self._store.get(self._queue_key(queue)) is not None
             or self.presence.was_suspended
         )
 
-    async def lives(self, node: str) -> bool:
+    async def is_alive(self, node: str) -> bool:
         """Return whether the process *node* is alive, as far as this one can tell."""
         if node == self.own or self.presence.is_unsure:
             return True
-        found = await self._store.get(self._node(node)) is not None
-        return (
-            found or self.presence.is_unsure
-        )  # this process may have been suspended during the read
+        has_record = await self._store.get(self._node_key(node)) is not None
+        # Checked again: this process may have been suspended during the read.
+        return has_record or self.presence.is_unsure
 
     async def leave(self) -> None:
         """Remove the record of this process."""
         self.presence.reset()
         self.queues = ()
-        await self._store.apply(Delete(self._node(self.own)))
+        await self._store.apply(Delete(self._node_key(self.own)))
 
-    def _node(self, node: str) -> str:
+    def _node_key(self, node: str) -> str:
         return f"{self._prefix}node:{node}"
 
-    def _served(self, queue: str) -> str:
+    def _queue_key(self, queue: str) -> str:
         return f"{self._prefix}served:{queue}"
 
 
-logger = logging.getLogger("genmcp")
-
-# Signs of life per lease: a few may be late before this process counts as away.
-_SIGNS: Final = 9
-_LOOK: Final = 0.05  # seconds between two checks for running calls
+_BEATS_PER_LEASE: Final = 9  # a few may be late before this process counts as suspended
+_BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
 
 
 class WorkerUser(Protocol):
@@ -169,37 +173,45 @@ class WorkerUser(Protocol):
         """Whether it ended together with its event loop."""
 
     def end(self) -> None:
-        """Handle the end of the work on tasks: the mux was closed. Called from any loop."""
+        """Handle the end of the worker: the mux was closed. Called from any loop."""
 
 
 class TaskWorker:
     """Serves *engine* on one event loop, and renews the heartbeat of this process meanwhile.
 
-    If that loop was closed, the next one that starts the worker serves. Changed `options` apply
+    If that loop is closed, the next loop that starts the worker serves. Changed `options` apply
     from the next start on.
 
+    Args:
+        engine: delivers the steps.
+        heartbeats: those of this process.
+        handler: handles a delivered id.
+        options: how this process works on jobs.
+        prefix: with which the names of queues begin at the engine.
+        follows: whether jobs of external queues are followed here.
+        durable: whether the store is durable.
+
     Attributes:
-        resting: only `begin` makes it serve again; also True while it stops.
-        closed: it was closed, or rests, and was not started again.
-        dormant: processes that died may have left steps, and this one has not looked for them yet.
-        busy: returns whether calls run in this process that other processes would take for lost.
+        resting: whether it was stopped and only `begin` starts it again; also while it stops.
+        closed: whether it was closed or rests, and was not started again.
+        dormant: whether dead processes may have left steps that this one has not looked for yet.
+        busy: returns whether calls run in this process that others would consider lost.
     """
 
     def __init__(
         self,
         engine: Engine,
         heartbeats: Heartbeats,
-        step: DeliveryHandler,
+        handler: DeliveryHandler,
         options: JobOptions,
         *,
         prefix: str = "",
         follows: bool = False,
         durable: bool = False,
     ) -> None:
-        """*follows*: whether jobs of other queues are followed here. *durable*: the store's."""
         self._engine = engine
         self._heartbeats = heartbeats
-        self._step = step
+        self._handler = handler
         self.options = options
         self._prefix = prefix
         self._follows = follows
@@ -211,53 +223,53 @@ class TaskWorker:
         self.closed = False
 
     def wake(self) -> None:
-        """Begin to work on what is in the store, on the running loop; do not wait for that."""
+        """Start to work on the tasks in the store, on the running loop, without waiting for it."""
         self.dormant = False
         self.begin().add_done_callback(self._woken)
 
     def _woken(self, ready: "Future[None]") -> None:
         if (error := ready.exception()) is not None:
-            logger.warning("steps of other processes are not worked on yet: %s", error)
+            logger.warning("tasks of other processes are not worked on yet: %s", error)
             self.dormant = True
 
     def use(self, user: WorkerUser) -> None:
-        """Register *user* as one that needs tasks to be worked on here, until its `rest`."""
+        """Register a *user* that needs tasks to be worked on here, until it calls `rest`."""
         self._users.add(user)
 
     async def rest(self, user: WorkerUser, *, within: float | None = None) -> None:
-        """Hand the steps of this process to others, unless another user still needs them here.
+        """Hand the steps of this process to others, unless another user still needs the worker.
 
-        While `busy`, for at most a lease, this process stays alive for others: calls that run in it
-        have a grace of their own. The next `wake` starts again.
+        While `busy`, but for at most a lease, the heartbeat is still renewed: calls that run here
+        have a grace period of their own. The next `wake` starts the worker again.
 
         Args:
-            user: given to `use` before.
-            within: shortens `JobOptions.shutdown_grace`, in seconds.
+            user: registered by `use`.
+            within: seconds that shorten `JobOptions.shutdown_grace`.
         """
         self._users.discard(user)
         if all(each.gone for each in self._users):
             self.dormant = self._durable
-            await self.pause(within=within, busy=self.busy)
+            await self._stop(_StopRequest(within, self.busy), rest=True)
 
     @property
     def ending(self) -> bool:
-        """Whether this process stops working, so that its steps are to be handed to others.
+        """Whether this process stops working, so that its steps must be handed to others.
 
-        Also True if the event loop is torn down, which cancels all of its tasks.
+        Also True while the event loop is torn down, which cancels all of its tasks.
         """
         serving = self._serving
-        return self.resting or serving is None or serving.ends
+        return self.resting or serving is None or serving.ending
 
     def begin(self) -> "Future[None]":
         """Serve, unless this does already; return a future that is done once the engine serves."""
         self.resting = self.closed = False
         serving = self._serving
-        if serving is None or serving.ends:
+        if serving is None or serving.ending:
             serving = self._serving = _Serving(self._serve, after=serving)
         return serving.ready
 
     async def start(self) -> None:
-        """Serve, unless this does already; return when the engine does.
+        """Serve, unless this does already; return once the engine serves.
 
         Raises:
             StoreUnavailable: the store could not be reached.
@@ -270,100 +282,91 @@ class TaskWorker:
     async def ended(self) -> None:
         """Wait until serving on this loop has ended. A failure is logged."""
         if self._serving is not None:
-            await self._serving.ended()
+            await self._serving.wait()
 
     async def aclose(self, *, within: float | None = None) -> None:
-        """Stop serving; steps that still run when the grace is over are taken by another process.
+        """Stop serving. Steps that still run after the grace period are taken by other processes.
 
-        *within* shortens the grace, in seconds.
+        *within* shortens the grace period, in seconds.
         """
-        await self._stop(_Farewell(within), rest=False)
+        await self._stop(_StopRequest(within), rest=False)
         users, self._users = self._users, set()
         for each in users:
             each.end()
         self.dormant = self._durable
 
-    async def pause(
-        self, *, within: float | None = None, busy: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Stop serving as `aclose` does, and stay `resting` until the next `begin`."""
-        await self._stop(_Farewell(within, busy), rest=True)
-
-    async def _stop(self, farewell: "_Farewell", *, rest: bool) -> None:
+    async def _stop(self, request: "_StopRequest", *, rest: bool) -> None:
         serving = self._serving
-        self.resting = True  # calls that end in the meantime do not start it again
+        self.resting = True  # calls that end in the meantime must not start it again
         if serving is not None and not serving.over:
-            await serving.end(farewell)
+            await serving.stop(request)
         if self._serving is serving:  # not started again in the meantime
             self._serving, self.resting, self.closed = None, rest, True
 
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
-        # Continuations and refs are short or wait for others: only jobs have shares.
+        # Only jobs are limited per client: other steps are short, or wait for an external queue.
         share = max(1, round(options.concurrency * options.share_of_client))
         served: list[tuple[Collection[str], int, int | None]] = [
             (options.queues, options.concurrency, share),
             ((CONTINUATIONS,), options.continuation_concurrency, None),
         ]
         if self._follows:
-            served.append(((REFS,), options.refs, None))
-        all_of_them = asyncio.Barrier(len(served))
+            served.append(((EXTERNAL,), options.refs, None))
+        barrier = asyncio.Barrier(len(served))
         self._heartbeats.queues = tuple(options.queues)
-        self._heartbeats.presence.reset()  # no signs of life were due until now
+        self._heartbeats.presence.reset()  # no heartbeats were due until now
+        # Before the first delivery: another process must not take over the steps that start here.
         await self._heartbeats.beat()
         serving.delivering = delivering = [
-            asyncio.create_task(self._deliver(serving, all_of_them, *each)) for each in served
+            asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
         ]
         try:
-            # Until the last step has ended this process is alive to others.
-            while await _left(delivering, within=options.lease / _SIGNS):
-                await self._said(self._heartbeats.beat())
+            # Until the last step has ended, this process must be alive to others.
+            while await _some_run(delivering, within=options.lease / _BEATS_PER_LEASE):
+                await self._logged(self._heartbeats.beat())
         finally:
-            serving.ending.set()  # also after a defect: running steps are handed on
+            serving.stopping.set()  # also after a defect: running steps are handed over
             for each in delivering:
                 each.cancel()
             await asyncio.wait(delivering)
-        await self._linger(serving.farewell.busy)
-        await self._said(self._heartbeats.leave())
-
-    async def _linger(self, busy: Callable[[], bool]) -> None:
-        """Stay alive for other processes while calls run here, for at most a lease."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.options.lease):
-                while busy():
-                    await self._said(self._heartbeats.beat())
-                    await asyncio.sleep(min(_LOOK, self.options.lease / _SIGNS))
+            async with asyncio.timeout(options.lease):
+                while serving.request.busy():
+                    await self._logged(self._heartbeats.beat())
+                    await asyncio.sleep(min(_BUSY_POLL, options.lease / _BEATS_PER_LEASE))
+        await self._logged(self._heartbeats.leave())
 
     async def _deliver(
         self,
         serving: "_Serving",
-        all_of_them: asyncio.Barrier,
+        barrier: asyncio.Barrier,
         queues: Collection[str],
         concurrency: int,
-        share: int | None,
+        max_per_owner: int | None,
     ) -> None:
         async with self._engine.serve(
-            self._step,
+            self._handler,
             queues=[engine_queue(self._prefix, queue) for queue in queues],
             concurrency=concurrency,
-            share=share,
+            max_per_owner=max_per_owner,
             lease=self.options.lease,
             grace=self.options.shutdown_grace,
             takeover_delay=lambda: self._heartbeats.presence.takeover_delay,
         ):
-            if await all_of_them.wait() == 0:
+            if await barrier.wait() == 0:
                 serving.ready.set_result(None)
-            await serving.ending.wait()
+            await serving.stopping.wait()
 
-    async def _said(self, sign: Coroutine[Any, Any, None]) -> None:
+    async def _logged(self, write: Coroutine[Any, Any, None]) -> None:
         try:
-            await sign
+            await write
         except StoreError as error:
-            logger.warning("other processes may think that this one is gone: %s", error)
+            logger.warning("other processes may consider this one dead: %s", error)
 
 
-class _Farewell(NamedTuple):
-    """How serving ends: *within* at most so many seconds, and alive as long as calls are *busy*."""
+class _StopRequest(NamedTuple):
+    """How serving ends: after *within* seconds at most, with heartbeats while calls are *busy*."""
 
     within: float | None = None
     busy: Callable[[], bool] = lambda: False
@@ -372,8 +375,8 @@ class _Farewell(NamedTuple):
 class _Serving:
     """An asyncio task that serves, on the loop that is running when this is created.
 
-    It starts when the one *after* which it comes has ended, if that is on the same loop: both have
-    the same name for other processes.
+    It starts after its predecessor *after* has ended, if that is on the same loop: both have the
+    same name, and the end of the first removes the heartbeat.
     """
 
     def __init__(
@@ -382,51 +385,51 @@ class _Serving:
         *,
         after: "_Serving | None" = None,
     ) -> None:
-        self.ready: Future[None] = Future()  # any loop may wait for it
+        self.ready: Future[None] = Future()  # not of asyncio: any loop may wait for it
         self._loop = asyncio.get_running_loop()
-        self.ending = asyncio.Event()
-        self.farewell = _Farewell()
+        self.stopping = asyncio.Event()
+        self.request = _StopRequest()
         self.delivering: Sequence[asyncio.Task[None]] = ()
         before = after if after is not None and after._loop is self._loop else None
-        # Without the context of the caller: the steps must not see its request.
-        self._task = self._loop.create_task(self._live(serve, before), context=Context())
+        # In an empty context: the steps must not see context variables of the request that happened
+        # to start the worker.
+        self._task = self._loop.create_task(self._run(serve, before), context=Context())
         self._task.add_done_callback(self._done)
 
     @property
     def over(self) -> bool:
-        """Whether it serves no more."""
+        """Whether it has ended."""
         return self._task.done() or self._loop.is_closed()
 
     @property
-    def ends(self) -> bool:
+    def ending(self) -> bool:
         """Whether it has ended, or is about to end."""
-        return self.over or self.ending.is_set() or bool(self._task.cancelling())
+        return self.over or self.stopping.is_set() or bool(self._task.cancelling())
 
-    async def ended(self) -> None:
-        """Wait until it serves no more, in its own loop."""
+    async def wait(self) -> None:
+        """Wait until it has ended, in its own loop."""
         await asyncio.wait({self._task})
 
-    async def end(self, farewell: _Farewell) -> None:
-        """End it, and wait for that, from any loop."""
+    async def stop(self, request: _StopRequest) -> None:
+        """Stop it, and wait for its end, from any loop."""
         if self._loop is asyncio.get_running_loop():
-            self.farewell = farewell
-            self.ending.set()
-            if farewell.within is not None:
-                self._loop.call_later(farewell.within, self._cut)
-            await self.ended()
+            self.request = request
+            self.stopping.set()
+            if request.within is not None:
+                self._loop.call_later(request.within, self._end_grace)
+            await self.wait()
         elif self._loop.is_running():
-            ended = asyncio.run_coroutine_threadsafe(self.end(farewell), self._loop)
-            await asyncio.wrap_future(ended)
+            stopping = asyncio.run_coroutine_threadsafe(self.stop(request), self._loop)
+            await asyncio.wrap_future(stopping)
 
-    async def _live(
+    async def _run(
         self, serve: Callable[["_Serving"], Coroutine[Any, Any, None]], before: "_Serving | None"
     ) -> None:
         if before is not None:
-            await before.ended()
+            await before.wait()
         await serve(self)
 
-    def _cut(self) -> None:
-        """End the grace now."""
+    def _end_grace(self) -> None:
         for each in self.delivering:
             each.cancel()
 
@@ -434,22 +437,22 @@ class _Serving:
         error = None if task.cancelled() else task.exception()
         if not self.ready.done():
             self.ready.set_exception(
-                error or StoreUnavailable("this process stops to work on jobs")
+                error or StoreUnavailable("this process is stopping: it does not start jobs")
             )
         elif error is not None:
-            logger.error("no more jobs are worked on here", exc_info=error)
+            logger.error("this process does not work on jobs any more", exc_info=error)
 
 
-async def _left(delivering: Sequence["asyncio.Task[None]"], *, within: float) -> bool:
-    """Wait for *within* seconds, or until all have ended; return whether some have not.
+async def _some_run(delivering: Sequence["asyncio.Task[None]"], *, within: float) -> bool:
+    """Wait *within* seconds, or until all have ended; return whether some still run.
 
     Raises:
-        Exception: what one of them has raised.
+        Exception: one of them raised it.
     """
-    ended, left = await asyncio.wait(
+    ended, running = await asyncio.wait(
         delivering, timeout=within, return_when=asyncio.FIRST_EXCEPTION
     )
     for each in ended:
-        if not each.cancelled():  # cancelled: its grace was cut short
+        if not each.cancelled():  # cancelled: its grace period was cut short
             each.result()
-    return bool(left)
+    return bool(running)

@@ -223,7 +223,7 @@ async def test_worker_ends_when_its_engine_does(
     """It does not stay there doing nothing: whoever supervises it starts another."""
 
     class Broken(LocalEngine):
-        def serve(self, step: Any, **options: Any) -> Any:
+        def serve(self, handler: Any, **options: Any) -> Any:
             @asynccontextmanager
             async def serving() -> AsyncIterator[None]:
                 yield
@@ -243,7 +243,7 @@ async def test_worker_ends_when_its_engine_does(
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(run_worker(mux, WorkerOptions()))
         await until(lambda: jobs.worker.begin().done())
-        jobs.worker._serving.ending.set()  # type: ignore[union-attr]
+        jobs.worker._serving.stopping.set()  # type: ignore[union-attr]
         with pytest.raises(RuntimeError, match="the engine ended unexpectedly"):
             await working
     assert "the broker is gone" in caplog.text

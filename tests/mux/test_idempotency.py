@@ -77,7 +77,7 @@ def serving(*tools: Tool, store: Store | None = None, lease: float = 30.0) -> En
     mux = Mux(
         suite,
         store=store or MemoryStore(),
-        jobs=JobOptions(lease=lease, shutdown_grace=0.0),
+        jobs=JobOptions(lease=lease, shutdown_grace=0.0, write_retry_delays=(0.01,)),
         secret="a secret of 16 bytes",
     )
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
@@ -647,7 +647,7 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
     app = serving(Counts(), store=Broken(MemoryStore()))
 
     assert "call 1" == await call(await begin(app))
-    assert "is not kept: the disk is full" in caplog.text
+    assert "is not stored yet: the disk is full" in caplog.text
     await app.mux.aclose()
 
 
@@ -696,11 +696,11 @@ class Blocked(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.locked = True
-        self.refused = 0
+        self.rejected = 0
 
     async def apply(self, *ops: Op) -> None:
         if self.locked and any(isinstance(op, Put) and "#call" in op.key for op in ops):
-            self.refused += 1
+            self.rejected += 1
             raise StoreUnavailable("locked")
         await super().apply(*ops)
 
@@ -714,7 +714,7 @@ async def test_key_is_kept_while_no_task_can_be_written(thaws: bool) -> None:
     app = serving(tool, store=(store := Blocked()))
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one:
-        await until(lambda: store.refused > 2, pause=0.01)
+        await until(lambda: store.rejected > 2, pause=0.01)
         async with second.open(keyed(second)) as two:
             await held(app, 2)
             store.locked = not thaws

@@ -30,7 +30,7 @@ from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client, Connection, until
 
 KEY = "io.genmcp/idempotencyKey"
-NOT_KEPT = "its result was not kept"
+NOT_KEPT = "its result was not stored"
 
 Refuses = Callable[[Op], BaseException | None]
 
@@ -108,7 +108,9 @@ class Works(Tool):
 
 
 def serving(tool: Tool, store: Any, *, lease: float = 30.0, **options: Any) -> Endpoint:
-    jobs = JobOptions(lease=lease, shutdown_grace=0.0, **options.pop("jobs", {}))
+    jobs = JobOptions(
+        lease=lease, shutdown_grace=0.0, write_retry_delays=(0.01,), **options.pop("jobs", {})
+    )
     suite = Suite(name="test", version="1", tools=[tool])
     mux = Mux(suite, store=store, jobs=jobs, secret="a secret of 16 bytes", **options)
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
@@ -285,11 +287,8 @@ async def test_result_past_the_share_of_its_client_is_not_kept(tmp_path: Path) -
         await own.aclose()
 
 
-async def test_result_is_not_kept_when_the_store_stays_full(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_result_is_not_kept_when_the_store_stays_full(store: Any) -> None:
     """It waits for a lease, since a full disk may be cleared, and not in memory for good."""
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     app = serving(tool := Works("x" * 1000), store, lease=0.2)
     client = await begin(app)
     store.refuses = refusing(StoreFull("no room"), is_large_end)
@@ -301,10 +300,9 @@ async def test_result_is_not_kept_when_the_store_stays_full(
 
 
 async def test_results_that_wait_for_the_store_are_bounded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Past `Limits.late_results_bytes` only the record waits that the call has ended."""
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     store = RefusingMemory()
     app = serving(Works("x" * 1000), store, limits=Limits(late_results_bytes=1500))
     client = await begin(app)

@@ -106,7 +106,7 @@ async def test_cancel_that_was_written_stops_the_work() -> None:
     for _ in range(2):
         await client.send(client.request("tasks/cancel", {"taskId": id}))
 
-    await until(lambda: not app.mux.tasks.service.runner._taken)
+    await until(lambda: not app.mux.tasks.service.runner._running._timers)
     assert 1 == tool.cancels
     await app.mux.aclose()
 

@@ -75,7 +75,7 @@ class Bench:
         node: str = "n1",
         *,
         resume: Resume | None = None,
-        foreign: Sequence[ExternalQueue] = (),
+        external: Sequence[ExternalQueue] = (),
         store: Store | None = None,
         **options: Any,
     ) -> TaskService:
@@ -83,11 +83,11 @@ class Bench:
         assert store.deliveries is not None
         jobs = TaskService(
             store,
-            LocalEngine(store.deliveries),
+            LocalEngine(store.deliveries, retry_delay=0.01),
             node=node,
             resume=resume or self.resumed,
-            foreign=foreign,
-            options=JobOptions(**{"shutdown_grace": 0.0, **options}),
+            external=external,
+            options=JobOptions(**{"shutdown_grace": 0.0, "write_retry_delays": (0.01,), **options}),
         )
         self._jobs.append(jobs)
         return jobs

@@ -80,7 +80,7 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     records = await made(store := Late(), retries=3)
     held = HeldTask(records, "a", 0)
     await held.claim(3)()
-    retry = held.step(Task.retry)
+    retry = held.retryable(Task.retry)
     store.fails = True
     with pytest.raises(StoreUnavailable):
         await retry()
@@ -129,10 +129,10 @@ async def test_check_notices_a_cancellation() -> None:
         await held.check()
 
 
-@pytest.mark.parametrize("patient", [True, False], ids=["within_patience", "whole"])
+@pytest.mark.parametrize("patient", [True, False], ids=["wait_for_write", "uninterrupted"])
 async def test_write_cut_off_at_shutdown_is_unavailable(patient: bool) -> None:
     """A CancelledError would look as if the waiting request had been cancelled."""
-    retry = RetriedWrites(patience=30.0, late_bytes=1, ending=lambda: False)
+    retry = RetriedWrites(delays=(0.1,), timeout=30.0, late_bytes=1, is_stopping=lambda: False)
     begun = asyncio.Event()
 
     async def write() -> None:

@@ -1,14 +1,15 @@
 """Functions under `@job`: how they are found, and which arguments they take."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError
-from genmcp.tasks.jobs import JobFunction, Run, SavedState, find, job
+from genmcp.tasks.jobs import JobFunction, Run, SavedState, find_job, job
+from genmcp.tasks.retry import ProgressWriter
 
 
 @job
@@ -25,8 +26,8 @@ def resize(run: Run, width: int) -> int:
 def test_job_is_found_by_where_it_is() -> None:
     """By default that is its module and its name in it."""
     assert f"{__name__}:transcribe" == transcribe.name
-    assert transcribe is find(transcribe.name)
-    assert find("nobody:knows") is None
+    assert transcribe is find_job(transcribe.name)
+    assert find_job("nobody:knows") is None
 
 
 def test_job_is_work_for_an_engine() -> None:
@@ -39,7 +40,7 @@ def test_job_is_work_for_an_engine() -> None:
 
 async def test_job_may_be_called_as_the_function_it_is() -> None:
     """A test of the function needs no engine."""
-    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop(), SAVED)
+    run = Run("t.0", 1, {}, ProgressWriter(discard), asyncio.get_running_loop(), SAVED)
 
     assert "u in no" == await transcribe(run, "u", language="no")
     assert 4 == resize(run, 8)
@@ -48,16 +49,7 @@ async def test_job_may_be_called_as_the_function_it_is() -> None:
     assert (True, False) == (transcribe.is_async, resize.is_async)
 
 
-class Nobody:
-    """Takes the progress of a run that nobody follows."""
-
-    def report(self, progress: float, total: float | None, message: str | None) -> None: ...
-
-    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
-        await write()
-
-
-async def discard(state: bytes) -> None: ...
+async def discard(state: object) -> None: ...
 
 
 SAVED = SavedState(None, discard, 100)
@@ -65,16 +57,16 @@ SAVED = SavedState(None, discard, 100)
 
 async def test_run_refuses_to_wait_for_its_own_loop() -> None:
     """It would wait for ever."""
-    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop(), SAVED)
+    run = Run("t.0", 1, {}, ProgressWriter(discard), asyncio.get_running_loop(), SAVED)
 
-    with pytest.raises(RuntimeError, match="await it"):
+    with pytest.raises(RuntimeError, match="use await"):
         run.in_loop(run.progress(1))
 
 
 def test_run_does_not_wait_for_a_loop_that_has_ended() -> None:
     """A thread that outlives its worker is told so."""
     loop = asyncio.new_event_loop()
-    run = Run("t.0", 1, {}, Nobody(), loop, SAVED)
+    run = Run("t.0", 1, {}, ProgressWriter(discard), loop, SAVED)
     loop.close()
 
     with pytest.raises(RuntimeError):
@@ -109,7 +101,7 @@ def test_job_name_is_one_function_s() -> None:
     named("taken")
     again = named("taken")
 
-    assert again is find("taken")
+    assert again is find_job("taken")
     with pytest.raises(ConfigurationError, match="taken"):
 
         @job(name="taken")

@@ -25,9 +25,10 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Delete
 from genmcp.tasks.follower import TaskFollower
-from genmcp.tasks.jobs import JobProgress, Run, job
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 
@@ -290,7 +291,7 @@ async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> No
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     for data in (b"1", b"2", b"3"):
-        await jobs.records.note("t1", data)
+        await jobs.records.log_message("t1", data)
     await jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token)
 
     notes = [each for each in await followed(jobs) if isinstance(each, TaskMessage)]
@@ -309,11 +310,11 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None)
         assert isinstance(await anext(following), TaskChange)
-        await jobs.records.note("t1", b"0")
+        await jobs.records.log_message("t1", b"0")
         first = await anext(following)
         assert isinstance(first, TaskMessage)
         for number in range(5):
-            await jobs.records.note("t1", b"%d" % number)
+            await jobs.records.log_message("t1", b"%d" % number)
         assert b"3" == (await anext(following)).data  # type: ignore[union-attr]
         await jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token)
         *_, last = [each async for each in following]
@@ -329,7 +330,7 @@ async def test_messages_and_steps_of_a_task_that_is_not_there_are_refused(bench:
     jobs = bench.jobs()
 
     with pytest.raises(TaskNotFound):
-        await jobs.records.note("t1", b"")
+        await jobs.records.log_message("t1", b"")
     with pytest.raises(IllegalTransition):
         await jobs.progress("t1", JobProgress(message="hello"), fencing_token=0)
 
@@ -396,7 +397,9 @@ async def test_call_may_await_in_the_worker_that_continues_it(bench: Bench) -> N
     """What `continue_` awaits is a step of its own, of the process that runs it."""
 
     async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
-        await jobs.park("t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token)
+        await jobs.suspend(
+            "t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token
+        )
         gate.came.put_nowait(0)
         await gate.opened.wait()
         return Finished(result=b'"awaited"')
@@ -414,7 +417,7 @@ async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> No
     """The cancellation finds the step that the worker holds it by."""
 
     async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
-        await there.park(
+        await there.suspend(
             "t1", Suspended(2, b"c2", Awaiting("n2")), fencing_token=task.fencing_token
         )
         gate.came.put_nowait(0)
@@ -518,8 +521,8 @@ async def test_result_after_a_cancellation_is_refused(bench: Bench) -> None:
     for late in (
         jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token),
         jobs.progress("t1", JobProgress(1.0), fencing_token=task.fencing_token),
-        jobs.park("t1", Suspended(1, b"", Awaiting("n1")), fencing_token=task.fencing_token),
-        jobs.leave("t1", fencing_token=task.fencing_token),
+        jobs.suspend("t1", Suspended(1, b"", Awaiting("n1")), fencing_token=task.fencing_token),
+        jobs.abandon("t1", fencing_token=task.fencing_token),
     ):
         with pytest.raises(IllegalTransition):
             await late
@@ -549,7 +552,7 @@ async def test_job_of_a_frozen_worker_is_refused_when_it_thaws(bench: Bench) -> 
     await here.create(made(Working(thaws.job())), b"")
     assert 1 == await gate.attempt()
 
-    await there.runner.step("t1:0")  # as when the lease had run out
+    await there.runner.handle("t1:0")  # as when the lease had run out
 
     assert 2 == await gate.attempt()
     assert "cancelled" == await gate.end()
@@ -596,7 +599,9 @@ async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
     """Its wait fails with WorkerLost at once, and another process resumes it."""
 
     async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
-        await here.park("t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token)
+        await here.suspend(
+            "t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token
+        )
         gate.came.put_nowait(0)
         await asyncio.Event().wait()
         return Finished()
@@ -639,7 +644,7 @@ async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(ben
     await records.create(made(Working(double.job(4)), delivery_id=1, held_delivery=None), b"")
     await jobs.start()
 
-    await jobs.runner.step("t1:0")
+    await jobs.runner.handle("t1:0")
 
     assert b"8" == (await ended(jobs)).result
 
@@ -703,7 +708,7 @@ async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench
     task = await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
     await there.start()
 
-    await here.leave("t1", fencing_token=task.fencing_token)
+    await here.abandon("t1", fencing_token=task.fencing_token)
 
     assert b'"WorkerLost"' == (await ended(there)).result
 
@@ -742,10 +747,10 @@ async def test_engine_may_deliver_what_is_no_step(
 ) -> None:
     """What cannot be read is logged, what is over is ignored."""
     jobs = bench.jobs()
-    await jobs.runner.step("nonsense")
-    await jobs.runner.step("gone:0")
+    await jobs.runner.handle("nonsense")
+    await jobs.runner.handle("gone:0")
     await jobs.create(made(Running("n1")), b"")
-    await jobs.runner.step("t1:7.0")
+    await jobs.runner.handle("t1:7.0")
 
     assert ["'nonsense'"] == [text.split()[3].strip(",") for text in caplog.messages]
 

@@ -57,7 +57,7 @@ class Celery(ExternalQueue):
 async def test_foreign_job_is_followed_to_its_end(bench: Bench) -> None:
     """Its progress is the task's, its result the outcome."""
     celery = Celery()
-    jobs = bench.jobs(foreign=[celery])
+    jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF), ttl=60.0), b"")
     celery.told.put_nowait(ExternalStatus("working", progress=1, total=4, message="reading"))
 
@@ -81,7 +81,7 @@ async def test_foreign_job_may_bring_no_value(
 ) -> None:
     """Its error goes to the log, and nowhere else."""
     celery = Celery()
-    jobs = bench.jobs(foreign=[celery])
+    jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF)), b"")
     celery.told.put_nowait(snapshot)
 
@@ -101,7 +101,7 @@ async def test_foreign_job_is_watched_again_when_that_breaks_off(
 ) -> None:
     """A queue that cannot be asked for a while does not end the call."""
     celery = Celery()
-    jobs = bench.jobs(foreign=[celery], lease=0.2)
+    jobs = bench.jobs(external=[celery], lease=0.2)
     await jobs.create(made(Following(REF)), b"")
     celery.told.put_nowait(gone)
     assert "7" == await celery.is_watched()
@@ -129,7 +129,7 @@ async def test_foreign_job_of_an_unknown_scheme_fails_clearly(
 async def test_foreign_job_is_over_when_its_queue_says_so(bench: Bench, process: str) -> None:
     """What is pushed counts, and the watching stops."""
     celery = Celery()
-    jobs = bench.jobs(foreign=[celery])
+    jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF)), b"")
     await celery.is_watched()
 
@@ -157,7 +157,7 @@ async def test_foreign_job_that_is_pushed_after_its_watch_ended_changes_nothing(
 ) -> None:
     """Whichever comes first counts."""
     celery = Celery()
-    jobs = bench.jobs(foreign=[celery])
+    jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF)), b"")
     celery.told.put_nowait(OVER)
     over = await ended(jobs)
@@ -171,7 +171,7 @@ async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> No
     """Two calls may wait for one job, and one may have gone on to something else."""
     celery = Celery()
     bench.resumed.gives = [Suspended(2, b"c", Following(ExternalJob("celery", "8")))]
-    jobs = bench.jobs(foreign=[celery])
+    jobs = bench.jobs(external=[celery])
     for id in ("t1", "t2"):
         await jobs.create(made(Following(REF), id=id, step=1, continuation=b"c"), b"")
 
@@ -183,7 +183,7 @@ async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> No
 
 async def test_foreign_job_may_outlive_the_call_that_waits_for_it(bench: Bench) -> None:
     """Nobody is left to be told, and that is no failure."""
-    jobs = bench.jobs(foreign=[Celery()])
+    jobs = bench.jobs(external=[Celery()])
     await jobs.create(made(Following(REF)), b"")
     await jobs.discard("t1")
 
@@ -203,7 +203,7 @@ async def test_foreign_job_is_cancelled_with_its_call(
 ) -> None:
     """Its queue is told; what that answers does not matter to the call."""
     celery = Celery()
-    jobs = bench.jobs(foreign=[celery])
+    jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF)), b"")
     await celery.is_watched()
 
@@ -230,7 +230,7 @@ async def test_foreign_job_may_be_cancelled_where_its_queue_is_unknown(bench: Be
 async def test_foreign_queues_have_one_scheme_each(bench: Bench) -> None:
     """Which of two was meant could not be told."""
     with pytest.raises(ConfigurationError, match="celery"):
-        bench.jobs(foreign=[Celery(), Celery()])
+        bench.jobs(external=[Celery(), Celery()])
 
 
 class Endless(ExternalQueue):
@@ -263,13 +263,13 @@ class Endless(ExternalQueue):
 async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     """However many are followed: they have places of their own, and take turns in them."""
     endless = Endless()
-    jobs = bench.jobs(foreign=[endless], continuation_concurrency=2, refs=3, watch=0.05)
+    jobs = bench.jobs(external=[endless], continuation_concurrency=2, refs=3, watch=0.05)
     for number in range(8):
         await jobs.create(
             made(Following(ExternalJob("endless", f"{number}")), id=f"r{number}"), b""
         )
     task = await jobs.create(made(Awaiting("n1"), continuation=b"c", step=1), b"")
-    await jobs.leave("t1", fencing_token=task.fencing_token)
+    await jobs.abandon("t1", fencing_token=task.fencing_token)
     assert b'"WorkerLost"' == (await ended(jobs)).result
 
     endless.over = {"7"}
@@ -283,7 +283,7 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
 async def test_job_of_another_queue_is_not_left_while_there_is_room(bench: Bench) -> None:
     """Nor is what it says written again while it says the same."""
     endless = Endless()
-    jobs = bench.jobs(foreign=[endless], refs=2, watch=0.01)
+    jobs = bench.jobs(external=[endless], refs=2, watch=0.01)
     await jobs.create(made(Following(ExternalJob("endless", "1"))), b"")
     before = await until(jobs, lambda task: task.progress == 1.0)
     await asyncio.sleep(0.1)

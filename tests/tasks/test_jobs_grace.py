@@ -119,10 +119,10 @@ async def test_engine_that_fails_in_one_queue_serves_no_other() -> None:
     """Whoever starts it is told why, and nothing goes on behind that."""
 
     class Half(LocalEngine):
-        def serve(self, step, *, queues, **options):  # type: ignore[no-untyped-def]
+        def serve(self, handler, *, queues, **options):  # type: ignore[no-untyped-def]
             if "default" in queues:
                 raise StoreUnavailable("no such queue")
-            return super().serve(step, queues=queues, **options)
+            return super().serve(handler, queues=queues, **options)
 
     store = MemoryStore()
     engine: Engine = Half(store.deliveries)

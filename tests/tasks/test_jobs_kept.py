@@ -14,9 +14,10 @@ from genmcp.mux.tasks import advertised_ttl
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put, StoreEntry
 from genmcp.tasks.external import ExternalJobs
-from genmcp.tasks.jobs import JobProgress, Run, job
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
@@ -164,11 +165,11 @@ async def asking(bench: Bench) -> TaskService:
     """Return jobs with a task that has said something, asks, and has said something more."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
-    await jobs.records.note("t1", b"before")
-    await jobs.park(
+    await jobs.records.log_message("t1", b"before")
+    await jobs.suspend(
         "t1", Suspended(1, b"c", Asking({"q": b"{}"})), fencing_token=task.fencing_token
     )
-    await jobs.records.note("t1", b"behind")
+    await jobs.records.log_message("t1", b"behind")
     return jobs
 
 
@@ -206,7 +207,7 @@ async def test_change_whose_place_was_dropped_is_told_behind_what_is_kept(bench:
     jobs = bench.jobs(max_events=2)
     await jobs.create(made(Running("n1")), b"")
     for data in (b"1", b"2", b"3"):
-        await jobs.records.note("t1", data)
+        await jobs.records.log_message("t1", data)
 
     assert [b"2", b"3", "working"] == said(await told(jobs, 3))
 
@@ -219,7 +220,7 @@ async def test_changes_that_come_fast_are_told_once_at_the_last_place(bench: Ben
         following = jobs.follow("t1", None)
         await anext(following)
         await jobs.progress("t1", JobProgress(1.0), fencing_token=task.fencing_token)
-        await jobs.records.note("t1", b"between")
+        await jobs.records.log_message("t1", b"between")
         await jobs.progress("t1", JobProgress(2.0), fencing_token=task.fencing_token)
         note, change = await anext(following), await anext(following)
         await following.aclose()
@@ -250,6 +251,6 @@ async def test_record_of_another_format_is_left_to_its_release(
     with pytest.raises(UnknownFormat, match="has the format 01, and this release of genmcp reads"):
         await jobs.get("t1", None)
     with pytest.raises(UnknownFormat):
-        await jobs.runner.step("t1:0")
+        await jobs.runner.handle("t1:0")
     entry = await store.get("task:t1")
     assert entry is not None and b"\x01old" == entry.value

@@ -24,9 +24,10 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
 from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
-from genmcp.tasks.jobs import JobProgress, ProgressWriter, Run, job
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.retry import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskChange
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened, until
 
@@ -202,7 +203,6 @@ async def test_worker_goes_on_when_the_store_is_back(
         return await claim(*arguments, **options)
 
     monkeypatch.setattr(store.deliveries, "claim", fails_once)
-    monkeypatch.setattr("genmcp.tasks.engine._RESPITE", 0.01)
     jobs = bench.jobs(store=store)
     await jobs.create(made(Working(reports.job())), b"")
 
@@ -246,16 +246,15 @@ async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
     async with asyncio.timeout(BOUND):
         await begun.wait()
     task = await jobs.create(made(Awaiting("n1"), id="t2", continuation=b"c", step=1), b"")
-    await jobs.leave("t2", fencing_token=task.fencing_token)
+    await jobs.abandon("t2", fencing_token=task.fencing_token)
 
     assert b'"WorkerLost"' == (await ended(jobs, "t2")).result
 
 
 async def test_job_that_will_not_be_cancelled_holds_nobody_up(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It goes on by itself; what it gives counts no more, and the log says so."""
-    monkeypatch.setattr("genmcp.tasks.attempt._GRACE", 0.01)
     free = asyncio.Event()
 
     @job(timeout=0.01)
@@ -266,21 +265,20 @@ async def test_job_that_will_not_be_cancelled_holds_nobody_up(
             except asyncio.CancelledError:
                 continue
 
-    jobs = bench.jobs()
+    jobs = bench.jobs(cancel_grace=0.01)
     await jobs.create(made(Working(stubborn.job())), b"")
     await ended(jobs)
     free.set()
 
     (outcome,) = bench.resumed.outcomes
     assert isinstance(outcome, Failed)
-    assert "goes on although it was cancelled" in caplog.text
+    assert "continues although it was cancelled" in caplog.text
 
 
 async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """At the end of a worker it is still held, until its lease has run out."""
-    monkeypatch.setattr("genmcp.tasks.engine._GRACE", 0.01)
     free, begun = asyncio.Event(), asyncio.Event()
 
     async def step(id: str) -> None:
@@ -292,7 +290,7 @@ async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
                 continue
 
     store = MemoryStore()
-    engine = LocalEngine(store.deliveries)
+    engine = LocalEngine(store.deliveries, cancel_grace=0.01)
     async with asyncio.timeout(BOUND):
         async with engine.serve(step, queues=["default"], concurrency=1, lease=60.0):
             await engine.submit("a")
@@ -302,7 +300,7 @@ async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
 
     assert due is not None
     assert due > 10
-    assert "goes on although it was cancelled" in caplog.text
+    assert "continues although it was cancelled" in caplog.text
 
 
 async def test_job_that_raises_when_it_is_cancelled_is_cancelled(
@@ -353,11 +351,10 @@ async def test_progress_is_written_again_after_a_silence() -> None:
     await reporter.close()
 
 
-async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_needs_no_writer_in_a_silence() -> None:
     """What writes is gone when there is nothing to write, and there again with the next report."""
-    monkeypatch.setattr("genmcp.tasks.jobs._PACE", 0)
     written: asyncio.Queue[JobProgress] = asyncio.Queue()
-    reporter = ProgressWriter(written.put)
+    reporter = ProgressWriter(written.put, interval=0)
     before = asyncio.all_tasks()
 
     async with asyncio.timeout(BOUND):
@@ -370,11 +367,8 @@ async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyP
     assert JobProgress() == await reporter.close()
 
 
-async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(bench: Bench) -> None:
     """What the job gave is kept meanwhile: it is neither lost, nor worked for again."""
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0, 0))
     store = Flaky()
     store.fails["settle"] = 5
     jobs = bench.jobs(store=store)
@@ -384,11 +378,8 @@ async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(
     assert 0 == store.fails["settle"]
 
 
-async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(bench: Bench) -> None:
     """The record is written, and not what comes after it: a second attempt finds it there."""
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0,))
     store = Flaky()
 
     async def resume(task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
@@ -431,14 +422,14 @@ async def test_process_that_stops_to_serve_by_a_defect_begins_again(
     await jobs.start()
     with monkeypatch.context() as patch:
         patch.setattr(store, "touch", touch)
-        (serving,) = [each for each in asyncio.all_tasks() if "_Serving._live" in repr(each)]
+        (serving,) = [each for each in asyncio.all_tasks() if "_Serving._run" in repr(each)]
         async with asyncio.timeout(BOUND):
             await broken.wait()
             await asyncio.wait({serving})
     await jobs.create(made(Working(reports.job())), b"")
 
     assert b"1" == (await ended(jobs)).result
-    assert "no more jobs are worked on here" in caplog.text
+    assert "does not work on jobs any more" in caplog.text
 
 
 async def test_worker_keeps_hold_of_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,7 +497,7 @@ async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     for number in range(150):
-        await jobs.records.note("t1", b"%d" % number)
+        await jobs.records.log_message("t1", b"%d" % number)
     await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
     told = [each async for each in jobs.follow("t1", None)]
@@ -541,14 +532,14 @@ async def test_foreign_job_is_kept_while_it_is_followed(
     """The task, and who waits for the job; what fails is done again."""
     store = Flaky()
     store.fails["ref"] = 1
-    jobs = bench.jobs(store=store, foreign=[Endless()], retention=0.1)
+    jobs = bench.jobs(store=store, external=[Endless()], retention=0.1)
     await jobs.create(made(Following(ExternalJob("endless", "7")), ttl=0.1), b"")
     store.fails["touch"] = 1
 
     await store.touches("task:t1")
     await store.touches("ref:endless:7")
 
-    assert "retained too short" in caplog.text
+    assert "may expire too early" in caplog.text
     store.fails["ref"] = 1
     await jobs.settle(ExternalJob("endless", "7"), ExternalStatus("completed", result=1))
     assert b"1" == (await ended(jobs)).result
@@ -564,7 +555,7 @@ async def test_foreign_job_is_left_where_the_cancellation_did_not_arrive(
 
     endless, store = Endless(), MemoryStore()
     monkeypatch.setattr(store.deliveries, "cancel", fails)
-    jobs = bench.jobs(store=store, foreign=[endless], lease=1.0)
+    jobs = bench.jobs(store=store, external=[endless], lease=1.0)
     await jobs.create(made(Following(ExternalJob("endless", "7"))), b"")
     await until(jobs, lambda task: task.progress == 1)
 

@@ -39,11 +39,6 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield bench
 
 
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
-
-
 class Flaky(MemoryStore):
     """A store that fails when a task is written as told: before that, or after."""
 
@@ -108,11 +103,11 @@ async def gives_one(run: Run) -> int:
 
 
 def process(
-    store: MemoryStore, resume: Resume, engine: Engine | None = None, *foreign: ExternalQueue
+    store: MemoryStore, resume: Resume, engine: Engine | None = None, *external: ExternalQueue
 ) -> TaskService:
     engine = engine or LocalEngine(store.deliveries)
-    options = JobOptions(lease=0.3)
-    return TaskService(store, engine, node="n1", resume=resume, foreign=foreign, options=options)
+    options = JobOptions(lease=0.3, write_retry_delays=(0.01,))
+    return TaskService(store, engine, node="n1", resume=resume, external=external, options=options)
 
 
 class Awaits:
@@ -129,7 +124,7 @@ class Awaits:
     async def __call__(self, task: Task, call: bytes, outcome: Outcome) -> Finished:
         self.seen.append((task.step, outcome))
         if task.step == 1:
-            await self.jobs.park(
+            await self.jobs.suspend(
                 "t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token
             )
             self.parked.set()
@@ -195,7 +190,7 @@ async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: 
         made(Awaiting("n1"), held_delivery=0, delivery_id=1, step=2, continuation=b"c2"), b"call"
     )
 
-    await jobs.runner.step(delivered)
+    await jobs.runner.handle(delivered)
     await jobs.start()
 
     assert b'"WorkerLost"' == (await ended(jobs)).result
@@ -211,7 +206,7 @@ async def test_wait_that_a_step_here_knows_of_goes_on(delivered: str) -> None:
     async with asyncio.timeout(BOUND):
         await awaits.parked.wait()
 
-    await jobs.runner.step(delivered)
+    await jobs.runner.handle(delivered)
     awaits.go.set()
 
     assert b'"awaited"' == (await ended(jobs)).result
@@ -257,7 +252,7 @@ async def test_task_that_waits_again_is_submitted_though_its_hook_is_cancelled(
     jobs = process(store, bench.resumed, engine)
     task = await jobs.create(made(Running("n1")), b"")
 
-    parking = jobs.park(
+    parking = jobs.suspend(
         "t1", Suspended(1, b"c", Working(gives_one.job())), fencing_token=task.fencing_token
     )
     await cancelled_at(engine, "t1:1", parking)
@@ -343,7 +338,7 @@ async def test_task_is_left_to_others_though_the_store_failed(bench: Bench, faul
     task = await jobs.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"")
     setattr(store, fault, 1)
 
-    await jobs.leave("t1", fencing_token=task.fencing_token)
+    await jobs.abandon("t1", fencing_token=task.fencing_token)
 
     assert b'"WorkerLost"' == (await ended(jobs)).result
     await jobs.aclose()

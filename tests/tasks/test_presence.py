@@ -70,7 +70,7 @@ def test_process_that_was_away_doubts_for_a_lease(
         assert presence.is_unsure
     clocks.pass_time(1.0)
     assert not presence.is_unsure
-    assert "was away for 43.1 seconds" in caplog.text
+    assert "was suspended for 43.1 seconds" in caplog.text
 
 
 @pytest.mark.parametrize("seconds", [40.0, -3600.0])
@@ -127,13 +127,13 @@ async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks:
     clocks.pass_time(40.0)
 
     await here.beat()
-    assert await here.lives("there")
+    assert await here.is_alive("there")
     for _ in range(4):
         clocks.pass_time(2.5)
         await here.beat()
-    assert not await here.lives("there")
+    assert not await here.is_alive("there")
     await there.beat()
-    assert await here.lives("there")
+    assert await here.is_alive("there")
 
 
 async def test_call_is_not_lost_to_a_process_that_starts_after_a_freeze(clocks: Clocks) -> None:
@@ -148,20 +148,20 @@ async def test_call_is_not_lost_to_a_process_that_starts_after_a_freeze(clocks: 
     now = 40.0
     clocks.pass_time(40.0)
 
-    assert await new.lives("frozen")
+    assert await new.is_alive("frozen")
     await new.beat()
-    assert await new.lives("frozen")
+    assert await new.is_alive("frozen")
     await frozen.beat()
     clocks.pass_time(3.0)
-    assert await new.lives("frozen")
-    assert not await new.lives("dead")
+    assert await new.is_alive("frozen")
+    assert not await new.is_alive("dead")
 
 
 async def test_new_process_knows_at_once_that_a_queue_is_not_served(clocks: Clocks) -> None:
     """The warning for it costs nothing, and is due with the first job that is submitted."""
     nodes = Heartbeats(MemoryStore(), "new", 9.0, clocks.new_presence())
     await nodes.beat()
-    assert not await nodes.serves("heavy")
+    assert not await nodes.is_served("heavy")
 
 
 @pytest.fixture

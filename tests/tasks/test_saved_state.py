@@ -134,7 +134,7 @@ async def test_stale_holder_does_not_overwrite_state(bench: Bench) -> None:
     await here.create(made(Working(stale.job())), b"")
     assert 1 == await stage.attempt()
 
-    await there.runner.step("t1:0")  # as when the lease had run out
+    await there.runner.handle("t1:0")  # as when the lease had run out
 
     assert 2 == await stage.attempt()
     assert b'"of attempt 2"' == (await ended(here)).result
@@ -162,7 +162,7 @@ async def stale(run: Run) -> Any:
         ({"at": [object()]}, r"run.save: state.at\[0\] is object, which is not JSON"),
         (float("nan"), "which JSON does not have"),
         ("\ud800", "the state cannot be stored"),
-        ("x" * 99, "101 bytes as JSON, and may have 100 .JobOptions.max_saved_bytes."),
+        ("x" * 99, "101 bytes as JSON, but the maximum is 100 .JobOptions.max_saved_bytes."),
     ],
 )
 async def test_state_that_cannot_be_stored_is_rejected(bench: Bench, state: Any, says: str) -> None:
@@ -224,10 +224,9 @@ async def catches(run: Run) -> str:
     ],
 )
 async def test_save_waits_for_a_store_but_not_for_room(
-    monkeypatch: pytest.MonkeyPatch, errors: list[Exception], comes: bytes
+    errors: list[Exception], comes: bytes
 ) -> None:
     """An outage does not fail the job; a store that stays full is an error it may handle."""
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     bench = Bench(lambda: store)
     store = Failing(*errors)
     jobs = bench.jobs(store=store, lease=0.005)
@@ -242,7 +241,7 @@ async def test_followers_are_not_notified_of_saved_state(bench: Bench) -> None:
     jobs = bench.jobs(max_events=10)
     await jobs.create(made(Working(busy.job())), b"")
     assert 1 == await stage.attempt()
-    await jobs.records.note("t1", b"a message")
+    await jobs.records.log_message("t1", b"a message")
     stage.go.set()
 
     await ended(jobs)
