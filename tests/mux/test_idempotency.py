@@ -604,11 +604,8 @@ async def test_call_that_runs_long_keeps_its_key(tmp_path: Path) -> None:
         await app.mux.aclose()
 
 
-async def test_end_of_a_call_is_kept_when_the_store_is_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_end_of_a_call_is_kept_when_the_store_is_back() -> None:
     """Its key must be freed although the write was rejected, or it would stay taken."""
-    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     store = View(MemoryStore())
 
     def fails_once() -> None:
