@@ -4,16 +4,16 @@
     uvicorn example_app:app
 
 The data is in one SQLite file, `EXAMPLE_DATABASE` (default: example.db in the working directory),
-which is created and filled at the first start. Next to it are the store, a file of the calls that
-outlive their request, and a file with the secret; `GENMCP_STORE` and `GENMCP_SECRET` replace them.
+which is created and filled at the first start. Next to it are the store of long-running calls and
+a file with the secret; `GENMCP_STORE` and `GENMCP_SECRET` replace them.
 No other files are created.
 
 All users are guests, unless `EXAMPLE_USER_HEADER` names the header in which a proxy sends the user
 who is logged in, such as `X-Forwarded-User`. Set it only behind a proxy that sets this header:
 otherwise any client can send it.
 
-Read `application` first: how an application mounts the endpoint. Then `tools`: what a model may
-call. `workshop` and `database` are the application's own, and know nothing of MCP.
+Start reading with `application`, which mounts the endpoint, and `tools`. `workshop` and `database`
+contain the application itself, which does not depend on MCP.
 """
 
 import os
@@ -26,7 +26,7 @@ __all__ = ["create_app"]
 
 
 def __getattr__(name: str) -> Any:
-    """Make `app` and its `mux` once they are asked for: an import alone leaves no files."""
+    """Create `app` and `mux` at their first use: importing the package creates no files."""
     if name not in ("app", "mux"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     database = Path(os.environ.get("EXAMPLE_DATABASE") or "example.db")

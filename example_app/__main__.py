@@ -1,4 +1,4 @@
-"""`python -m example_app`: serve, and say how a client connects."""
+"""`python -m example_app`: serve, and print how a client connects."""
 
 import argparse
 import json
@@ -24,26 +24,26 @@ or any client that is configured by JSON:
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until SIGINT or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m example_app", description=__doc__)
-    # Defaults that are text are read like arguments: a PORT that is no number is refused by name.
+    # A default that is text is parsed like an argument: an invalid PORT is reported by name.
     parser.add_argument("--host", default=os.environ.get("HOST") or "127.0.0.1")
     parser.add_argument("--port", type=int, default=os.environ.get("PORT") or "8000")
     options = parser.parse_args()
 
-    # There is no proxy: any client could send X-Forwarded-For.
+    # Without a proxy, any client could send X-Forwarded-For.
     config = uvicorn.Config(app, host=options.host, port=options.port, proxy_headers=False)
-    # The port is told once it is ours (0 takes a free one) and whoever connects is let in, or waits
-    # until the application has started.
+    # Printed once the port is bound (0 takes a free one): connections are accepted, or wait until
+    # the application has started.
     with config.bind_socket() as listener:
         listener.listen()
         print(greeting(options.host, listener.getsockname()[1]), flush=True)
-        with suppress(KeyboardInterrupt):  # Ctrl-C has stopped it in good order by then
+        with suppress(KeyboardInterrupt):  # uvicorn raises it after a graceful shutdown
             uvicorn.Server(config).run(sockets=[listener])
 
 
 def greeting(host: str, port: int) -> str:
-    """Return what a person at the terminal needs in order to connect."""
+    """Return the URLs, and the commands with which clients connect."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     url = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
     server = {"workshop": {"type": "http", "url": f"{url}/mcp"}}

@@ -1,7 +1,13 @@
-"""The application: its pages, and the MCP endpoint beside them."""
+"""The application: its pages, the MCP endpoint, and the files of the endpoint.
 
+The store and the secret are files next to the database by default, so that other workers on this
+machine, and the process after a restart, use the same ones.
+"""
+
+import os
+import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -13,12 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from example_app.database import Database
 from example_app.pages import PAGES
 from example_app.seed import fill
-from example_app.settings import secret_for, store_for
 from example_app.suite import suite
 from example_app.workshop import Workshop
 from genmcp import Endpoint, JobOptions, Mux
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "secret_for", "store_for"]
 
 
 def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
@@ -31,14 +36,14 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
     """
     database = Database(path)
     workshop = Workshop(database)
-    # What every tool finds in channel.assigns: the workshop, and the user who asks. The user goes
-    # along where a call is kept, for its end comes without a request.
+    # Every tool finds these in channel.assigns: the workshop, and the user of the request. The user
+    # is stored with a long-running call, which may be resumed without a request.
     mux = Mux(
         suite,
         assigns={"workshop": workshop},
         store=store_for(path),
         # Seconds without a heartbeat after which another process resumes a job. Shorter than the
-        # default of 30, so that a crash is quick to try out.
+        # default of 30, to try out a crash quickly.
         jobs=JobOptions(lease=3),
         secret=secret_for(path),
     )
@@ -62,7 +67,7 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
 
 
 class UserFromHeader:
-    """Puts the user into `request.state`.
+    """Middleware that sets `request.state.user`.
 
     A proxy that authenticates users, such as oauth2-proxy, sets such a header. Without a proxy a
     client could send any name, so no header is trusted unless it is configured.
@@ -77,3 +82,27 @@ class UserFromHeader:
             user = None if self.name is None else Headers(scope=scope).get(self.name)
             scope.setdefault("state", {})["user"] = user or "guest"
         await self.app(scope, receive, send)
+
+
+def store_for(database: Path) -> str:
+    """Return the URL of the store: GENMCP_STORE, or a SQLite file next to *database*."""
+    beside = f"sqlite:///{database.with_suffix('.calls.db')}"
+    return os.environ.get("GENMCP_STORE") or beside
+
+
+def secret_for(database: Path) -> str:
+    """Return GENMCP_SECRET, or the content of a file next to *database*, created at first start.
+
+    Anyone who can read that file can forge sealed values. In production, set the variable.
+    """
+    if chosen := os.environ.get("GENMCP_SECRET"):
+        return chosen
+    path = database.with_suffix(".secret")
+    if not path.exists():
+        draft = path.with_suffix(f".{secrets.token_hex(4)}")
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_urlsafe(32), encoding="ascii")
+        with suppress(FileExistsError):  # another process was first: its secret counts
+            path.hardlink_to(draft)
+        draft.unlink()
+    return path.read_text(encoding="ascii")

@@ -42,21 +42,21 @@ CREATE INDEX movements_of_part ON movements (part, day);
 CREATE INDEX movements_of_repair ON movements (repair);
 """
 
-PATIENCE = 10.0  # seconds to wait for another writer
+LOCK_TIMEOUT = 10.0  # seconds to wait for another writer
 
 
 class Database:
-    """The file at *path*. Connections are short-lived, so any thread may ask for one."""
+    """The database file at *path*. Connections are short-lived, so any thread can open one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def create(self, fill: Callable[[sqlite3.Connection], None]) -> None:
-        """Make the file's tables and *fill* them, unless that has been done.
+        """Create the tables and *fill* them, unless they exist.
 
-        Several processes may start at once: one of them does it, the others wait.
+        If several processes start at once, one does this and the others wait.
         """
-        self.path.touch(mode=0o600)  # it has customer data; SQLite gives its other files this mode
+        self.path.touch(mode=0o600)  # customer data; SQLite gives its other files the same mode
         with closing(self._connect()) as connection:
             _write_ahead(connection)
         with self.writing() as connection:
@@ -69,32 +69,32 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection that sees one state of the database throughout."""
+        """Give a connection that reads a consistent snapshot."""
         with closing(self._connect()) as connection:
             connection.execute("BEGIN")
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Give the only connection that writes; all of it is kept, or nothing on an exception."""
+        """Give the only writing connection; its transaction is rolled back on an exception."""
         with closing(self._connect()) as connection, connection:
-            # Not upgraded from reading later on: what was read then still holds.
+            # Not upgraded from a read transaction, so that rows that were read cannot have changed.
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT, isolation_level=None)
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Let readers and a writer not wait for each other; the file remembers it.
+    """Switch the file to write-ahead logging, so that readers and the writer do not block.
 
-    While another process does the same, SQLite does not wait but refuses.
+    SQLite ignores the timeout if another process does the same at this moment.
     """
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

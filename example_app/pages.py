@@ -1,4 +1,4 @@
-"""The pages for people, written by hand."""
+"""The HTML pages."""
 
 from html import escape
 
@@ -31,7 +31,7 @@ PAGE = """<!doctype html>
 
 # `def`: Starlette runs it in a thread, since SQLite blocks.
 def stock(request: Request) -> HTMLResponse:
-    """What is on the shelves; `?q=` chooses."""
+    """List the parts in stock; `?q=` searches."""
     text = request.query_params.get("q", "")
     found = workshop_of(request).parts(text)
     return page(
@@ -53,7 +53,7 @@ def part_row(part: Part) -> str:
 
 
 def repairs(request: Request) -> HTMLResponse:
-    """All repairs."""
+    """List all repairs."""
     rows = "".join(
         f'<tr><td><a href="/repairs/{repair.id}">{repair.id}</a><td>{escape(repair.bicycle)}'
         f"<td>{escape(repair.customer)}<td>{escape(repair.opened)}"
@@ -67,7 +67,7 @@ def repairs(request: Request) -> HTMLResponse:
 
 
 def sheet(request: Request) -> HTMLResponse:
-    """The sheet of one repair."""
+    """Show one repair."""
     try:
         found = workshop_of(request).sheet(request.path_params["id"])
     except Refusal as refusal:
@@ -88,7 +88,7 @@ def sheet(request: Request) -> HTMLResponse:
 
 
 def health(request: Request) -> JSONResponse:
-    """Say that the database can be read."""
+    """Report that the database can be read."""
     return JSONResponse({"status": "ok", "parts": len(workshop_of(request).parts())})
 
 

@@ -1,4 +1,4 @@
-"""What a person may choose to say: a prompt with typed arguments, completed while they type."""
+"""A prompt with typed arguments and completion."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ class LetterArguments(Struct):
 
 
 class CustomerLetter(Prompt[LetterArguments]):
-    """Writes to a customer what was done on the bicycle, and what it costs."""
+    """Writes a letter to a customer about the work done on the bicycle, and its cost."""
 
     name = "customer_letter"
     title = "Letter to a customer"
@@ -40,7 +40,7 @@ class CustomerLetter(Prompt[LetterArguments]):
     def complete(
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel
     ) -> list[str] | None:
-        """Return the numbers of repairs; languages are known by their type."""
+        """Return the numbers of repairs. Languages are completed from their type."""
         if argument != "repair":
             return None
         repairs = workshop_of(channel).repairs(closed=True)

@@ -1,4 +1,4 @@
-"""What a model may read: the sheet of each repair, straight from the database."""
+"""A resource template: the sheet of each repair, read from the database."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["RepairSheets", "sheet_uri"]
 
 
 class RepairSheets(ResourceRepo):
-    """The sheet of a repair: what is to do, the parts it took, and what they cost."""
+    """The sheet of a repair: its checklist, its parts and their cost."""
 
     name = "repair"
     title = "Repair sheet"
@@ -30,7 +30,7 @@ class RepairSheets(ResourceRepo):
         ]
 
     def read(self, key: dict[str, str], channel: Channel, /) -> RepairSheet | None:
-        """Return the sheet; None where there is none, and the client hears of that."""
+        """Return the sheet, None for an unknown repair: the client gets an error."""
         try:
             return workshop_of(channel).sheet(int(key["id"]))
         except (ValueError, Refusal):
@@ -44,5 +44,5 @@ class RepairSheets(ResourceRepo):
 
 
 def sheet_uri(repair: int) -> str:
-    """Return where the sheet of a repair is read."""
+    """Return the URI of the sheet of a repair."""
     return f"workshop://repairs/{repair}"

@@ -1,4 +1,4 @@
-"""What a new database is filled with: a store, and a year of repairs that took from it."""
+"""The data of a new database: a parts store, and a year of withdrawals."""
 
 import random
 import sqlite3
@@ -8,7 +8,7 @@ from itertools import product
 
 __all__ = ["fill"]
 
-# category, letters of the number, kind, variants, cents, how many a week takes
+# category, letters of the number, kind, variants, cents, average withdrawals per week
 RANGE = [
     ("brakes", "BP", "Brake pads", ["rim", "disc organic", "disc sintered"], 1290, 1.5),
     ("brakes", "BC", "Brake cable", ["1600 mm", "2000 mm", "3500 mm"], 390, 1.0),
@@ -35,7 +35,7 @@ USERS = ["ines", "tomasz"]
 
 
 def fill(connection: sqlite3.Connection) -> None:
-    """Fill the empty tables; always with the same, except for the days."""
+    """Fill the empty tables. The data is always the same, except for the days."""
     chance = random.Random(1817)
     today = date.today()  # noqa: DTZ011  # the day on the workshop's wall
     for place, (bicycle, customer, checklist) in enumerate(REPAIRS):
@@ -71,7 +71,7 @@ def fill(connection: sqlite3.Connection) -> None:
 
 
 def parts() -> Iterator[tuple[str, str, str, int, float]]:
-    """Every part of every maker: number, name, category, price, how many a week takes."""
+    """Yield every part: number, name, category, price, average withdrawals per week."""
     for category, letters, kind, variants, price, weekly in RANGE:
         offers = product(enumerate(MAKERS, 1), enumerate(variants, 1))
         for (place, maker), (size, variant) in offers:

@@ -1,4 +1,4 @@
-"""The server that models see: tools, resources, a prompt, and what it says of itself."""
+"""The MCP server: its tools, resource template, prompt and instructions."""
 
 from example_app.prompts import CustomerLetter
 from example_app.resources import RepairSheets

@@ -1,8 +1,9 @@
-"""What happens in the workshop: parts come in, are looked for, and go into repairs."""
+"""The domain of the application: parts, deliveries, repairs and the forecast of demand."""
 
+import random
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Literal
 
@@ -11,17 +12,17 @@ from msgspec import Struct
 
 from example_app.database import Database
 
-__all__ = ["Category", "Line", "Part", "Refusal", "Repair", "RepairSheet", "Workshop"]
+__all__ = ["Category", "Line", "Part", "Refusal", "Repair", "RepairSheet", "Workshop", "enough"]
 
 Category = Literal["brakes", "cockpit", "drivetrain", "lights", "wheels"]
 
 
 class Refusal(Exception):
-    """The workshop's rules forbid what was asked; the text says why, for people to read."""
+    """The rules of the workshop forbid an operation. The text gives the reason to users."""
 
 
 class Part(Struct, frozen=True):
-    """A part in the store. `price` is in cents; below `minimum` it should be ordered."""
+    """A part in the store. `price` is in cents; below `minimum`, more should be ordered."""
 
     number: str
     name: str
@@ -42,7 +43,7 @@ class Line(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True):
-    """A repair, with the days it was opened and closed. Closed, it takes no more parts."""
+    """A repair, with its opening and closing days. A closed repair takes no more parts."""
 
     id: int
     bicycle: str
@@ -52,7 +53,7 @@ class Repair(Struct, frozen=True):
 
 
 class RepairSheet(Repair, frozen=True):
-    """A repair with what is to do, and the parts it took; `cost` is theirs, in cents."""
+    """A repair with its checklist and parts; `cost` is the sum of their prices, in cents."""
 
     checklist: list[str]
     parts: list[Line]
@@ -60,7 +61,7 @@ class RepairSheet(Repair, frozen=True):
 
 
 class Workshop:
-    """The workshop, as its *database* knows it. Every method blocks for as long as SQLite does."""
+    """The workshop, stored in a *database*. Its methods block while SQLite works."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -68,7 +69,7 @@ class Workshop:
     def parts(
         self, text: str = "", category: Category | None = None, *, below_minimum: bool = False
     ) -> list[Part]:
-        """Return the parts with every word of *text* in their number or name, by name."""
+        """Return the parts whose number or name contains every word of *text*, sorted by name."""
         query = "SELECT * FROM parts WHERE (? IS NULL OR category = ?)"
         values: list[str | None] = [category, category]
         if below_minimum:
@@ -81,7 +82,7 @@ class Workshop:
             return [Part(**row) for row in rows]
 
     def withdraw(self, number: str, quantity: int, repair: int, user: str) -> Part:
-        """Take parts from the shelf for a repair; return the part as it is now."""
+        """Take parts from the shelf for a repair, and return the part with its new stock."""
         with self.database.writing() as connection:
             row = _repair(connection, repair)
             if row["closed"] is not None:
@@ -95,7 +96,7 @@ class Workshop:
             return _part(connection, number)
 
     def receive(self, supplier: str, quantities: Mapping[str, int], user: str) -> list[Part]:
-        """Book a delivery, all of it or nothing; return its parts as they are now."""
+        """Book a delivery completely or not at all, and return its parts with their new stock."""
         with self.database.writing() as connection:
             known = {row["number"] for row in connection.execute("SELECT number FROM parts")}
             if unknown := quantities.keys() - known:
@@ -107,7 +108,7 @@ class Workshop:
             return [_part(connection, number) for number in quantities]
 
     def repairs(self, *, closed: bool) -> list[Repair]:
-        """Return the repairs, the newest first; *closed*: those that are closed, too."""
+        """Return the open repairs, newest first; with *closed*, all repairs."""
         query = "SELECT id, bicycle, customer, opened, closed FROM repairs"
         with self.database.reading() as connection:
             rows = connection.execute(
@@ -126,7 +127,7 @@ class Workshop:
             return _sheet(connection, made["id"])
 
     def close_repair(self, id: int) -> RepairSheet:
-        """Close a repair; one that is closed already stays as it is."""
+        """Close a repair. A closed one is not changed."""
         with self.database.writing() as connection:
             _repair(connection, id)
             connection.execute(
@@ -140,7 +141,7 @@ class Workshop:
             return _sheet(connection, id)
 
     def demand(self, number: str) -> list[int]:
-        """Return how many of a part each of the last 52 weeks took, the oldest first."""
+        """Return the withdrawals of a part in each of the last 52 weeks, oldest first."""
         with self.database.reading() as connection:
             rows = connection.execute(
                 "SELECT CAST(julianday(?) - julianday(day) AS INTEGER) / 7 AS weeks_ago, change"
@@ -153,7 +154,7 @@ class Workshop:
         return [weeks[ago] for ago in reversed(range(52))]
 
     def other_minimums(self, minimums: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-        """Return those of *minimums*, by part number, that are not so yet: as it is, as given."""
+        """Return the minimums that would change, by part number: the current and the new one."""
         return {
             part.number: (part.minimum, minimums[part.number])
             for part in self.parts()
@@ -161,7 +162,7 @@ class Workshop:
         }
 
     def set_minimums(self, minimums: Mapping[str, int]) -> None:
-        """Set below how many of each part it should be ordered; doing so twice changes nothing."""
+        """Set the minimums of parts, by part number. Idempotent."""
         with self.database.writing() as connection:
             connection.executemany(
                 "UPDATE parts SET minimum = ? WHERE number = ?",
@@ -224,3 +225,16 @@ def _move(
 
 def _today() -> str:
     return date.today().isoformat()  # noqa: DTZ011  # the day on the workshop's wall
+
+
+def enough(
+    number: str, past: Sequence[int], *, weeks: int, certainty: float, simulations: int
+) -> int:
+    """Return the stock that is sufficient for *weeks* weeks with the probability *certainty*.
+
+    Each simulation draws its weeks from *past*, the withdrawals of each past week. Results for the
+    same part *number* and past are equal.
+    """
+    chance = random.Random(number)
+    totals = sorted(sum(chance.choices(past, k=weeks)) for _ in range(simulations))
+    return totals[int(certainty * len(totals))]

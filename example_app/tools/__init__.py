@@ -1,1 +1,1 @@
-"""What a model may call."""
+"""The tools."""

@@ -1,4 +1,4 @@
-"""What the application gives to every tool in `channel.assigns`, by its type."""
+"""Typed access to `channel.assigns`, for all tools."""
 
 from example_app.workshop import Workshop
 from genmcp import Channel
@@ -7,12 +7,12 @@ __all__ = ["user_of", "workshop_of"]
 
 
 def workshop_of(channel: Channel) -> Workshop:
-    """Return the workshop: the same for every call (`Mux(assigns=...)`)."""
+    """Return the workshop, one for all calls (`Mux(assigns=...)`)."""
     workshop: Workshop = channel.assigns["workshop"]
     return workshop
 
 
 def user_of(channel: Channel) -> str:
-    """Return who asks: copied from the HTTP request's state (`Endpoint(copy_assigns=...)`)."""
+    """Return the user, copied from `request.state` (`Endpoint(copy_assigns=...)`)."""
     user: str = channel.assigns["user"]
     return user

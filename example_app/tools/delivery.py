@@ -1,4 +1,4 @@
-"""A tool whose arguments are a dict, described by a JSON Schema written out."""
+"""A tool with a JSON Schema, whose arguments are a dict."""
 
 import csv
 import re
@@ -15,7 +15,7 @@ COLUMNS = ["number", "quantity"]
 
 
 class BookDelivery(Tool):
-    """Books a supplier's delivery note into the store: all of it, or nothing."""
+    """Books a delivery note of a supplier, completely or not at all."""
 
     name = "book_delivery"
     title = "Book a delivery"
@@ -37,7 +37,7 @@ class BookDelivery(Tool):
     def validate(
         self, request: ToolRequest[dict[str, Any]], channel: Channel
     ) -> ToolRequest[dict[str, Any]]:
-        """Read the note, so that `call` gets it as quantities by part number."""
+        """Parse the note, so that `call` gets quantities by part number."""
         quantities = read_note(request.arguments["csv"])
         return request.replace({**request.arguments, "quantities": quantities})
 
@@ -55,10 +55,10 @@ QUANTITY = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)  # of one part: 1 to 99999
 
 
 def read_note(text: str) -> dict[str, int]:
-    """Return how many of each part number a delivery note lists.
+    """Return the quantities of a delivery note, by part number.
 
     Raises:
-        InvalidParams: it is not such a note; says the line.
+        InvalidParams: the note is malformed; the message names the line.
     """
     rows = csv.reader(text.strip().splitlines())
     if next(rows, None) != COLUMNS:

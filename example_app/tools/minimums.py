@@ -1,16 +1,15 @@
-"""A tool that takes long: a job, a question when it is done, and a change if the user agrees.
+"""A long-running tool: a job, then a question to the user, then a change if the user agrees.
 
-Between these steps nothing of a call is in memory. The process may be killed at any point: the
-next one goes on with what is in the store.
+Between these steps, the call is only in the store. The process may be killed at any point: another
+one resumes the call.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from example_app.forecast import enough
 from example_app.tools.assigned import user_of, workshop_of
-from example_app.workshop import Category, Workshop
+from example_app.workshop import Category, Workshop, enough
 from genmcp import (
     Cancelled,
     Channel,
@@ -38,7 +37,7 @@ class ReviewArguments(Struct, forbid_unknown_fields=True):
     ] = 2000
 
 
-# At the top level of a module, so that a process that only gets the answer knows it too.
+# At the top level of a module: the process that receives the answer imports it by name.
 class Approval(Struct):
     """The minimums to change."""
 
@@ -54,7 +53,7 @@ class Change(Struct):
 
 
 class Review(Struct):
-    """The minimums that were changed, and on whose word."""
+    """The minimums that were changed, and the user who approved it."""
 
     changes: list[Change]
     user: str
@@ -64,16 +63,16 @@ class Review(Struct):
 def simulate(
     run: Run, category: Category | None, weeks: int, certainty: float, simulations: int
 ) -> dict[str, int]:
-    """Return how many of each part there should be at least.
+    """Return the minimum of each part, by part number.
 
-    A `def`, for it computes: it runs in a thread. It only reads, so it may run again.
+    A `def`, since it computes: it runs in a thread. It only reads, so it can be repeated.
     """
     workshop: Workshop = run.assigns["workshop"]
     parts = workshop.parts("", category)
-    # What an earlier attempt saved before its process stopped.
+    # Saved by an earlier attempt, whose process was stopped.
     minimums: dict[str, int] = run.saved or {}
     for done, part in enumerate(parts):
-        # A job that was cancelled ends here.
+        # Raises if the job was cancelled.
         run.in_loop(run.progress(done, len(parts), part.name))
         if part.number not in minimums:
             minimums[part.number] = enough(
@@ -89,14 +88,14 @@ def simulate(
 
 
 class ReviewMinimums(Tool[ReviewArguments]):
-    """Reviews below how many of each part the workshop orders more, and asks what to change.
+    """Reviews the minimum stock of each part, and asks the user which minimums to change.
 
     Takes a few seconds by default, and many minutes with a million simulations.
     """
 
     name = "review_minimums"
     title = "Review the minimums"
-    # What may be done twice without harm is done again if its worker dies (`on_worker_lost`).
+    # An idempotent call is repeated if its worker dies (`on_worker_lost`).
     annotations = ToolAnnotations(
         destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -113,7 +112,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
         changes = workshop_of(channel).other_minimums(minimums)
         if not changes:
             return Review([], user_of(channel))
-        channel.assigns["changes"] = changes  # these go along to the next step
+        channel.assigns["changes"] = changes  # stored for the next step
         asked = elicit(question(changes, len(minimums)), Approval)
         return asked.then(self.approved, self.declined)
 
@@ -125,7 +124,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
             for number, (was, minimum) in channel.assigns["changes"].items()
             if approval.change == "all" or (approval.change == "those that rise") == (minimum > was)
         ]
-        # Should this process die before it has said so, the step is taken again.
+        # If this process dies before the result is stored, the step is repeated.
         workshop_of(channel).set_minimums({each.number: each.minimum for each in chosen})
         return Review(chosen, user_of(channel))
 
@@ -136,7 +135,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
 
 
 def question(changes: dict[str, Any], parts: int) -> str:
-    """Return what the user is asked."""
+    """Return the text of the question."""
     rising = sum(minimum > was for was, minimum in changes.values())
     return (
         f"{len(changes)} of {parts} parts should have another minimum: {rising} a higher one, "

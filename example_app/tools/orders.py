@@ -1,12 +1,11 @@
-"""A tool that computes for a while, says how far it is, and has a structured result."""
+"""A tool with progress and a structured result."""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from example_app.forecast import enough
 from example_app.tools.assigned import workshop_of
-from example_app.workshop import Category, Part
+from example_app.workshop import Category, Part, enough
 from genmcp import Channel, Tool, ToolAnnotations, ToolRequest
 
 __all__ = ["PlanOrders"]
@@ -31,17 +30,17 @@ class OrderLine(Struct):
 
 
 class OrderPlan(Struct):
-    """What to order, the most expensive first; costs are in cents."""
+    """The orders, most expensive first; costs are in cents."""
 
     lines: list[OrderLine]
     cost: int
 
 
 class PlanOrders(Tool[PlanArguments]):
-    """Plans what to order, so that parts last as long as wished.
+    """Plans the orders that are needed for the stock to last for a number of weeks.
 
-    Tries many futures for each part, made of weeks of its past year. Takes a few seconds by
-    default, and longer the more weeks and simulations it is asked for.
+    Simulates the demand for each part from the weeks of its past year. Takes a few seconds by
+    default, and longer with more weeks and simulations.
     """
 
     name = "plan_orders"
@@ -56,7 +55,7 @@ class PlanOrders(Tool[PlanArguments]):
         lines = []
         for done, part in enumerate(parts):
             await channel.progress(done, len(parts), part.name)
-            # One part at a time: between two of them, a cancelled call ends.
+            # One part at a time, so that a cancelled call ends between two of them.
             past = await channel.in_thread(workshop.demand, part.number)
             needed = await channel.in_thread(needed_of, part, past, wanted)
             if needed > part.stock:
@@ -68,7 +67,7 @@ class PlanOrders(Tool[PlanArguments]):
 
 
 def needed_of(part: Part, past: list[int], wanted: PlanArguments) -> int:
-    """Return how many of *part* last as long as *wanted*."""
+    """Return the stock of *part* that *wanted* requires."""
     return enough(
         part.number,
         past,

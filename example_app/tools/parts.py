@@ -1,4 +1,4 @@
-"""Tools as classes, with arguments and results as structs: parts are found, and taken."""
+"""Tools as classes, with structs as arguments and results."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from genmcp import Channel, Tool, ToolAnnotations, ToolError, ToolRequest
 __all__ = ["SearchParts", "WithdrawPart"]
 
 
-# A misspelt argument is told to the model, not passed over.
+# A misspelt argument is an error for the model to correct, not ignored.
 class SearchArguments(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(description="Words of the number or name; none finds all")] = ""
     category: Category | None = None
@@ -58,7 +58,7 @@ class WithdrawPart(Tool[WithdrawArguments]):
     title = "Withdraw a part"
     annotations = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 
-    # `async def`, for the channel is awaited; what blocks goes to a thread.
+    # `async def`, since it awaits the channel; blocking work runs in a thread.
     async def call(self, request: ToolRequest[WithdrawArguments], channel: Channel) -> str:
         wanted = request.arguments
         try:

@@ -1,4 +1,4 @@
-"""Tools as plain functions: repairs are opened, read and closed."""
+"""Tools as functions."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ def list_repairs(channel: Channel, include_closed: bool = False) -> list[Repair]
     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
 )
 def repair_sheet(repair: Number, channel: Channel) -> RepairSheet:
-    """Shows a repair: what is to do, and the parts it took."""
+    """Shows a repair: its checklist, and the parts it took."""
     try:
         return workshop_of(channel).sheet(repair)
     except Refusal as refusal:

@@ -15,9 +15,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult, TextContent
 
+from example_app.application import secret_for
 from example_app.database import Database
 from example_app.seed import fill
-from example_app.settings import secret_for
 from tests.example_app.connecting import PATIENCE, Mode, command, connected, url_of
 
 MODERN = "2026-07-28"
