@@ -1,4 +1,4 @@
-"""Discovery: what is found in folders and modules, what is left out, and what changes."""
+"""Discovery: components in folders and modules, exclusions, and changes."""
 
 import importlib
 import logging
@@ -77,7 +77,7 @@ def faults(found: discovery.Found) -> list[str]:
 
 
 async def test_discovery_makes_a_suite_of_a_folder(tmp_path: Path) -> None:
-    """What lies below its folders is served, at any depth, with no word of registration."""
+    """Components below its folders are served, at any depth, without registration."""
     write(
         tmp_path,
         tools__math__add=ADD,
@@ -95,7 +95,7 @@ async def test_discovery_makes_a_suite_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_discovery_finds_each_kind_in_its_folder(tmp_path: Path) -> None:
-    """A scan tells them apart, in the order of the files' names."""
+    """A scan distinguishes them, in the order of the files' names."""
     write(
         tmp_path,
         tools__b=GREET,
@@ -124,7 +124,7 @@ def test_discovery_finds_each_kind_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_discovery_logs_each_component(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line says what it is, what it is called, and where it is from."""
+    """One line has its kind, its name, and its file."""
     write(tmp_path, tools__add=ADD, prompts__review=REVIEW)
 
     with caplog.at_level(logging.INFO, "genmcp"):
@@ -151,7 +151,7 @@ def test_discovery_leaves_no_trace_but_modules_of_their_own(tmp_path: Path) -> N
 
 
 def test_discovery_takes_what_a_file_defines_and_not_what_it_imports(tmp_path: Path) -> None:
-    """Classes, functions and instances of elsewhere are of elsewhere, by whatever name."""
+    """Imported classes, functions and instances are not components, whatever their name."""
     write(
         tmp_path,
         lending=f"""
@@ -235,7 +235,7 @@ def test_discovery_takes_what_a_file_defines_and_not_what_it_imports(tmp_path: P
 def test_discovery_knows_components_from_their_bases(
     source: str, expected: list[str], tmp_path: Path
 ) -> None:
-    """What has no name, or is only there for others to be made of, is no component."""
+    """A class without a name, or a base class, is not a component."""
     head = "from genmcp.tool import Tool\nfrom genmcp.decorator import tool\n"
     write(tmp_path, tools__file=f"{head}async def call(self, request, channel): ...\n{source}\n")
 
@@ -295,7 +295,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
 def test_discovery_leaves_out_one_component_that_is_wrong(
     source: str, said: str, tmp_path: Path
 ) -> None:
-    """It is told, and what else is in the file is found."""
+    """It is reported, and the other components of the file are found."""
     head = "from genmcp.tool import Tool\nasync def call(self, request, channel): ...\n"
     tail = "\nclass Fine(Tool):\n name = 'fine'\n call = call\n"
     write(tmp_path, tools__odd=head + source + tail, tools__add=ADD)
@@ -318,7 +318,7 @@ def test_discovery_leaves_out_files_with_an_underscore(tmp_path: Path) -> None:
 
 
 def test_discovery_refuses_a_folder_without_components(tmp_path: Path) -> None:
-    """A wrong path is told at once, in full."""
+    """A wrong path is reported at once, in full."""
     with pytest.raises(ConfigurationError, match=re.escape(f"there is no folder {tmp_path}/x")):
         discovery.scan(tmp_path / "x")
     with pytest.raises(
@@ -365,7 +365,7 @@ def test_discovery_finds_what_a_package_defines(tmp_path: Path) -> None:
 
 
 def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
-    """A module is one file; one that was never a file has no imports to tell."""
+    """A module is one file; a module without a file has no imports to inspect."""
     write(tmp_path, found_module=ADD + GREET)
     sys.path.insert(0, str(tmp_path))
     made = ModuleType("made")
@@ -381,7 +381,7 @@ def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
 def test_discovery_reload_tells_what_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that changed is run again, a new one is found, one that is gone is gone."""
+    """A changed file is run again, a new one is found, a deleted one is removed."""
     tools = tmp_path / "tools"
     write(tools, same=ADD, edited=GREET, gone=ADD.replace('"add"', '"old"'), bad="1 / 0")
     write(tmp_path, prompts__review=REVIEW)
@@ -407,7 +407,7 @@ def test_discovery_reload_tells_what_changed(
 
 
 def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) -> None:
-    """What it held goes with it, and comes back, even within a second."""
+    """Its components are removed with it, and return, even within a second."""
     write(tmp_path, tools__add=ADD)
     first = discovery.scan(tmp_path)
     write(tmp_path, tools__add=ADD.replace("'''Adds.'''", "raise a"))
@@ -422,7 +422,7 @@ def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) ->
 
 
 def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> None:
-    """What a module does not define any more is not found in it."""
+    """A component that a module no longer defines is not found."""
     write(tmp_path, reloaded__a=ADD, reloaded__b=GREET)
     (tmp_path / "reloaded" / "__init__.py").write_text("")
     sys.path.insert(0, str(tmp_path))
@@ -439,7 +439,7 @@ def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> N
 
 
 def test_discovery_reload_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """Whatever stands in the way of a file costs that file."""
+    """A file with any fault is skipped alone."""
     write(tmp_path, tools__add=ADD)
     before = discovery.scan(tmp_path)
     (tmp_path / "tools" / "dir.py").mkdir()

@@ -1,4 +1,4 @@
-"""Questions to the client's user: what is asked, and how what they answer is read."""
+"""Questions to the client's user: their form, and the decoding of answers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -73,9 +73,9 @@ class Number(IntEnum):
 
 
 class Order(msgspec.Struct, rename="camel"):
-    """What to order.
+    """The article to order.
 
-    And how much of it.
+    And the number of items.
     """
 
     full_name: Annotated[str, Meta(title="Name", description="Yours", pattern="^[A-Z]")]
@@ -145,7 +145,7 @@ class Tagged(msgspec.Struct):
 
 
 class Short(msgspec.Struct):
-    """A default that nobody may enter is the type's own business."""
+    """A default that a user could not enter is not part of the form."""
 
     code: Annotated[str, Meta(min_length=4)] = ""
 
@@ -193,7 +193,7 @@ def test_a_schema_is_sent_as_it_is() -> None:
 
 
 def test_a_schema_does_not_change_with_the_dict_it_was_given_as() -> None:
-    """What is asked is what was given then."""
+    """The question has the values at the time it was made."""
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
     question = elicit("?", schema)
     schema["properties"]["b"] = {"type": "object"}
@@ -299,7 +299,7 @@ def test_a_dataclass_is_asked_for() -> None:
 
 
 def test_a_typed_dict_is_asked_for() -> None:
-    """What it does not require may be left empty."""
+    """Fields that are not required may be left empty."""
     question = elicit("?", Flags)
 
     assert {
@@ -363,7 +363,7 @@ def test_a_type_that_is_no_form_is_refused_at_once(kind: Any, fault: str) -> Non
 
 
 def test_a_type_that_another_process_would_not_find_is_refused_at_once() -> None:
-    """One that is local to a function, or whose name now means something else."""
+    """A type that is local to a function, or whose name has another meaning now."""
 
     class Local(msgspec.Struct):
         a: int
@@ -376,7 +376,7 @@ def test_a_type_that_another_process_would_not_find_is_refused_at_once() -> None
 
 
 def test_an_accepted_form_is_the_type_asked_for() -> None:
-    """Null and what is not there are left empty, also where the type needs a null."""
+    """Null and missing members are empty, also where the type requires a null."""
     question = elicit("?", Order)
 
     assert Order("Ann", Size.LARGE, 2, None, extras=["cheese"], on=date(2026, 7, 28)) == accepted(
@@ -396,7 +396,7 @@ def test_an_accepted_form_is_the_type_asked_for() -> None:
 
 
 def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
-    """In the order asked; what was not asked for does not get in."""
+    """In the order of the form; other members are ignored."""
     question = elicit("?", EVERYTHING)
     content = accepted(question, age=40.0, mail="a@example.com", admin=True, legacy=None)
 
@@ -427,7 +427,7 @@ def test_an_empty_text_is_a_property_left_empty_where_it_is_no_text() -> None:
 
 
 def test_a_required_property_with_a_default_may_be_left_empty() -> None:
-    """The default is what is then meant."""
+    """A missing member has its default."""
     schema = {
         "type": "object",
         "properties": {"a": {"type": "integer", "default": 0}},
@@ -438,7 +438,7 @@ def test_a_required_property_with_a_default_may_be_left_empty() -> None:
 
 
 def test_declining_and_dismissing_are_answers() -> None:
-    """Whatever the client sends for content then."""
+    """Whatever content the client sends."""
     question = elicit("?", Order)
 
     assert Declined() == question.read({"action": "decline", "content": {"size": {}}})
@@ -501,7 +501,7 @@ def test_what_does_not_fit_a_schema_is_explained(content: Any, expected: list[st
 
 
 def test_what_does_not_fit_a_type_is_explained() -> None:
-    """Also what a form could not say, and what the type's own code says."""
+    """Also constraints that a form cannot express, and errors of the type's own code."""
     good = {"fullName": "Ann", "size": "large", "amount": 2}
 
     def said(kind: type, **content: Any) -> tuple[str, ...]:
@@ -520,13 +520,13 @@ def test_what_does_not_fit_a_type_is_explained() -> None:
     "answer", [None, 3, "yes", [], {}, {"action": "maybe"}, {"content": {}}, {"action": None}]
 )
 def test_what_is_no_answer_is_refused(answer: Any) -> None:
-    """So that it is asked again."""
+    """The question is then asked again."""
     for question in (elicit("?"), elicit_url("?", "https://example.com/")):
         assert faults(question, answer)
 
 
 def test_a_url_is_asked_to_be_visited() -> None:
-    """Agreeing has no content, whatever the client says."""
+    """A confirmation has no content, whatever the client sends."""
     question = elicit_url("Your key, please.", "https://example.com/key?q=1")
 
     assert {
@@ -597,7 +597,7 @@ def test_elicit_url_allows_schemes_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize("message", ["", " ", None, 3])
 def test_a_message_that_says_nothing_is_refused_at_once(message: Any) -> None:
-    """The user is to know what they are asked."""
+    """The user must know the question."""
     with pytest.raises(ContractError, match="message must be a text"):
         elicit(message)
     with pytest.raises(ContractError, match="message must be a text"):
@@ -661,7 +661,7 @@ def test_a_type_that_is_not_there_fails_clearly(name: str) -> None:
 
 
 def test_a_name_that_is_no_form_fails_clearly() -> None:
-    """What is found under it must be a type that elicit takes."""
+    """The name must refer to a type that elicit accepts."""
     with pytest.raises(ConfigurationError, match="is no form"):
         unpack(FormQuestion("?", type_name=f"{__name__}:Row").pack())
     with pytest.raises(ConfigurationError, match="a class or a schema"):
@@ -669,7 +669,7 @@ def test_a_name_that_is_no_form_fails_clearly() -> None:
 
 
 def test_what_is_not_packed_is_refused() -> None:
-    """It is no question."""
+    """A value that is not a question."""
     for packed in (b"", b"{}", b'{"kind":"riddle"}'):
         with pytest.raises(msgspec.DecodeError):
             unpack(packed)

@@ -99,7 +99,7 @@ def test_every_option_is_sent() -> None:
 
 
 def test_a_conversation_is_made_of_what_is_at_hand() -> None:
-    """Messages, pairs, the words of prompts, and what the model answered before."""
+    """Messages, pairs, the helpers of prompts, and earlier responses of the model."""
     answered = CreateMessageResult("assistant", TextContent("Paris"), model="m", stop_reason="x")
     picture = ImageContent("AA==", "image/png")
 
@@ -203,7 +203,7 @@ def test_what_the_model_answered_is_read() -> None:
 
 @pytest.mark.parametrize("answer", [None, 3, {}, {"role": "assistant", "content": "x"}])
 def test_what_the_model_cannot_have_answered_is_refused(answer: Any) -> None:
-    """So that it is asked again."""
+    """The question is then asked again."""
     assert faults(sample("?"), answer)
 
 

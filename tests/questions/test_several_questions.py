@@ -1,4 +1,4 @@
-"""What a `Continue` may ask: one question, or several by key."""
+"""The waits of a `Continue`: one question, or several by key."""
 
 from typing import Any
 

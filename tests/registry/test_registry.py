@@ -64,7 +64,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def test_registry_never_changes() -> None:
-    """What changes something returns another one."""
+    """Each change returns another registry."""
     empty = Registry()
     one = empty.register(suite("math", add))
 
@@ -141,7 +141,7 @@ async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
 
 
 class Plugins(Provider):
-    """Has the tools that it is given, but not before it is asked."""
+    """Has the given tools, but lists them late."""
 
     def __init__(self, *tools: Any) -> None:
         self.given = tools
@@ -151,7 +151,7 @@ class Plugins(Provider):
 
 
 async def test_registry_calls_tools_that_only_an_extension_knows() -> None:
-    """One that does not have it does not stand in the way of the next."""
+    """A server without the tool does not hide the next one."""
     first = Suite(name="first", version="1", tools=[], providers=[Plugins(draw)])
     registry = Registry([first, suite("math", add)])
 
@@ -204,14 +204,14 @@ async def test_registry_answers_messages_of_every_revision() -> None:
     ],
 )
 async def test_registry_answers_with_errors(message: Any, code: int) -> None:
-    """What is wrong with a message is told in the answer."""
+    """Faults of a message are errors in the response."""
     answer = await Registry([suite("math", add)]).handle_message("math", message)
 
     assert code == answer["error"]["code"]
 
 
 async def test_registry_refuses_servers_that_are_not_there_or_disabled() -> None:
-    """The message says which of the two."""
+    """The message names the cause."""
     registry = Registry([suite("math", add)]).toggle("math", False)
 
     with pytest.raises(UnknownServer, match="Unknown MCP server: art"):
@@ -222,7 +222,7 @@ async def test_registry_refuses_servers_that_are_not_there_or_disabled() -> None
 
 @pytest.mark.parametrize(("how", "text"), [("told", "out of paper"), ("exit", "unexpectedly")])
 async def test_registry_isolates_what_fails(how: str, text: str) -> None:
-    """Whatever a hook raises, the answer is an `isError` result."""
+    """Whatever a hook raises, the response is an `isError` result."""
     registry = Registry([suite("art", fail)])
     answer = await registry.handle_message("art", call("fail", how=how))
     result = await registry.call_tool_by_name("fail", {"how": "error"})
@@ -234,7 +234,7 @@ async def test_registry_isolates_what_fails(how: str, text: str) -> None:
 
 
 async def test_registry_ends_what_takes_too_long() -> None:
-    """Its asyncio.Task is cancelled, and the answer says so."""
+    """Its asyncio.Task is cancelled, and the response states it."""
     registry = Registry([suite("slow", hang)])
     async with asyncio.timeout(PATIENCE):
         answer = await registry.handle_message("slow", call("hang"), timeout=0.01)
@@ -245,7 +245,7 @@ async def test_registry_ends_what_takes_too_long() -> None:
 
 
 async def test_registry_tells_when_a_list_takes_too_long() -> None:
-    """It is an error then: only a call has a result to say it in."""
+    """An error then: only a call has a result that can carry it."""
 
     class Stuck(Suite):
         async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
@@ -316,7 +316,7 @@ def test_registry_set_keeps_what_is_disabled() -> None:
 
 
 def test_registry_changes_nothing_of_a_server_it_does_not_know() -> None:
-    """Each change says which one it misses."""
+    """Each change names the unknown server."""
     registry = Registry()
     with pytest.raises(UnknownServer, match="x"):
         registry.toggle("x", True)
@@ -393,7 +393,7 @@ def test_live_registry_stays_as_it_is_when_a_change_fails() -> None:
 def test_live_registry_tells_all_that_watch_though_one_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The change has happened; the log tells of the one that failed."""
+    """The change has taken effect; the failed watcher is logged."""
     live = LiveRegistry()
     versions: list[int] = []
 
@@ -409,7 +409,7 @@ def test_live_registry_tells_all_that_watch_though_one_fails(
 
 
 def test_global_registry_is_there_for_everybody() -> None:
-    """One for the process; registering again overwrites, forgetting twice is no error."""
+    """One per process; registering again replaces, unregistering twice is not an error."""
     try:
         GLOBAL.register(suite("math", add))
         GLOBAL.register(suite("math", add, draw))

@@ -1,4 +1,4 @@
-"""A registry over HTTP: its servers together, and each by itself."""
+"""A registry over HTTP: its servers together, and each at its own URL."""
 
 import asyncio
 import gc
@@ -156,7 +156,7 @@ async def test_together_knows_no_other_names(name: str) -> None:
 
 
 class Plugins(Provider):
-    """Has what only it knows."""
+    """Has a component of its own."""
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
         return [add]
@@ -166,7 +166,7 @@ class Plugins(Provider):
 
 
 async def test_together_finds_what_only_an_extension_knows() -> None:
-    """One that may have anything does not hide what others have for sure."""
+    """A server with a catch-all template does not hide the listed resources of others."""
     live = LiveRegistry(Registry([suite("late", providers=[Plugins()]), suite("math", add)]))
     live.register(suite("art", resources=[Books("art")]))
     async with connect(live.server()) as client:
@@ -180,7 +180,7 @@ async def test_together_finds_what_only_an_extension_knows() -> None:
 
 
 async def test_together_completes_for_its_servers() -> None:
-    """A prompt by its qualified name, a resource template by itself."""
+    """A prompt by its qualified name, a resource template by its own."""
     async with connect(registry().server()) as client:
         city = await client.complete(PromptReference("art/greet"), "city", "O")
         book = await client.complete(ResourceTemplateReference("art://books/{id}"), "id")
@@ -193,7 +193,7 @@ async def test_together_completes_for_its_servers() -> None:
 
 
 async def test_together_goes_on_with_calls_that_ask() -> None:
-    """The continuation goes back to the server that has asked."""
+    """The continuation returns to the server that asked."""
     client = await Client.begin(
         RegistryEndpoint(registry()), capabilities={"elicitation": {}}, path="/", root_path=""
     )
@@ -310,7 +310,7 @@ async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
     assert (404, "Unknown MCP server: nobody") == (unknown.status_code, error_of(unknown))
     assert (404, "MCP server disabled: math") == (disabled.status_code, error_of(disabled))
     assert 200 == again.status_code
-    assert 2 == len(endpoint._endpoints)  # that of the `art` before is gone
+    assert 2 == len(endpoint._endpoints)  # that of the `art` before has been removed
 
 
 async def test_registry_endpoint_ends_what_is_open_at_a_server_that_is_gone() -> None:
@@ -334,7 +334,7 @@ def error_of(response: httpx.Response) -> str:
 
 
 async def test_registry_endpoint_takes_a_registry_that_never_changes() -> None:
-    """And passes on what is no request."""
+    """And forwards scopes that are not requests."""
     endpoint = RegistryEndpoint(Registry([suite("math", add)]))
     said: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""What becomes of a server's mux, and so of its tasks, while its registry changes."""
+"""The life of a server's mux, and so of its tasks, while its registry changes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ META = {
 
 
 class Bake(Tool):
-    """Bakes until it is told that it is done."""
+    """Bakes until it is done."""
 
     name = "bake"
     task = "always"
@@ -84,7 +84,7 @@ async def test_task_is_answered_at_once_and_goes_on() -> None:
 
 
 async def test_call_that_its_caller_gives_up_is_cancelled() -> None:
-    """It has not been answered, and nobody would be there for that."""
+    """It has no response yet, and would have no worker."""
     waits, cancelled = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -107,7 +107,7 @@ async def test_call_that_its_caller_gives_up_is_cancelled() -> None:
 
 @pytest.mark.parametrize("change", ["set_servers", "register"])
 async def test_server_that_stays_keeps_its_tasks(change: str) -> None:
-    """It is the same one, whatever comes beside it."""
+    """It is the same mux, whichever servers are registered beside it."""
     bake = Bake()
     bakery = suite("bakery", bake)
     live = LiveRegistry(Registry([bakery]))
@@ -137,7 +137,7 @@ async def test_set_servers_keeps_the_error_of_a_known_server() -> None:
 
 
 def test_server_that_stays_keeps_the_name_it_was_given() -> None:
-    """And is switched off there still, whichever way it is told: by its mux, or by itself."""
+    """And is disabled there too, whichever way: by its mux, or by its server."""
     tools, others = suite("tools", add), suite("others", add)
     registry = Registry().register(tools, name="mine").toggle("mine", False)
 
@@ -149,7 +149,7 @@ def test_server_that_stays_keeps_the_name_it_was_given() -> None:
 
 
 def test_mux_that_stays_is_the_same() -> None:
-    """Also where it is told by its server."""
+    """Also if it is notified by its server."""
     mux = Mux(suite("math", add))
     registry = Registry([mux])
 
@@ -158,7 +158,7 @@ def test_mux_that_stays_is_the_same() -> None:
 
 
 class Closing(Mux):
-    """Says that it is closed."""
+    """Records that it is closed."""
 
     closed: Sequence[str] = ()
 
@@ -168,7 +168,7 @@ class Closing(Mux):
 
 
 async def test_registry_closes_the_muxes_that_it_has_made() -> None:
-    """Those of servers that have gone since, too; one that was given may serve elsewhere."""
+    """Those of removed servers, too; a given mux may serve elsewhere."""
     given = Closing(suite("given", add))
     live = LiveRegistry(Registry([suite("a", add), suite("b", add), given], serve=Closing))
     made: Any = [live.current.find("a"), live.current.find("b")]
@@ -180,11 +180,11 @@ async def test_registry_closes_the_muxes_that_it_has_made() -> None:
 
 
 async def test_registry_ends_tasks_when_it_is_closed() -> None:
-    """Those that were begun without a transport: nobody else would."""
+    """Muxes that were started without a transport: they have no other owner."""
     ended = [asyncio.Event(), asyncio.Event()]
 
     class Kneads(Tool):
-        """Kneads for ever."""
+        """Kneads until it is cancelled."""
 
         name = "bake"
         task = "always"
@@ -228,7 +228,7 @@ async def test_registry_endpoint_closes_the_mux_of_a_server_that_is_gone() -> No
 
 
 async def test_registry_endpoint_closes_the_mux_of_a_server_called_with_all_others() -> None:
-    """Nobody needs to have been at its own URL."""
+    """Its own URL need not have been requested before."""
     live = LiveRegistry(Registry([suite("a", add), suite("b", add)], serve=Closing))
     made: Any = [live.current.find(each) for each in ("a", "b")]
     endpoint = RegistryEndpoint(live)

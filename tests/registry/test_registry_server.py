@@ -1,4 +1,4 @@
-"""A registry as one server: how it is served, what its names are, and what its parts keep."""
+"""A registry as one server: serving it, its names, and the settings of its members."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -38,7 +38,7 @@ from tests.support.asgi import PATIENCE, Client
 
 @tool
 async def where(channel: Channel) -> str:
-    """Says where it is."""
+    """Returns its place."""
     return str(channel.assigns.get("place"))
 
 
@@ -68,7 +68,7 @@ class Books(ResourceRepo):
 
 
 class Ask(Tool):
-    """Asks, and says where it is then."""
+    """Asks, and returns its place afterwards."""
 
     name = "ask"
 
@@ -89,7 +89,7 @@ class Local(Provider):
 
 
 async def where_function(channel: Channel) -> str:
-    """Says where it is."""
+    """Returns its place."""
     return str(channel.assigns.get("place"))
 
 
@@ -98,7 +98,7 @@ def suite(name: str, *tools: Any, **components: Any) -> Suite:
 
 
 def placed() -> Registry:
-    """Return two servers that differ in where they are, and one that does not say."""
+    """Return two servers with different places, and one without."""
     parts = [
         suite(name, where, Ask(), resources=[Books(name)], providers=[Local()])
         for name in ("north", "south", "nowhere")
@@ -108,11 +108,11 @@ def placed() -> Registry:
     return Registry([*muxes, nowhere])
 
 
-# What the parts keep.
+# The settings of the members.
 
 
 async def test_together_gives_each_server_the_assigns_of_its_own_mux() -> None:
-    """To whatever runs there: they are no business of the others."""
+    """The hooks of a member see them; other members do not."""
     async with connect(placed().server()) as client:
         called = [(await client.call(f"{each}/where")).text for each in ("north", "south")]
         nowhere = await client.call("nowhere/where")
@@ -130,7 +130,7 @@ async def test_together_gives_each_server_the_assigns_of_its_own_mux() -> None:
 
 
 async def test_together_puts_them_over_those_of_the_mux_of_all() -> None:
-    """Which count where a server says nothing else."""
+    """They apply where a member has none of its own."""
     mux = Mux(placed().server(), assigns={"place": "Earth"})
     async with connect(mux) as client:
         told = [(await client.call(f"{name}/where")).text for name in ("north", "nowhere")]
@@ -139,7 +139,7 @@ async def test_together_puts_them_over_those_of_the_mux_of_all() -> None:
 
 
 async def test_together_gives_them_to_a_call_that_goes_on() -> None:
-    """Beside what the call itself has set."""
+    """Beside those that the call itself has set."""
     endpoint = Endpoint(placed().server())
     client = await Client.begin(endpoint, capabilities={"elicitation": {}})
     asked = (await client.send(client.call("south/ask", id=1))).json["result"]
@@ -200,7 +200,7 @@ async def test_together_lists_what_it_can_beside_a_server_that_cannot(
     said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log tells of it."""
+    """It is logged."""
     broken = Broken(name="broken", version="1", tools=[add])
     broken.error = error
     registry = Registry([broken, suite("math", add)], list_timeout=0.05)
@@ -256,7 +256,7 @@ async def test_registry_itself_is_refused_with_what_to_do_instead(kind: Any) -> 
 
 
 async def test_registry_endpoint_may_be_closed_twice() -> None:
-    """By a lifespan, and by whoever has made it."""
+    """By a lifespan, or by their creator."""
     endpoint = RegistryEndpoint(Registry([suite("math", add)]))
     await endpoint.aclose()
     await endpoint.aclose()
@@ -267,7 +267,7 @@ async def test_registry_endpoint_may_be_closed_twice() -> None:
 
 @pytest.mark.parametrize("name", ["my server", "..", ".", "x?y", "ä", "a%2Fb", "a\n", 5])
 def test_registry_refuses_names_that_no_tool_may_have(name: Any) -> None:
-    """At once, saying what they are for, and what to do."""
+    """At once, with their purpose and the remedy."""
     with pytest.raises(ConfigurationError, match=r"names of its tools.*register\(server, name"):
         Registry().register(suite("math", add), name=name)
     if name == "my server":
@@ -304,7 +304,7 @@ def test_together_refuses_a_separator_that_no_tool_may_have(separator: Any) -> N
         RegistryEndpoint(Registry(), separator=separator)
 
 
-# What is no registry, and no message.
+# Values that are not a registry, and not a message.
 
 
 def test_live_registry_refuses_what_is_no_registry() -> None:
@@ -330,7 +330,7 @@ async def test_session_may_have_a_registry_that_changes_elsewhere() -> None:
 
 
 async def test_registry_refuses_messages_that_are_no_json() -> None:
-    """It says what is wrong; what only looks like text is answered."""
+    """The error names the fault; text that can be decoded is answered."""
     registry = Registry([suite("math", add)])
     with pytest.raises(ContractError, match=r"not JSON: .*object"):
         await registry.handle_message("math", {"jsonrpc": "2.0", "x": object()})

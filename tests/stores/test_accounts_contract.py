@@ -68,7 +68,7 @@ def test_bounds_out_of_range_are_refused(option: str) -> None:
 
 
 async def test_client_over_its_share_is_refused(store: Store) -> None:
-    """The error names the bound, nothing of the write is kept, and other clients go on."""
+    """The error names the bound, and no part of the write is stored."""
     kept = await fill(store, MALLORY)
     assert 24 == kept
     with pytest.raises(OverShare, match=r"0\.25 of it.*Limits\.store_share_per_principal"):
@@ -80,7 +80,7 @@ async def test_client_over_its_share_is_refused(store: Store) -> None:
 
 
 async def test_usage_follows_every_change(store: Store, clock: Clock) -> None:
-    """Replaced, deleted, expired: an account counts what is kept."""
+    """Replaced, deleted, expired: an account counts present records."""
     await store.apply(Put("a", b"12345", owner=MALLORY))
     await store.apply(Put("b", b"1", ttl=10, owner=MALLORY))
     assert Usage(2, 8) == await store.usage("mallory")
@@ -101,7 +101,7 @@ async def test_usage_follows_every_change(store: Store, clock: Clock) -> None:
 
 
 async def test_record_that_expired_has_no_owner(store: Store, clock: Clock) -> None:
-    """Only a record that is there passes its owner on to the one that replaces it."""
+    """Only an existing record passes its owner on to its replacement."""
     await store.apply(Put("a", b"1", ttl=10, owner=MALLORY))
     clock.now = 11
     await store.apply(Put("a", b"1"))
@@ -124,7 +124,7 @@ async def test_log_counts_the_events_it_has(store: Store, clock: Clock) -> None:
 
 
 async def test_expired_records_make_room(store: Store, clock: Clock) -> None:
-    """What has run out and is not removed yet is not held against its client."""
+    """A record that has expired but is not removed yet does not count."""
     kept = await fill(store, MALLORY)
     clock.now = 61
 
@@ -144,7 +144,7 @@ async def test_each_level_of_accounts_is_bounded(store: Store) -> None:
 
 
 async def test_entries_of_an_account_are_bounded(store: Store) -> None:
-    """An account may be given a number of entries; replacing one is no new entry."""
+    """An account may bound the number of entries; replacing one adds none."""
     tasks = (*MALLORY, Account("mallory/tasks", most=2, setting="JobOptions.tasks_of_client"))
     for key in ("k#1", "k#2", "k#2"):
         await store.apply(Put(key, b"", owner=tasks))
@@ -173,7 +173,7 @@ async def test_logs_of_a_greedy_client_make_room_first(store: Store) -> None:
 
 
 async def test_rejected_write_drops_no_log(store: Store) -> None:
-    """Room for one client is no reason to drop its logs if another client has none."""
+    """Logs of one client are not dropped if another client of the write has no room."""
     for number in range(2):
         await store.apply(Append(f"{number}", b"x" * 100_000, ttl=60, owner=MALLORY))
     await fill(store, BOB)
@@ -217,7 +217,7 @@ async def test_log_is_bounded_in_bytes(store: Store) -> None:
 
 
 async def test_oldest_log_of_a_crowd_makes_room(store: Store) -> None:
-    """Past the share of all anonymous clients, their oldest log is dropped, whoever has it."""
+    """Past the share of all anonymous clients, their oldest log is dropped, of any of them."""
     for number in range(3):
         owner = anonymous(f"10.0.0.{number}")
         await store.apply(Append(f"{number}", b"x" * 90_000, ttl=60, owner=owner))
@@ -235,7 +235,7 @@ async def test_log_that_fills_a_share_keeps_its_newest(store: Store) -> None:
 
 
 async def test_new_work_leaves_the_reserve_to_accepted_work(store: Store) -> None:
-    """New work is refused at nine tenths; what is kept already may use the rest."""
+    """New work is rejected at nine tenths; accepted work may use the rest."""
     with pytest.raises(StoreFull, match=r"reserve=0\.1"):
         for number in range(200):
             await store.apply(Put(f"{number}", b"x" * 10_000, new=True))
@@ -251,7 +251,7 @@ async def test_new_work_leaves_the_reserve_to_accepted_work(store: Store) -> Non
 
 
 async def test_new_work_leaves_the_reserve_of_its_client(store: Store) -> None:
-    """A client whose share is nine tenths used can still end what it has begun."""
+    """A client at nine tenths of its share can still end its accepted work."""
     await store.apply(Put("task", b"", new=True, owner=MALLORY))
     await store.apply(Put("large", b"x" * 224_000, new=True, owner=MALLORY))
     with pytest.raises(OverShare):

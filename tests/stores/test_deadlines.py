@@ -1,4 +1,4 @@
-"""When to look at what runs out."""
+"""The times at which expiring entries are due."""
 
 from math import inf
 
@@ -13,7 +13,7 @@ class Held:
 
 
 def test_deadlines_come_up_in_order_when_they_are_due() -> None:
-    """Each once, and what never runs out does not."""
+    """Each once; entries without expiry never."""
     held = {"late": Held(20), "ever": Held(inf), "soon": Held(10)}
     deadlines = Deadlines(held)
     for name, it in held.items():
@@ -26,7 +26,7 @@ def test_deadlines_come_up_in_order_when_they_are_due() -> None:
 
 
 def test_deadlines_know_the_next_that_still_counts() -> None:
-    """What is gone, or was put off, is passed over."""
+    """Removed and postponed entries are skipped."""
     held = {"gone": Held(1), "put off": Held(2)}
     deadlines = Deadlines(held)
     for name, it in held.items():
@@ -41,7 +41,7 @@ def test_deadlines_know_the_next_that_still_counts() -> None:
 
 
 def test_deadlines_that_change_often_weigh_no_more() -> None:
-    """The heap is bounded by what is held, not by how often it changed."""
+    """The heap is bounded by the number of entries, not of their changes."""
     held = {"it": Held(0)}
     deadlines = Deadlines(held)
     for deadline in range(1000):

@@ -1,4 +1,4 @@
-"""What deliveries guarantee, whatever keeps them: an engine is added to the fixture's params."""
+"""The contract of deliveries: an engine is added to the fixture's params."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -84,7 +84,7 @@ async def woken(news: WakeSignal) -> bool:
 
 
 async def is_quiet(deliveries: Deliveries, news: WakeSignal) -> bool:
-    """Whether there is no news, once all that was asked for is done."""
+    """Whether no notification arrives after all pending operations."""
     await deliveries.lost("", ())
     waiting = asyncio.ensure_future(news.wait())
     await asyncio.sleep(0)
@@ -100,7 +100,7 @@ def test_store_has_its_deliveries(store: Store, deliveries: Deliveries) -> None:
 
 
 def test_store_need_not_have_deliveries() -> None:
-    """A store of somebody else's has none unless it says so."""
+    """A third-party store has none unless it provides them."""
 
     class Plain(MemoryStore):
         deliveries = Store.deliveries  # type: ignore[assignment]
@@ -109,7 +109,7 @@ def test_store_need_not_have_deliveries() -> None:
 
 
 async def test_delivery_is_given_to_one_node(deliveries: Deliveries) -> None:
-    """What one claimed, nobody else is given."""
+    """A claimed delivery is given to one worker only."""
     await deliveries.put("a", "default")
 
     assert [Delivery("a", "default")] == await deliveries.claim(QUEUES, "n1", 30, 10)
@@ -163,7 +163,7 @@ async def test_owners_of_a_queue_take_turns(deliveries: Deliveries) -> None:
 
 
 async def test_node_holds_no_more_than_a_share_of_one_owner(deliveries: Deliveries) -> None:
-    """What is left of an owner is neither claimed nor announced; other owners are not affected."""
+    """Remaining deliveries of the owner are neither claimed nor announced; those of others are."""
     for number in range(5):
         await deliveries.put(f"mallory {number}", owner="mallory")
     share = OwnerShare(3, {"mallory": 1})
@@ -186,7 +186,7 @@ async def test_node_holds_no_more_than_a_share_of_one_owner(deliveries: Deliveri
 async def test_owners_take_turns_after_delays_and_leases(
     deliveries: Deliveries, advance: PassTime
 ) -> None:
-    """What becomes due later, or lapses, is in its owner's turn like what was due at once."""
+    """A delivery that is due later, or whose lease expires, keeps its owner's turn."""
     for number in range(10):
         await deliveries.put(f"mallory {number}", delay=number % 2, owner="mallory")
     await claimed(deliveries, "n1", limit=3, lease=5)
@@ -200,7 +200,7 @@ async def test_owners_take_turns_after_delays_and_leases(
 async def test_put_does_nothing_where_the_id_is_there(
     deliveries: Deliveries, advance: PassTime
 ) -> None:
-    """Waiting or held; once it is gone it may be put again."""
+    """Waiting or claimed; after its end it may be put again."""
     await deliveries.put("a", delay=10)
     await deliveries.put("a", "other")
     assert [] == await claimed(deliveries, "n1", "default", "other")
@@ -218,7 +218,7 @@ async def test_put_does_nothing_where_the_id_is_there(
 async def test_delivery_is_due_when_its_delay_is_over(
     deliveries: Deliveries, advance: PassTime
 ) -> None:
-    """And not before, whatever was put after it."""
+    """And not before, in any order of puts."""
     await deliveries.put("later", delay=10)
     await deliveries.put("now")
     assert ["now"] == await claimed(deliveries, "n1")
@@ -232,7 +232,7 @@ async def test_delivery_is_due_when_its_delay_is_over(
 async def test_lease_that_runs_out_makes_it_due_again(
     deliveries: Deliveries, advance: PassTime
 ) -> None:
-    """For others, and for the node itself if nobody else came."""
+    """For others, and for the node itself if no other claimed it."""
     await deliveries.put("a")
     assert ["a"] == await claimed(deliveries, "n1", lease=10)
     await advance(11)
@@ -244,7 +244,7 @@ async def test_lease_that_runs_out_makes_it_due_again(
 async def test_lapsed_delivery_may_stay_with_its_holder(
     deliveries: Deliveries, advance: PassTime
 ) -> None:
-    """As long as the claimer, which was away, cannot judge; what nobody holds is claimed."""
+    """While the claimer, which was suspended, cannot judge; unclaimed deliveries are claimed."""
     for id in ("held", "waiting"):
         await deliveries.put(id)
     assert ["held"] == await claimed(deliveries, "n1", lease=10, limit=1)
@@ -264,7 +264,7 @@ async def test_lapsed_delivery_may_stay_with_its_holder(
 
 
 async def test_renewed_lease_lasts(deliveries: Deliveries, advance: PassTime) -> None:
-    """From the renewal on, also if it had run out and nobody took the delivery."""
+    """From the renewal on, also after expiry if no other took the delivery."""
     await deliveries.put("a")
     await claimed(deliveries, "n1", lease=10)
     await advance(8)
@@ -298,7 +298,7 @@ async def test_holder_is_told_what_it_lost(deliveries: Deliveries, advance: Pass
 
 
 async def test_released_delivery_is_due_at_once(deliveries: Deliveries, advance: PassTime) -> None:
-    """Whoever does not hold it cannot release it."""
+    """Only the holder can release it."""
     await deliveries.put("a")
     await claimed(deliveries, "n1")
     await deliveries.release("n2", "a")
@@ -311,7 +311,7 @@ async def test_released_delivery_is_due_at_once(deliveries: Deliveries, advance:
 
 
 async def test_dropped_delivery_is_gone(deliveries: Deliveries, advance: PassTime) -> None:
-    """Whoever does not hold it, or does no more, cannot drop it."""
+    """Only the present holder can drop it."""
     await deliveries.put("a")
     await deliveries.drop("n1", "a")
     assert ["a"] == await claimed(deliveries, "n1", lease=10)
@@ -326,7 +326,7 @@ async def test_dropped_delivery_is_gone(deliveries: Deliveries, advance: PassTim
 
 
 async def test_cancelled_delivery_is_gone(deliveries: Deliveries, advance: PassTime) -> None:
-    """Waiting, due or held; cancelling nothing is no error."""
+    """Waiting, due or claimed; cancelling an unknown one is not an error."""
     await deliveries.put("waiting", delay=10)
     await deliveries.put("held")
     await claimed(deliveries, "n1")
@@ -341,7 +341,7 @@ async def test_cancelled_delivery_is_gone(deliveries: Deliveries, advance: PassT
 
 
 async def test_next_due_says_when_to_look_again(deliveries: Deliveries, advance: PassTime) -> None:
-    """At the end of a delay or of a lease, whichever comes first, in the queues asked for."""
+    """At the end of a delay or of a lease, whichever is first, in the given queues."""
     assert await deliveries.next_due(QUEUES) is None
     await deliveries.put("other", "other")
     await deliveries.put("later", delay=20)
@@ -380,10 +380,10 @@ async def test_news_wakes_whoever_waits(deliveries: Deliveries) -> None:
 
 
 async def test_news_is_only_what_may_be_due(deliveries: Deliveries) -> None:
-    """A claim, a renewal and a drop wake nobody, nor does what changes nothing."""
+    """A claim, a renewal and a drop wake no worker, nor does an operation without effect."""
     await deliveries.put("a")
     with deliveries.news() as news:
-        await deliveries.lost("n1", ())  # by now it is known what is no news any more
+        await deliveries.lost("n1", ())  # by now older notifications are known
         await asyncio.sleep(0)
         news.clear()
 
@@ -397,7 +397,7 @@ async def test_news_is_only_what_may_be_due(deliveries: Deliveries) -> None:
 
 
 async def test_news_comes_from_other_event_loops(deliveries: Deliveries) -> None:
-    """What another thread's loop puts wakes who waits, though a loop that waited was closed."""
+    """A put by another thread's loop wakes waiting workers."""
 
     async def leave_without_a_word() -> None:
         left.enter_context(deliveries.news())
@@ -410,7 +410,7 @@ async def test_news_comes_from_other_event_loops(deliveries: Deliveries) -> None
 
 
 async def test_worker_that_looks_on_news_misses_nothing(deliveries: Deliveries) -> None:
-    """Two workers and racing puts: each delivery is worked on once, and nobody polls."""
+    """Two workers and racing puts: each delivery is worked on once, without polling."""
     ids = {str(number) for number in range(60)}
     done: list[str] = []
 
@@ -438,7 +438,7 @@ async def test_worker_that_looks_on_news_misses_nothing(deliveries: Deliveries) 
 
 
 async def test_closed_deliveries_are_unavailable(store: Store, deliveries: Deliveries) -> None:
-    """The store's end is theirs: who waits is woken, and whatever is asked is refused."""
+    """Closing the store wakes waiting workers, and rejects every operation."""
     await deliveries.put("a")
     with deliveries.news() as news:
         news.clear()

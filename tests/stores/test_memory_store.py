@@ -1,4 +1,4 @@
-"""What only the store in memory does: it is bounded, and it leaves nothing behind."""
+"""Properties of the store in memory only: it is bounded, and leaves nothing behind."""
 
 import asyncio
 import threading
@@ -91,7 +91,7 @@ async def test_memory_store_drops_logs_to_make_room_for_records() -> None:
 
 
 async def test_memory_store_tells_followers_what_its_bound_dropped() -> None:
-    """A follower that had seen all of a dropped log goes on; one that had not is told."""
+    """A follower that had read all of a dropped log continues; another gets LogTruncated."""
     store = MemoryStore(max_entries=2)
     await store.apply(Append("a", b"1", ttl=60))
     async with aclosing(store.follow("a")) as ahead, aclosing(store.follow("a")) as behind:
@@ -127,7 +127,7 @@ async def test_memory_store_keeps_its_bound_beside_a_log_without_events() -> Non
 async def test_memory_store_that_is_full_of_records_says_so(
     store: MemoryStore, setting: str
 ) -> None:
-    """What only records leave no room for is refused, with the setting, and changes nothing."""
+    """A write without room besides records is rejected, with the setting, and changes nothing."""
     await store.apply(Put("a", b"12"))
     await store.apply(Put("a#", b"3"))
     before = repr(store)
@@ -155,7 +155,7 @@ async def test_memory_store_that_is_full_drops_what_has_run_out(clock: Clock) ->
 
 
 async def test_memory_store_sweeps_a_little_at_each_apply(clock: Clock) -> None:
-    """What nobody asks for goes too, and no call pays for all of it."""
+    """Entries that are never read again are removed too, and no call pays for all of them."""
     store = MemoryStore(clock=clock)
     for number in range(100):
         await store.apply(Put(f"{number}", b"", ttl=10), Append(f"{number}", b"", ttl=10))
@@ -184,7 +184,7 @@ async def test_memory_store_forgets_the_deadlines_it_no_longer_needs(clock: Cloc
 
 
 async def test_memory_store_keeps_no_trace_of_followers() -> None:
-    """A log without events is there only as long as somebody follows it."""
+    """A log without events exists only while it is followed."""
     store = MemoryStore()
     async with aclosing(store.follow("log")) as followed:
         waiting = asyncio.ensure_future(next_data(followed))
@@ -213,7 +213,7 @@ async def test_memory_store_lets_a_followed_log_run_out(clock: Clock) -> None:
 
 
 async def test_memory_store_ids_are_past_those_of_an_earlier_one() -> None:
-    """A client that kept an id over a restart is told, and gets nothing of another life."""
+    """A client with an id from before a restart gets LogTruncated, and no foreign events."""
     ids = []
     for _ in range(2):
         store = MemoryStore()
@@ -228,7 +228,7 @@ async def test_memory_store_ids_are_past_those_of_an_earlier_one() -> None:
 async def test_memory_store_outlives_the_loop_of_a_follower(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """A loop that was closed around a follower hinders nobody, and the follower is forgotten."""
+    """A loop that was closed around a follower delays no other, and the follower is removed."""
     store = MemoryStore()
     await store.apply(Append("log", b"1", ttl=60))
     followed = store.follow("log")
@@ -248,7 +248,7 @@ async def test_memory_store_outlives_the_loop_of_a_follower(
 async def test_waiter_is_woken_by_a_thread_without_a_loop() -> None:
     """A writer thread may wake it, once or often, and touches nothing of the loop's own."""
     loop = asyncio.get_running_loop()
-    loop.set_debug(True)  # refuses what only the loop's own thread may do
+    loop.set_debug(True)  # rejects calls from other threads than the loop's own
     waiter = WakeSignal()
     waits = threading.Event()
 
@@ -266,7 +266,7 @@ async def test_waiter_is_woken_by_a_thread_without_a_loop() -> None:
 
 
 async def test_memory_deliveries_are_bounded() -> None:
-    """Past max_entries a delivery is refused with the setting; one that is there is no other."""
+    """Past max_entries a delivery is rejected; an existing one may be put again."""
     deliveries = MemoryStore(max_entries=2).deliveries
     await deliveries.put("a")
     await deliveries.put("b", "other")
@@ -299,7 +299,7 @@ async def test_memory_deliveries_forget_the_leases_that_were_renewed(clock: Cloc
 
 
 async def test_news_in_memory_is_of_the_queues_of_interest() -> None:
-    """Workers of other queues are not woken for what they cannot claim."""
+    """Workers of other queues are not woken."""
     deliveries = MemoryStore().deliveries
     with deliveries.news(["here"]) as news, deliveries.news() as of_all:
         await deliveries.put("a", "elsewhere")

@@ -1,4 +1,4 @@
-"""How a process over a file learns of what others write: told by the system, or by looking."""
+"""How a process over a file notices writes of others: by inotify, or by polling."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ def switches(name: str) -> int:
 
 @needs_inotify
 async def test_idle_process_hardly_wakes(opened: Opened) -> None:
-    """It looked 50 times a second, for ever."""
+    """It used to poll 50 times a second."""
     with opened().deliveries.news() as news:
         await news.wait()
         news.clear()
@@ -59,7 +59,7 @@ async def test_idle_process_hardly_wakes(opened: Opened) -> None:
 async def test_write_of_another_process_wakes_who_waits(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system tells of it: it is not looked for meanwhile."""
+    """The system reports it: no polling meanwhile."""
     monkeypatch.setattr("genmcp.stores.sqlite.database._POLL_INTERVAL_ARMED", BOUND * 10)
     here, there = opened(), opened()
     with here.deliveries.news() as news:
@@ -100,7 +100,7 @@ async def test_process_looks_where_the_system_tells_nothing(
 
 @needs_inotify
 async def test_alarm_ends_with_its_file(tmp_path: Path) -> None:
-    """It says so, and rings a last time: whoever needs it makes another."""
+    """It is logged, with a last wake-up: each user makes another watch."""
     file = tmp_path / "file"
     file.touch()
     rings: list[int] = []

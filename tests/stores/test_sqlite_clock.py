@@ -1,4 +1,4 @@
-"""The time in a file of SQLite, on a machine whose clock is set."""
+"""The time in a SQLite file, on a machine whose clock is set."""
 
 import asyncio
 import sqlite3
@@ -78,7 +78,7 @@ async def test_clock_that_is_set_stops_no_queue_and_drops_nothing(
 async def test_clock_behind_after_a_boot_stops_no_queue(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine without a battery comes up in 1970; what was due is due."""
+    """A machine without a battery boots in 1970; due deliveries stay due."""
     store = opened()
     await store.deliveries.put("waiting")
     await store.apply(Put("result", b"1", ttl=3600.0))

@@ -1,4 +1,4 @@
-"""What only the store in a file does: several processes, none of which loses what was kept."""
+"""Properties of the store in a file only: several processes, none of which loses records."""
 
 import asyncio
 import os
@@ -82,7 +82,7 @@ async def line(process: Process) -> str:
 
 
 async def ended(process: Process) -> list[str]:
-    """Return the lines a process still says, once it ended well."""
+    """Return the remaining output of a process that ended successfully."""
     said, _ = await process.communicate()
     assert 0 == process.returncode
     return said.decode().splitlines()
@@ -113,7 +113,7 @@ asyncio.run(main())
 
 
 async def test_sqlite_store_wakes_followers_in_other_processes(opened: Opened, path: Path) -> None:
-    """What one process appends another follows, and its answers are followed here."""
+    """Another process follows the log of one process, and its answers are followed here."""
     store = opened()
     async with (
         python(FOLLOWS_AND_ANSWERS, path) as process,
@@ -145,7 +145,7 @@ asyncio.run(main())
 
 
 async def test_sqlite_deliveries_reach_other_processes(opened: Opened, path: Path) -> None:
-    """A worker elsewhere is woken, and what it holds when it is killed is due a lease later."""
+    """A worker elsewhere is woken; deliveries it holds when it is killed are due a lease later."""
     clock = Clock()
     store = opened(clock=clock)
     deliveries = store.deliveries
@@ -288,7 +288,7 @@ asyncio.run(main())
 
 
 def forked_child_has_open(path: Path) -> bool:
-    """Fork, and say whether the child finds itself with a file open that begins with *path*."""
+    """Fork, and return whether the child has a file open whose path begins with *path*."""
     child = os.fork()
     if not child:
         files = [Path(f"/proc/self/fd/{fd}").resolve() for fd in range(3, 100)]
@@ -354,7 +354,7 @@ asyncio.run(main())
 async def test_sqlite_store_loses_nothing_acknowledged_to_a_full_disk(
     opened: Opened, path: Path
 ) -> None:
-    """What finds no room is refused, and all that was acknowledged before is there."""
+    """A write without room is rejected, and every acknowledged record is there."""
     async with python(FILLS, path) as process:
         said = await ended(process)
     refused = [words for words in said if words.startswith("full")]
@@ -429,7 +429,7 @@ async def test_sqlite_store_does_all_of_what_many_ask_at_once(opened: Opened, pa
 async def test_sqlite_store_is_unavailable_where_the_file_is_broken(
     opened: Opened, path: Path
 ) -> None:
-    """Whatever happens to the file is said by what was asked, and a follower that waits is told."""
+    """A fault of the file is raised by each operation; a waiting follower gets it too."""
     store, other = opened(), opened()
     followed = store.follow("log")
     waiting = asyncio.ensure_future(data(followed))
@@ -457,7 +457,7 @@ async def test_sqlite_store_does_not_let_one_caller_spoil_anothers_writes(opened
     assert [True, False, True] == [await store.get(key) is not None for key in "acd"]
 
 
-# What stays
+# Persistence
 
 
 async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, path: Path) -> None:
@@ -512,7 +512,7 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
 
 
 async def test_sqlite_log_that_ran_out_begins_anew_before_it_is_swept(opened: Opened) -> None:
-    """What ran out is gone though nobody removed it yet."""
+    """An expired record is gone although it was not removed yet."""
     clock = Clock()
     store = opened(clock=clock)
     await store.apply(Append("log", b"1", ttl=0.1))
@@ -531,14 +531,14 @@ async def test_sqlite_idle_follower_keeps_its_position(opened: Opened) -> None:
         for _ in range(3):
             await store.apply(Append("other", b"", ttl=10))
             clock.now += 5000
-            await asyncio.sleep(0.02)  # it looks again: that is what is tested
+            await asyncio.sleep(0.02)  # it polls again, which is what this test is about
             await store.apply()
         await store.apply(Append("mine", b"1", ttl=10))
         assert b"1" == await waiting
 
 
 async def test_sqlite_store_forgets_who_does_not_wait_any_more(opened: Opened, path: Path) -> None:
-    """A caller that is cancelled, or whose loop was closed, holds nobody up."""
+    """A caller that is cancelled, or whose loop was closed, delays no other."""
     store = opened()
 
     async def ask_and_leave() -> None:
@@ -595,7 +595,7 @@ def test_file_of_another_program_keeps_its_mode(path: Path) -> None:
 
 
 async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> None:
-    """After one write all that has run out goes, however much it is and though nobody writes."""
+    """After one write all expired entries are removed, however many, without further writes."""
     clock = Clock()
     store = opened(clock=clock)
     for number in range(4):
@@ -637,7 +637,7 @@ def test_sqlite_store_refuses_a_path_it_cannot_use(
 
 
 def test_sqlite_store_refuses_a_file_that_is_not_its_own(path: Path) -> None:
-    """What is no database, or somebody else's, is left alone."""
+    """A file that is not a database, or not one of ours, is not changed."""
     path.write_text("a letter to my aunt, and rather a long one\n" * 100)
     with pytest.raises(ConfigurationError, match="not a database"):
         SQLiteStore(path)
@@ -660,7 +660,7 @@ def test_sqlite_store_refuses_a_bound_of_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("lock", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
 def test_sqlite_store_refuses_a_file_that_stays_locked(lock: str, path: Path) -> None:
-    """A file somebody else does not let go of is said to be locked, in bounded time."""
+    """A file that another program holds locked is reported as locked, in bounded time."""
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE aunts (name TEXT)")
         other.execute(lock)
@@ -671,7 +671,7 @@ def test_sqlite_store_refuses_a_file_that_stays_locked(lock: str, path: Path) ->
 def test_sqlite_store_refuses_a_file_system_without_shared_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where SQLite cannot write ahead it says what the file system has to be."""
+    """Where SQLite has no write-ahead log, the error states the required file system."""
 
     def elsewhere(*_: object, **__: object) -> sqlite3.Connection:
         return sqlite3.connect(":memory:")

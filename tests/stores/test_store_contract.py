@@ -1,4 +1,4 @@
-"""What every store guarantees, whatever keeps it: an engine is added to the fixture's params."""
+"""The contract of every store: an engine is added to the fixture's params."""
 
 import asyncio
 import string
@@ -73,7 +73,7 @@ async def take(followed: AsyncGenerator[LogEvent, None], count: int) -> list[byt
 async def until_it_waits(store: Store) -> None:
     """Let every other asyncio.Task run until it can do nothing but wait."""
     for _ in range(5):
-        await store.get("")  # whoever asked the store before has its answer
+        await store.get("")  # earlier operations have completed
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -97,7 +97,7 @@ async def test_put_replaces_the_record_and_counts_its_version(store: Store) -> N
 
 
 async def test_put_expecting_none_succeeds_once(store: Store) -> None:
-    """With expect=0 the record is made only where there is none."""
+    """With expect=0 the record is created only if there is none."""
     await store.apply(Put("task:1", b"one", expect=0))
     with pytest.raises(Conflict, match="task:1"):
         await store.apply(Put("task:1", b"two", expect=0))
@@ -120,7 +120,7 @@ async def test_put_expecting_a_version_succeeds_once(store: Store) -> None:
 
 
 async def test_delete_removes_the_record(store: Store) -> None:
-    """A deleted record is gone; deleting nothing is no error."""
+    """A deleted record is gone; deleting an unknown one is not an error."""
     await store.apply(Put("task:1", b"one"))
     await store.apply(Delete("task:1"))
     await store.apply(Delete("task:1"), Delete("task:1#call"))
@@ -146,7 +146,7 @@ async def test_delete_expecting_a_version_takes_it_once(store: Store) -> None:
 
 
 async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
-    """A writer that has found nothing must not remove what another has put there since."""
+    """A writer that has found no record must not delete one that was written since."""
     await store.apply(Delete("task:1", expect=0))
     await store.apply(Put("task:1", b"one"))
     with pytest.raises(Conflict):
@@ -159,7 +159,7 @@ async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
 async def test_version_of_a_record_that_was_gone_is_not_used_again(
     store: Store, advance: PassTime, *, runs_out: bool
 ) -> None:
-    """Whoever held a lease that lapsed cannot renew somebody else's."""
+    """The holder of an expired lease cannot renew that of its successor."""
     versions = set()
     for _ in range(5):
         await store.apply(Put("lease:sweep", b"mine", ttl=10, expect=0))
@@ -187,7 +187,7 @@ async def test_compare_and_set_has_one_winner_a_version(store: Store) -> None:
     async def increment() -> None:
         while True:
             read = await entry(store, "count")
-            await asyncio.sleep(0)  # everybody reads before anybody writes
+            await asyncio.sleep(0)  # all reads come before all writes
             try:
                 await store.apply(Put("count", b"%d" % (int(read.value) + 1), expect=read.version))
             except Conflict:
@@ -224,7 +224,7 @@ async def test_apply_does_all_or_nothing(store: Store) -> None:
 
 
 async def test_apply_takes_operations_in_order(store: Store) -> None:
-    """An expect is compared with what the operations before it left."""
+    """An expect is compared with the result of the operations before it."""
     await store.apply(Put("k", b"1", expect=0), Delete("k"), Put("k", b"2", expect=0))
     version = (await entry(store, "k")).version
     await store.apply(Put("k", b"3", expect=version), Put("k", b"4", expect=version + 1))
@@ -319,7 +319,7 @@ async def test_record_is_gone_when_its_time_has_run_out(store: Store, advance: P
 
 
 async def test_put_sets_the_time_anew(store: Store, advance: PassTime) -> None:
-    """The last Put alone says how long the record lives."""
+    """The last Put alone sets the lifetime of the record."""
     for key, ttl in (("longer", 40), ("shorter", 5), ("ever", None)):
         await store.apply(Put(key, b"", ttl=20))
         await store.apply(Put(key, b"", ttl=ttl))
@@ -331,7 +331,7 @@ async def test_put_sets_the_time_anew(store: Store, advance: PassTime) -> None:
 
 
 async def test_touch_sets_the_time_and_keeps_the_version(store: Store, advance: PassTime) -> None:
-    """A touched record lives for the new ttl, and whoever holds its version still does."""
+    """A touched record lives for the new ttl, and its version stays valid."""
     await store.apply(Put("longer", b"", ttl=10))
     await store.apply(Put("shorter", b"", ttl=100))
     read = await entry(store, "longer")
@@ -344,7 +344,7 @@ async def test_touch_sets_the_time_and_keeps_the_version(store: Store, advance: 
 
 
 async def test_touch_does_not_bring_back_what_is_gone(store: Store, advance: PassTime) -> None:
-    """Touching nothing says so, and makes nothing."""
+    """Touching an unknown record returns False, and creates nothing."""
     await store.apply(Put("gone", b"", ttl=10))
     await advance(11)
 
@@ -369,7 +369,7 @@ async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, advance: Pa
 
 
 async def test_read_gives_events_in_order(store: Store) -> None:
-    """Reading goes on where it left off, in pieces of any size."""
+    """Reading continues after the last event, in pages of any size."""
     for number in range(7):
         await store.apply(Append("log", b"%d" % number, ttl=60))
         await store.apply(Append("other", b"x", ttl=60))
@@ -408,7 +408,7 @@ def test_append_keeps_at_least_one() -> None:
 
 
 async def test_reader_is_told_of_a_gap(store: Store) -> None:
-    """Whoever resumes is told if an event after its last was dropped, and only then."""
+    """A resuming reader gets LogTruncated if a later event was dropped, and only then."""
     await store.apply(*(Append("log", b"%d" % number, ttl=60) for number in range(4)))
     ids = [event.id for event in await store.read("log")]
     await store.apply(Append("log", b"4", ttl=60, keep=3))  # drops 0 and 1
@@ -426,7 +426,7 @@ async def test_reader_is_told_of_a_gap(store: Store) -> None:
     "after", ["", "0", "-1", "x", "zzzzzzzzzzzzzzzzzzzz", "é", "\ud800", "1" * 5000, "1-1", "0/0"]
 )
 async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) -> None:
-    """Last-LogEvent-ID is whatever a client sends: never a crash, never a wrong place."""
+    """Last-Event-ID is text of a client: never an unexpected exception, never a wrong place."""
     await store.apply(Append("log", b"", ttl=60))
     for log in ("log", "nothing"):
         with pytest.raises(LogTruncated):
@@ -439,7 +439,7 @@ async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) ->
 async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, advance: PassTime) -> None:
     """An id from before a log ran out is not mistaken for one of the log that came after."""
     old: list[str] = []
-    missed: list[str] = []  # what came after the last id of a log that ran out is all there
+    missed: list[str] = []  # the events after the last id of an expired log are complete
     for _ in range(3):
         await store.apply(Append("log", b"", ttl=10), Append("log", b"", ttl=10))
         ids = [event.id for event in await store.read("log")]
@@ -458,7 +458,7 @@ async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, advance: 
 
 
 async def test_follow_replays_and_then_goes_on_live(store: Store) -> None:
-    """A follower gets what was there, then what comes."""
+    """A follower gets the existing events, then new ones."""
     await store.apply(Append("log", b"1", ttl=60), Append("log", b"2", ttl=60))
     async with aclosing(store.follow("log")) as followed:
         assert [b"1", b"2"] == await take(followed, 2)
@@ -472,7 +472,7 @@ async def test_follow_replays_and_then_goes_on_live(store: Store) -> None:
 
 
 async def test_follow_begins_after_an_event(store: Store) -> None:
-    """A resuming client gets what it has not seen."""
+    """A resuming client gets the events that it has not seen."""
     await store.apply(*(Append("log", b"%d" % number, ttl=60) for number in range(3)))
     first, *_, last = await store.read("log")
 
@@ -536,7 +536,7 @@ async def test_follow_gives_every_event_once_while_appends_race(store: Store) ->
 
 
 async def test_follower_that_fell_behind_is_told(store: Store) -> None:
-    """What a slow follower got was complete; then it learns that something was dropped."""
+    """A slow follower gets complete events; then LogTruncated."""
     async with aclosing(store.follow("log")) as followed:
         waiting = asyncio.ensure_future(take(followed, 1))
         await until_it_waits(store)
@@ -559,7 +559,7 @@ async def test_follower_is_told_that_it_missed_the_beginning(store: Store) -> No
 
 
 async def test_follower_that_saw_everything_has_no_gap(store: Store, advance: PassTime) -> None:
-    """A log may run out, or drop what was seen, under a follower that is up to date."""
+    """A log may expire, or drop old events, under a follower that is up to date."""
     async with aclosing(store.follow("log")) as followed:
         for number in range(4):
             waiting = asyncio.ensure_future(take(followed, 1))

@@ -26,7 +26,7 @@ def test_store_url_names_a_file_or_the_memory(
     "url", ["", "memory", "sqlite://", "sqlite:///", "sqlite://studio.db", "redis:///studio"]
 )
 def test_store_url_that_is_none_is_refused(url: str) -> None:
-    """The message says what is taken."""
+    """The message names the accepted URLs."""
     with pytest.raises(ConfigurationError, match="sqlite:////absolute/path or memory://") as caught:
         open_store(url)
     assert repr(url) in str(caught.value)
