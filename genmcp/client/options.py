@@ -103,8 +103,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         tls: The TLS context; None trusts the certificates of the system and, if it is installed,
             of certifi. Default: None.
         client: An `httpx.AsyncClient` that sends the requests instead of the client's own pool,
-            with its own proxies, certificates, authentication and HTTP/2. It is not closed.
-            Default: None.
+            with its own proxies, certificates, authentication and HTTP/2. It is not closed, and
+            `tls`, `keepalive_timeout` and `max_header_bytes` do not apply to it. Default: None.
 
     Raises:
         ConfigurationError: An option is out of range or of the wrong type.
