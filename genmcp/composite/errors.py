@@ -26,7 +26,7 @@ __all__ = [
 
 
 class CompositeError(GenmcpError):
-    """A hub or a registry cannot do what was requested."""
+    """The base of the errors that a hub and a registry share."""
 
 
 class UnknownServer(CompositeError, LookupError):

@@ -1,4 +1,4 @@
-"""The members of a composite server, and the routes to what they have."""
+"""The members of a composite server, and the routes to their components."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Sequence
@@ -80,7 +80,7 @@ class Member(ABC):
 
 
 class Alternative(NamedTuple):
-    """A member that has, or may have, what a request names; *key* is the member's name for it."""
+    """A member that has, or may have, a component; *key* is the member's name for it."""
 
     member: Member
     key: str
@@ -151,9 +151,9 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
 class _RestoringRoute(Route, frozen=True, kw_only=True):
     """The route of a component of a suite, which gets the composite's request.
 
-    A component sets `channel.request` to the request that it handles. What is derived from that
-    (the task, the sealed state, the policy) has to match the request that the client repeats, which
-    has the qualified name and the route of the composite.
+    A component sets `channel.request` to the request that it handles. The task, the sealed state
+    and the policy are derived from it, and have to match the request that the client repeats:
+    that has the qualified name and the route of the composite.
     """
 
     route: Any

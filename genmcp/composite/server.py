@@ -51,33 +51,19 @@ _SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)
 
 
 class _List(NamedTuple):
-    """A list method: the items' field in the result, their key, and whether names are qualified."""
+    """A list method: the type of its pages, the field of their items, and the key of an item."""
 
+    page: type[PaginatedResult]
     field: str
     key: str
-    qualified: bool
-    empty: PaginatedResult
 
 
-#: The list methods of a composite.
 _LISTS: Final[Mapping[str, _List]] = {
-    "tools/list": _List(
-        "tools", "name", True, ListToolsResult(tools=[], ttl_ms=0, cache_scope="private")
-    ),
-    "prompts/list": _List(
-        "prompts", "name", True, ListPromptsResult(prompts=[], ttl_ms=0, cache_scope="private")
-    ),
-    "resources/list": _List(
-        "resources",
-        "uri",
-        False,
-        ListResourcesResult(resources=[], ttl_ms=0, cache_scope="private"),
-    ),
+    "tools/list": _List(ListToolsResult, "tools", "name"),
+    "prompts/list": _List(ListPromptsResult, "prompts", "name"),
+    "resources/list": _List(ListResourcesResult, "resources", "uri"),
     "resources/templates/list": _List(
-        "resource_templates",
-        "uri_template",
-        False,
-        ListResourceTemplatesResult(resource_templates=[], ttl_ms=0, cache_scope="private"),
+        ListResourceTemplatesResult, "resource_templates", "uri_template"
     ),
 }
 _METHODS: Final = frozenset(
@@ -206,6 +192,7 @@ class CompositeServer(Server):
         if request.route is None:
             return await self._complete(request, channel)
         alternatives = _alternatives(request)
+        # The usual case: the only owner's error is the response, whatever it is.
         if len(alternatives) == 1:
             return await alternatives[0].member.handle(alternatives[0].request(request), channel)
         failure: McpError | None = None
@@ -270,12 +257,14 @@ class CompositeServer(Server):
 
     def _names_now(self) -> "_Names":
         members = self._current()
+        # Compared by identity: a comparison of the names would cost time in every request.
         if members is not self._names.members:
             self._names = _Names(members, self._separator)
         return self._names
 
     def _follow(self) -> None:
-        """Forward the changes of the current members, and of no others."""
+        """Forward the changes of the current members only."""
+        # Listeners are referenced weakly, so that a forwarder that is left out here is gone.
         members = [*self._members.values()]
         self._forwarders = {
             each: self._forwarders.get(each) or _Forwarder(each, self._changes) for each in members
@@ -320,6 +309,7 @@ class _Lists:
             if method not in member.methods:
                 continue
             if count >= self._page_size:
+                # A line feed ends the name of the member: names of tools cannot contain one.
                 following = f"{name}\n"
                 break
             page = await self._member_page(name, member, method, own, channel)
@@ -374,16 +364,21 @@ def _same(some: Sequence[object], others: Sequence[object]) -> bool:
 def _merged(
     names: "_Names", method: str, pages: Mapping[str, PaginatedResult], following: str | None
 ) -> PaginatedResult:
-    field, key, qualified, empty = _LISTS[method]
+    kind, field, key = _LISTS[method]
     first: dict[str, Any] = {}
     for name, page in pages.items():
-        items = getattr(page, field)
-        if qualified:
-            items = names.qualified(method, name, page)
+        items = names.qualified(method, name, page) if key == "name" else getattr(page, field)
         for item in items:
             first.setdefault(getattr(item, key), item)
-    ttl = min((page.ttl_ms for page in pages.values()), default=0)
-    return replace(empty, **{field: [*first.values()]}, next_cursor=following, ttl_ms=ttl)
+    values: dict[str, Any] = {
+        field: [*first.values()],
+        # The page is as fresh as the member's page that expires first.
+        "ttl_ms": min((page.ttl_ms for page in pages.values()), default=0),
+        # Members decide by principal what they list, so that no page may be shared.
+        "cache_scope": "private",
+        "next_cursor": following,
+    }
+    return kind(**values)
 
 
 class _Names:
@@ -422,8 +417,7 @@ class _Names:
     def qualified(self, method: str, name: str, page: PaginatedResult) -> list[Any]:
         """Return the items of *page* of the member *name* with qualified names.
 
-        They are kept while the page is the same object: a member whose lists change all the time
-        causes no work for the others.
+        XX
         """
         known, items = self._items.get((method, name), (None, []))
         if known is not page:

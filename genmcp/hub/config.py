@@ -72,25 +72,6 @@ class Backoff(msgspec.Struct, frozen=True):
         await self.sleep(retry.delay(attempt, self.chance()))
 
 
-_COUNTS: Final = (
-    "max_questions_per_client",
-    "max_questions_per_address",
-    "max_questions",
-    "max_blocking_clients",
-    "max_queued_logs",
-    "max_subscriptions",
-    "max_evicted",
-)
-_TIMES: Final = (
-    "answer_timeout",
-    "blocking_timeout",
-    "subscription_linger",
-    "subscription_timeout",
-    "stable_after",
-    "promote_after",
-)
-
-
 class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a hub. Times are in seconds.
 
@@ -110,8 +91,8 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
         blocking_timeout: How long a question may block the questions of other calls, at a server
             that does not identify the call of a question (stdio, before 2026-07-28). Then its call
             is cancelled. The time is halved for a client with each question that it left open, and
-            is zero for a client whose connection is closed. Default 60.
-        max_blocking_clients: Clients whose open questions are remembered for that. Default 1000.
+            is zero for a client without an open connection. Default 60.
+        max_blocking_clients: Clients for which this is remembered. Default 1000.
         max_queued_logs: Log messages of one call that may be queued for its client; further ones
             are dropped. Default 1000.
         max_subscriptions: Resources that clients may subscribe to, all together. Default 10,000.
@@ -125,7 +106,7 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
             one begins at `base_delay` again. Default 60.
         stream_retry: The waits before a stream of notifications that ended is opened again;
             max_attempts has no effect. Default `Retry(base_delay=1, cap=60, jitter=0.5)`.
-        max_evicted: Evicted servers whose reason is kept for error messages. Default 100.
+        max_evicted: Evicted servers for which error messages give the reason. Default 100.
 
     Raises:
         ConfigurationError: a count is below 1, a time is negative, or anonymous_share is out of
@@ -150,12 +131,12 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check every value; the error names the invalid one."""
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"HubLimits.{name} must be 1 or more")
-        for name in _TIMES:
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"HubLimits.{name} must not be negative")
+        for field in msgspec.structs.fields(type(self)):
+            value = getattr(self, field.name)
+            if field.type is int and value < 1:
+                raise ConfigurationError(f"HubLimits.{field.name} must be 1 or more")
+            if field.type is float and value < 0:
+                raise ConfigurationError(f"HubLimits.{field.name} must not be negative")
         if not 0 < self.anonymous_share <= 1:
             raise ConfigurationError(
                 f"HubLimits.anonymous_share must be from 0 to 1: {self.anonymous_share!r}"
@@ -184,8 +165,8 @@ class ServerConfig(msgspec.Struct, frozen=True):
         asks_in_turn: Whether each call of this server waits for the answer to a question before it
             sends the next one. A question that does not identify its call (stdio, before
             2026-07-28) then cannot belong to a call that waits, so that an open form does not block
-            other clients. Do not set it for a server whose tools send several questions at once:
-            their questions would reach the wrong client. Default False.
+            other clients. Do not set it for a server with tools that send several questions at
+            once: their questions would reach the wrong client. Default False.
 
     Raises:
         ConfigurationError: not exactly one of command, url and target is given, or the name or the

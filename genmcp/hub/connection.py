@@ -266,7 +266,7 @@ def _target(config: ServerConfig, options: ClientOptions) -> Target:
 
 
 def announced_kinds(client: Client) -> Collection[str]:
-    """Return the kinds of lists whose changes the server announces."""
+    """Return the kinds of lists for which the server announces changes."""
     return [
         kind for kind in KINDS if getattr(getattr(client.capabilities, kind), "list_changed", None)
     ]

@@ -1,4 +1,4 @@
-"""A hub: a client of many servers, whose tools are called `server/tool`."""
+"""A hub: a client of many servers, with tools called `server/tool`."""
 
 import asyncio
 import logging
@@ -40,13 +40,13 @@ logger = logging.getLogger("genmcp.hub")
 
 
 class Hub:
-    """A client of many servers, whose tools are called `server/tool`. Used in one event loop.
+    """A client of many servers, with tools called `server/tool`. Used in one event loop.
 
         async with Hub() as hub:
             await hub.register(ServerConfig("files", "npx", ["server-files"], retry=Retry(3)))
             await hub.call("files/read_file", {"path": "/tmp/a"})
 
-    A server whose connection breaks is reconnected as its `Retry` allows, and evicted when that
+    A broken connection is restored as the server's `Retry` allows; the server is evicted if that
     fails. A call that was running fails with `OutcomeUnknown`; later ones wait for the connection.
     Other servers are not affected.
 

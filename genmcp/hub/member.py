@@ -169,6 +169,7 @@ class HubMember(Member):
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Send the client's answers to the server, and wait for the result."""
+        # The call runs in this process: a request that reaches another worker cannot resume it.
         call = self._suspended.pop(continuation.assigns.get(_RELAY))
         if call is None or call.cancelled:
             raise InvalidParams("The call no longer waits for an answer: make it again")
@@ -190,6 +191,7 @@ class HubMember(Member):
             raise
         except (ClientError, CompositeError) as error:
             raise _translated(error, channel.request.method) from error
+        # Among the assigns of the call, which the mux seals into its continuation.
         if isinstance(step, Continue):
             channel._own[_RELAY] = self._suspended.add(call)
         return step

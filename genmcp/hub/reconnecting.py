@@ -90,6 +90,7 @@ class RequestDeadline:
         if self._until is None:
             return self._seconds
         left = self._until - asyncio.get_running_loop().time()
+        # Above zero: a client rejects other timeouts, and this one expires at once as well.
         return max(round(left, 2), 0.001)
 
     @asynccontextmanager
@@ -120,6 +121,8 @@ class InflightCounter:
     @contextmanager
     def request(self, client: Client) -> Iterator[None]:
         """Count a request of *client* while this is entered."""
+        # Forgets the callers of cancelled calls that have their responses by now. Otherwise they
+        # would count together with those of calls that are cancelled later.
         self.cancelled_by(client)
         self._running[client] = self.running(client) + 1
         try:
@@ -135,7 +138,7 @@ class InflightCounter:
         return self._running.get(client, 0)
 
     def cancelled_by(self, client: Client) -> Collection[Hashable]:
-        """Return the callers whose cancelled calls may still be worked on; None: unknown."""
+        """Return the callers of cancelled calls that may still be running; None: unknown."""
         if client.abandoned_calls:
             return self._cancelled.get(client, {None})
         self._cancelled.pop(client, None)  # the server has responded to all of them
@@ -211,6 +214,7 @@ class ReconnectingClient:
         assert self._connected is not None  # it was opened
         if self._client is not None and not self._client.is_open:
             self._replace(self._client)
+        # Shielded: a request that is cancelled must not cancel the future that all others wait for.
         return await asyncio.shield(self._connected)
 
     async def send(
@@ -225,7 +229,7 @@ class ReconnectingClient:
         attempts. A request that may have been carried out is never sent again.
 
         Raises:
-            ConnectError, UnknownServer: there is no further connection.
+            ConnectError, UnknownServer: the connection cannot be restored.
             RequestTimeout: *deadline* has passed.
             ClientError: the error of the request.
         """
@@ -239,6 +243,7 @@ class ReconnectingClient:
             except ClientError as error:
                 failure = error
             finally:
+                # After the request was counted out: it may be the last one on a stale connection.
                 self._renew_if_idle(client)
             async with deadline.limit(self._name):
                 repeat = await self._may_repeat(client, failure, attempt)
@@ -270,8 +275,8 @@ class ReconnectingClient:
     async def _may_repeat(self, client: Client, error: ClientError, attempt: int) -> bool:
         """Handle a failed request of *client*; return whether to send it again.
 
-        While other requests are answered, one that could not be sent is no sign of a broken
-        connection. It waits for as long as there is between two attempts to connect.
+        While other requests are answered, one that could not be sent does not show that the
+        connection is broken. It waits for as long as there is between two attempts to connect.
         """
         retry = self.config.retry
         repeat = not error.sent and attempt < (retry.max_attempts if retry else 1)
@@ -286,6 +291,7 @@ class ReconnectingClient:
 
     def _replace(self, client: Client, error: Exception | None = None) -> None:
         """Have *client* replaced. Does nothing if it was replaced already."""
+        # Other requests of a broken connection may fail after the next one is open.
         if client is self._client:
             self._client = None
             self._connected = asyncio.get_running_loop().create_future()
@@ -305,6 +311,7 @@ class ReconnectingClient:
             Policy(promote_after=self._limits.promote_after),
             self._subscriptions.end,
         )
+        # Cleared before requests get the client: the first one may find it broken.
         self._broken.clear()
         self._client = connection.client
         self.catalog = connection.catalog
@@ -316,13 +323,15 @@ class ReconnectingClient:
     async def _run(self) -> None:
         """Watch each connection, and open the next one, until reconnecting fails."""
         loop = asyncio.get_running_loop()
-        short_lived = -1  # consecutive connections that lasted less than `stable_after`
+        # Consecutive short connections: a server that crashes each time is connected less often.
+        short_lived = -1
         while True:
             connection, began = self._connection, loop.time()
             try:
                 error = await self._watch(connection)
                 self._replace(connection.client, error)
             finally:
+                # Before the next one: two processes of a server could write to the same files.
                 await connection.close()
             stable = loop.time() - began > self._limits.stable_after
             short_lived = 0 if stable else short_lived + 1
@@ -396,8 +405,9 @@ async def _follow(
 ) -> None:
     """Call *refresh* with the kinds of lists whenever the server announces changes.
 
-    The end of the stream, or a list that cannot be read, is no sign of a broken connection. The
-    stream is opened again after a wait, and all lists are read, since changes may have been missed.
+    The end of the stream, or a list that cannot be read, does not show that the connection is
+    broken. The stream is opened again after a wait, and all lists are read, since changes may have
+    been missed.
     """
     client, changes = connection.client, connection.changes
     while announced_kinds(client):
@@ -412,6 +422,7 @@ async def _follow(
                     await refresh(kinds_of(change.method))
         except GenmcpError as error:
             logger.info("%s no longer announces changes: %s", server_name, error)
+            # It declares changes, but has no stream of them.
             if isinstance(error, ServerError) and error.code == MethodNotFound.code:
                 return
         if not client.is_open:

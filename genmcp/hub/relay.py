@@ -7,8 +7,8 @@ working on a single call. A cancelled call counts until the server responds to i
 do, or the connection ends: its question must not reach another client. It may reach the same
 client, or user. If such a call is the reason that a question was rejected, the hub reconnects to
 the server once no call is running.
-A call whose client sends no answer for a while, or has disconnected, is cancelled when it blocks
-another question.
+A call is cancelled when it blocks another question and its client has disconnected, or has sent no
+answer for a while.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 TAG = "passed on"
-"""The tag of the continuation of a call whose questions were forwarded."""
+"""The tag of the continuation of a call that waits for forwarded questions."""
 
 logger = logging.getLogger("genmcp.hub")
 
@@ -118,6 +118,8 @@ class QuestionLimiter:
         Raises:
             Overloaded: too many questions wait for this client, or for all clients.
         """
+        # A question counts towards every group of its client: its session, its address, and all
+        # anonymous clients.
         shares = client.shares
         for share in shares:
             limit, setting = self._limits[share[0]]
@@ -158,7 +160,7 @@ class BlockingTimes:
         return self._seconds / 2.0 ** self._unanswered.get(client, 0)
 
     def record_unanswered(self, client: Hashable) -> None:
-        """Halve the time of *client*, whose open question blocked others."""
+        """Halve the time of *client*, after its open question blocked others."""
         self._unanswered[client] = min(self._unanswered.get(client, 0) + 1, 30)
         self._unanswered.move_to_end(client)
         if len(self._unanswered) > self._max_clients:
@@ -260,6 +262,7 @@ class ForwardedCall:
         """Pass the answers to the forwarded questions on to the server."""
         if isinstance(outcome, Done):
             self._limiter.blocking.record_answer(self._client)
+        # Only the forwarded questions: others may have arrived while the client answered.
         for key in self._forwarded:
             _, future = self._questions.pop(key, (None, None))
             if future is None or future.done():
@@ -276,7 +279,7 @@ class ForwardedCall:
         """Forward *question* to the client, and return the answer.
 
         Raises:
-            McpError: there is no answer, or the call has ended.
+            McpError: the question was not answered, or the call has ended.
             Overloaded: too many questions wait for the client.
         """
         if self._work.done():
@@ -311,6 +314,7 @@ class ForwardedCall:
 
     def cancel(self) -> None:
         """Cancel the call, and drop its log messages."""
+        # The client then sends `notifications/cancelled` to the server.
         self._work.cancel()
         self._logs.clear()
         if self._logging is not None:
@@ -393,7 +397,7 @@ class RelayingHandler(ClientHandler[None]):
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Forward a form whose schema is one of a form."""
+        """Forward a form, if its schema is one that forms may have."""
         try:
             form = form_of_schema(schema)
         except ConfigurationError as error:
@@ -406,6 +410,7 @@ class RelayingHandler(ClientHandler[None]):
 
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
         """Forward a log message; drop it if its call is unknown, since it may be confidential."""
+        # A message that arrives on the stream of a call has the context of that call.
         call = ORIGIN_CONTEXT.get().get(_current) or self._only_call(strictly=True)
         if call is not None:
             call.log(message)
@@ -443,6 +448,8 @@ class RelayingHandler(ClientHandler[None]):
         call = _current.get() or self._only_call(strictly=False)
         if call is not None:
             return call
+        # Reconnecting helps if calls that were cancelled, or can be, are all that the question may
+        # belong to besides one running call. With two of them it stays ambiguous.
         running, cancelled_by = self._work()
         silent = [each for each in self._calls if each.is_silent] if running > 1 else []
         if running - len(silent) > 1 or not (cancelled_by or silent):
@@ -462,6 +469,7 @@ class RelayingHandler(ClientHandler[None]):
         candidates = [*self._calls]
         if self._in_turn and not strictly:
             candidates = [each for each in candidates if not each.waits]
+        # `running` includes requests of the program itself (`Hub.call`), which no client answers.
         if running != len(self._calls) or len(candidates) != 1:
             return None
         (call,) = candidates

@@ -47,7 +47,7 @@ class MemberSubscriptions:
     resource gets a stream of its own, since the server may have rejected only one of them.
 
     on_updated: is given the URI of each resource that has changed, and of each that may have
-        changed while there was no stream.
+        changed between two streams.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MemberSubscriptions:
         self._accepted: dict[str, asyncio.Future[bool]] = {}
         self._open: set[str] = set()  # URIs of the open streams
         self._seen: set[str] = set()  # URIs that had a stream, on any connection
-        self._alone: set[str] = set()  # URIs whose common stream was rejected
+        self._alone: set[str] = set()  # URIs of rejected common streams
         self._rejected: set[str] = set()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -76,6 +76,8 @@ class MemberSubscriptions:
         if uri not in self._accepted:
             self._accepted[uri] = asyncio.get_running_loop().create_future()
             self._changed.set()
+            # Without a connection the server cannot be asked. With an open stream it was: a stream
+            # is closed later than its last subscriber leaves.
             if self._task is None or uri in self._open:
                 self._settle(uri, accepted=True)
 
@@ -92,7 +94,7 @@ class MemberSubscriptions:
     def accepted(self, uri: str) -> asyncio.Future[bool]:
         """Return whether the server sends updates of *uri*, as a future.
 
-        It is true while there is no connection: the server is asked on the next one.
+        Without a connection it is true until the server has responded on the next one.
         """
         return self._accepted[uri]
 
@@ -127,6 +129,7 @@ class MemberSubscriptions:
 
         try:
             while True:
+                # Cleared first: a change during the loop is handled by the next round.
                 self._changed.clear()
                 for stream, uris in [*streams.items()]:
                     if not uris & self._wanted.keys():
@@ -161,6 +164,7 @@ class MemberSubscriptions:
                     async for change in changes:
                         self._updated(uris, change)
             except ServerError as error:
+                # The server may have rejected only one of them: each gets a stream of its own.
                 if len(uris) > 1:
                     self._alone |= uris & self._wanted.keys()
                     return
@@ -185,7 +189,7 @@ class MemberSubscriptions:
         for uri in uris & self._wanted.keys():
             self._settle(uri, accepted=True)
             if uri in self._seen:
-                self._on_updated(uri)  # it may have changed while there was no stream
+                self._on_updated(uri)  # it may have changed between the streams
             self._seen.add(uri)
 
     def _reject(self, uris: set[str]) -> None:
@@ -230,7 +234,7 @@ class ClientSubscriptions(Listener):
 
     @asynccontextmanager
     async def subscribe(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
-        """Yield those of *uris* whose servers send updates, while this is entered.
+        """Yield those of *uris* that a server sends updates of, while this is entered.
 
         Raises:
             Overloaded: too many resources are subscribed to.
@@ -241,6 +245,8 @@ class ClientSubscriptions(Listener):
                 f"Too many resources are subscribed to: {limit} (HubLimits.max_subscriptions)",
                 status=429,
             )
+        # Counted before the first await: a subscriber that leaves meanwhile must not remove the
+        # subscription that this one uses.
         for uri in wanted:
             self._subscribers[uri] += 1
             if uri not in self._owners:
@@ -264,6 +270,7 @@ class ClientSubscriptions(Listener):
 
     def _drop(self, uri: str, linger: float) -> None:
         self._subscribers[uri] -= 1
+        # Later: clients that reconnect, or change what they listen for, subscribe again at once.
         if not self._subscribers[uri]:
             asyncio.get_running_loop().call_later(linger, self._forget, uri)
 
@@ -286,6 +293,7 @@ class ClientSubscriptions(Listener):
         before = self._owners.get(uri, [])
         now = self._find_owners(uri)
         self._owners[uri] = now
+        # The new owners first, so that an update during the change is not lost.
         for owner in now:
             if owner not in before:
                 owner.add(uri)

@@ -117,6 +117,7 @@ class RegistryEndpoint:
     def _endpoint(self, mux: Mux) -> Endpoint:
         endpoint = self._endpoints.get(mux)
         if endpoint is None:
+            # A server may have been removed while no event loop was known that could close it.
             self._composite.loop = asyncio.get_running_loop()
             self._close_removed()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)

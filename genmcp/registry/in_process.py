@@ -150,6 +150,8 @@ async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: f
         elif parsed is not None and expected:
             response = _timed_out(parsed, timeout)
     finally:
+        # Without a response the request has timed out, and is cancelled. After a response the call
+        # may have become a task, which continues.
         if expected and not outlet.response.done():
             await connection.end(grace=0)
         else:
@@ -160,6 +162,7 @@ async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: f
 async def _end_when_idle(connection: PipeConnection) -> None:
     """End *connection* now if it is idle, else in the background once it is."""
     try:
+        # A timeout of 0 lets `idle` return if it need not wait, which is the usual case.
         async with asyncio.timeout(0):
             await connection.idle()
     except TimeoutError:

@@ -42,7 +42,7 @@ class LiveRegistry:
         self._registry = _checked(Registry() if registry is None else registry)
         self._lock = RLock()
         self._watchers: dict[object, Watcher] = {}
-        # Muxes that were made here, and whose servers were removed. They are closed once the calls
+        # Muxes that were made here, of servers that were removed. They are closed once the calls
         # at their endpoint are over.
         self._removed: WeakSet[Mux] = WeakSet()
         self.version = 0
@@ -249,7 +249,7 @@ class SessionRegistries:
         return self.get(session).update(change)
 
     def add_server(self, session: Hashable, server: Server | Mux | Mapping[str, Any]) -> None:
-        """Register *server* for *session*, whose registry is made if it has none.
+        """Register *server* for *session*; its registry is made if it has none.
 
         Args:
             session: The session.
