@@ -1,4 +1,4 @@
-"""Components found where they are written: in a folder of files, a module, a package.
+"""Discovery of components in a folder of files, a module or a package.
 
     components/
         tools/weather/forecast.py
@@ -7,14 +7,14 @@
 
     suite = discovery.suite(Path(__file__).parent / "components", name="studio", version="1.0")
 
-A component is what a suite takes: a class of a tool, resource or prompt, an instance, a function
-under a decorator. What a file *defines* is found, not what it imports, nor what has a name that
-begins with an underscore. A class needs a name and is made without arguments; one of which the file
-has instances is left to them.
+A component is one that a suite takes: a class of a tool, resource or prompt, an instance, or a
+decorated function. Names that a file imports, or that begin with an underscore, are left out. A
+class needs a name and is called without arguments; if the file has instances of it, only these
+count.
 
-Each file of a folder becomes a module of its own, which no other can import: what files share
-belongs into a module of the application. Files and folders whose names begin with `_` or `.` are
-left out.
+Each file of a folder becomes a module of its own, which other files cannot import: code that
+several files share belongs in a module of the application. Files and folders with names that begin
+with `_` or `.` are left out.
 """
 
 import ast
@@ -41,94 +41,115 @@ from genmcp.resource.route import ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.tool import Tool, ToolRoute
 
-__all__ = ["Broken", "Changes", "Component", "Found", "Kind", "reload", "scan", "suite"]
+__all__ = [
+    "BrokenSource",
+    "DiscoveredComponent",
+    "DiscoveredKind",
+    "Discovery",
+    "Rediscovery",
+    "reload",
+    "scan",
+    "suite",
+]
 
-Kind = Literal["tools", "resources", "prompts"]
+DiscoveredKind = Literal["tools", "resources", "prompts"]
 
 logger = logging.getLogger("genmcp")
 
 
-class _Sort(NamedTuple):
-    """What a component may be: its base, what checks it, and the attribute it is known by.
+class _ComponentBase(NamedTuple):
+    """A base class of components, and how to check one.
 
-    The first of *labels* that it has; without any it is but a base of others.
+    labels: the attributes that may hold the name of a component; the first that is set counts. A
+        class without a name is a base of others.
     """
 
-    kind: Kind
+    kind: DiscoveredKind
     base: type
     check: Callable[[Any], object]
     labels: Sequence[str]
 
     def label(self, value: Any) -> str | None:
-        """Return what *value*, a class or an instance, is known by."""
-        said = (getattr(value, label, None) for label in self.labels)
-        found = next((each for each in said if each is not None), None)
-        return None if found is None else str(found)
+        """Return the name of *value*, a class or an instance; None if it has none."""
+        values = (getattr(value, label, None) for label in self.labels)
+        name = next((each for each in values if each is not None), None)
+        return None if name is None else str(name)
 
 
-_SORTS: Final = (
-    _Sort("tools", Tool, ToolRoute.of, ("name",)),
-    _Sort("resources", Resource, ResourceRoute.of, ("uri",)),
-    _Sort("resources", ResourceRepo, ResourceRoute.of, ("prefix", "template")),
-    _Sort("prompts", Prompt, PromptRoute.of, ("name",)),
-    _Sort("prompts", PromptRepo, PromptRoute.of, ("prefix",)),
+_BASES: Final = (
+    _ComponentBase("tools", Tool, ToolRoute.of, ("name",)),
+    _ComponentBase("resources", Resource, ResourceRoute.of, ("uri",)),
+    _ComponentBase("resources", ResourceRepo, ResourceRoute.of, ("prefix", "template")),
+    _ComponentBase("prompts", Prompt, PromptRoute.of, ("name",)),
+    _ComponentBase("prompts", PromptRepo, PromptRoute.of, ("prefix",)),
 )
 _DECORATED: Final = (FunctionTool, FunctionPrompt)
-_KINDS: Final[Sequence[Kind]] = ("tools", "resources", "prompts")
+_KINDS: Final[Sequence[DiscoveredKind]] = ("tools", "resources", "prompts")
 
-# What a file does while it is imported is its own affair, and costs that file.
+# The code of a file may raise anything while it is imported, `sys.exit` included. That file is then
+# left out.
 _FAILURES: Final = (Exception, SystemExit)
 
 _numbers = itertools.count(1)
 
 
-class Component(msgspec.Struct, frozen=True, eq=False):
-    """Something that was found: its name (of a repository, its prefix), and the file it is in.
+class DiscoveredComponent(msgspec.Struct, frozen=True, eq=False):
+    """A component that was found.
 
-    value: what a suite takes; an instance, also where a class or a function was found.
+    Attributes:
+        kind: `tools`, `resources` or `prompts`.
+        name: The name, URI or template; of a repository, its prefix.
+        value: The instance, for a suite; also if a class or a function was found.
+        source: The path of the file.
     """
 
-    kind: Kind
+    kind: DiscoveredKind
     name: str
     value: Any
     source: str
 
 
-class Broken(msgspec.Struct, frozen=True, eq=False):
-    """A file that could not be imported, or something in it that cannot be a component."""
+class BrokenSource(msgspec.Struct, frozen=True, eq=False):
+    """A file that could not be imported, or that has an invalid component."""
 
     source: str
     error: BaseException
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A file that is imported as *module*, or as a module of its own; *kinds* belong there."""
+    """A file to import: as *module*, or as a module of its own. It may have these *kinds*."""
 
     path: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DiscoveredKind, ...]
     module: str | None = None
 
     def read(self) -> bytes:
-        """Return what is in it; nothing, if it is no file of Python."""
+        """Return the contents; empty for a module that is not a Python file."""
         return Path(self.path).read_bytes() if self.path.endswith(".py") else b""
 
 
-class _File(msgspec.Struct, frozen=True, eq=False):
-    """What a source held when its *contents* were these."""
+class _LoadedSource(msgspec.Struct, frozen=True, eq=False):
+    """The components of a source with these *contents*. *module* is the name of its module."""
 
     contents: bytes
     module: str | None
-    components: Sequence[Component]
-    broken: Sequence[Broken]
+    components: Sequence[DiscoveredComponent]
+    broken: Sequence[BrokenSource]
 
 
-class Found(msgspec.Struct, frozen=True, eq=False):
-    """What a scan of *where* found, in the order of the files' names and of their lines."""
+class Discovery(msgspec.Struct, frozen=True, eq=False):
+    """The components at a *location*, in the order of the files' names and of their lines.
 
-    where: Path | ModuleType
-    components: Sequence[Component]
-    broken: Sequence[Broken]
-    files: dict[_Source, _File]
+    Attributes:
+        location: The folder, module or package.
+        components: All components.
+        broken: The files and components that were left out, with their errors.
+    """
+
+    location: Path | ModuleType
+    components: Sequence[DiscoveredComponent]
+    broken: Sequence[BrokenSource]
+    _sources: dict[_Source, _LoadedSource]
 
     @property
     def tools(self) -> list[Any]:
@@ -145,108 +166,123 @@ class Found(msgspec.Struct, frozen=True, eq=False):
         """The prompts and their repositories, for `Suite(prompts=...)`."""
         return self._of("prompts")
 
-    def _of(self, kind: Kind) -> list[Any]:
+    def _of(self, kind: DiscoveredKind) -> list[Any]:
         return [each.value for each in self.components if each.kind == kind]
 
 
-class Changes(msgspec.Struct, frozen=True, eq=False):
-    """What is found *now*, and what came and went since.
+class Rediscovery(msgspec.Struct, frozen=True, eq=False):
+    """The result of `reload`. All components of a changed file are removed and added.
 
-    Of a file that changed everything went, and what it holds now came.
+    Attributes:
+        current: The components at this time.
+        added: Those that were not found before.
+        removed: Those that were found before.
     """
 
-    now: Found
-    added: Sequence[Component]
-    removed: Sequence[Component]
+    current: Discovery
+    added: Sequence[DiscoveredComponent]
+    removed: Sequence[DiscoveredComponent]
 
 
 def suite(
-    where: str | Path | ModuleType,
+    location: str | Path | ModuleType,
     *,
     name: str,
     version: str,
     title: str | None = None,
     instructions: str | None = None,
 ) -> Suite:
-    """Return a suite of what `scan` finds at *where*.
+    """Return a suite of the components that `scan` finds at *location*.
+
+    Args:
+        location: A folder, module or package.
+        name: The name of the suite.
+        version: Its version.
+        title: Its title for people. Default None.
+        instructions: Its instructions for the model. Default None.
 
     Raises:
-        ConfigurationError: there is no such folder, or what the suite says of itself is wrong.
+        ConfigurationError: the folder does not exist or has none of the folders `tools`,
+            `resources` and `prompts`, or an argument of the suite is invalid.
     """
-    found = scan(where)
-    offered = {"tools": found.tools, "resources": found.resources, "prompts": found.prompts}
-    given: dict[str, Any] = {kind: values for kind, values in offered.items() if values}
+    found = scan(location)
+    values = {"tools": found.tools, "resources": found.resources, "prompts": found.prompts}
+    given: dict[str, Any] = {kind: each for kind, each in values.items() if each}
     return Suite(name=name, version=version, title=title, instructions=instructions, **given)
 
 
-def scan(where: str | Path | ModuleType) -> Found:
-    """Return the components at *where*.
+def scan(location: str | Path | ModuleType) -> Discovery:
+    """Import the files at *location*, and return their components.
 
-    Of a folder they are those below its `tools`, `resources` and `prompts`, any of which may be
-    missing; of a module all it defines, of a package also all that its modules define, which are
-    imported as usual. A relative path begins at the current folder. Each component is logged;
-    what is broken is logged with its traceback, and hinders nothing else.
+    Each component is logged. A broken file or component is logged with its traceback and left out.
+
+    Args:
+        location: A folder, with files below its folders `tools`, `resources` and `prompts`; a
+            relative path starts at the current directory. Or a module, or a package with all its
+            modules, which are imported as usual and may mix the kinds.
 
     Raises:
-        ConfigurationError: there is no such folder, or nothing in it to look at.
+        ConfigurationError: the folder does not exist, or has none of the three folders.
     """
-    place = where if isinstance(where, ModuleType) else Path(where).absolute()
-    found = _found(place, {source: _looked_at(source, place) for source in _sources(place)})
+    place = location if isinstance(location, ModuleType) else Path(location).absolute()
+    found = _discovery(place, {source: _load(source, place) for source in _sources(place)})
     _log(found.components, found.broken)
     return found
 
 
-def reload(found: Found) -> Changes:
-    """Look again where *found* was found, for development.
+def reload(found: Discovery) -> Rediscovery:
+    """Scan the location of *found* again, for development.
 
-    A file that changed is run again; one that did not is not, whatever it imports.
+    Files that have changed are run again; others are not, even if a module they import has changed.
 
     Raises:
-        ConfigurationError: there is no such folder any more, or nothing in it to look at.
+        ConfigurationError: the folder does not exist, or has none of the three folders.
     """
-    importlib.invalidate_caches()  # of folders, which may have new files
-    files: dict[_Source, _File] = {}
-    for source in _sources(found.where):
-        known = found.files.get(source)
+    importlib.invalidate_caches()  # the import system caches the listings of folders
+    sources: dict[_Source, _LoadedSource] = {}
+    for source in _sources(found.location):
+        known = found._sources.get(source)
         if known is None or known.contents != _contents(source):
             _forget(known)
-            known = _looked_at(source, None)
-        files[source] = known
-    for source in found.files.keys() - files.keys():
-        _forget(found.files[source])
-    now = _found(found.where, files)
-    added = [each for each in now.components if each not in found.components]
-    removed = [each for each in found.components if each not in now.components]
+            known = _load(source, None)
+        sources[source] = known
+    # Modules of removed files would otherwise stay in `sys.modules` for the life of the process.
+    for source in found._sources.keys() - sources.keys():
+        _forget(found._sources[source])
+    current = _discovery(found.location, sources)
+    added = [each for each in current.components if each not in found.components]
+    removed = [each for each in found.components if each not in current.components]
+    # A file that stays broken is logged once.
     before = {(each.source, str(each.error)) for each in found.broken}
-    _log(added, [each for each in now.broken if (each.source, str(each.error)) not in before])
-    return Changes(now, added, removed)
+    _log(added, [each for each in current.broken if (each.source, str(each.error)) not in before])
+    return Rediscovery(current, added, removed)
 
 
-def _log(components: Iterable[Component], broken: Iterable[Broken]) -> None:
+def _log(components: Iterable[DiscoveredComponent], broken: Iterable[BrokenSource]) -> None:
     for each in components:
         logger.info("%s %s from %s", each.kind[:-1], each.name, each.source)
     for fault in broken:
         logger.error("left out: %s: %s", fault.source, fault.error, exc_info=fault.error)
 
 
-def _found(where: Path | ModuleType, files: dict[_Source, _File]) -> Found:
-    """Put together what *files* hold; the first of a name is the one that counts."""
-    first: dict[tuple[_Sort | None, str], Component] = {}
-    broken = [each for file in files.values() for each in file.broken]
-    for file in files.values():
-        for each in file.components:
-            known = first.setdefault((_sort_of(each.value), each.name), each)
+def _discovery(location: Path | ModuleType, sources: dict[_Source, _LoadedSource]) -> Discovery:
+    """Combine *sources*; of several components with one name, the first counts."""
+    first: dict[tuple[_ComponentBase | None, str], DiscoveredComponent] = {}
+    broken = [each for source in sources.values() for each in source.broken]
+    for source in sources.values():
+        for each in source.components:
+            known = first.setdefault((_base_of(each.value), each.name), each)
             if known is not each:
                 words = f"{each.kind[:-1]} {each.name!r} is in {known.source} already"
-                broken.append(Broken(each.source, ConfigurationError(words)))
-    return Found(where, list(first.values()), broken, files)
+                broken.append(BrokenSource(each.source, ConfigurationError(words)))
+    return Discovery(location, list(first.values()), broken, sources)
 
 
 def _sources(place: Path | ModuleType) -> list[_Source]:
     if isinstance(place, ModuleType):
-        return list(_sources_of(place))
+        return list(_module_sources(place))
     if not place.is_dir():
-        raise ConfigurationError(f"discovery: there is no folder {place}")
+        raise ConfigurationError(f"discovery: the folder {place} does not exist")
     folders = {kind: place / kind for kind in _KINDS if (place / kind).is_dir()}
     if not folders:
         raise ConfigurationError(f"discovery: {place} has none of {', '.join(_KINDS)}")
@@ -258,7 +294,7 @@ def _sources(place: Path | ModuleType) -> list[_Source]:
     ]
 
 
-def _sources_of(module: ModuleType) -> Iterator[_Source]:
+def _module_sources(module: ModuleType) -> Iterator[_Source]:
     name = module.__name__
     if not hasattr(module, "__path__"):
         yield _Source(getattr(module, "__file__", None) or name, tuple(_KINDS), name)
@@ -269,7 +305,7 @@ def _sources_of(module: ModuleType) -> Iterator[_Source]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield each file below *folder* that is not left out, and the steps that lead to it."""
+    """Yield each file below *folder* that is not left out, with the parts of its path."""
     for file in sorted(folder.rglob("*.py")):
         steps = file.relative_to(folder).with_suffix("").parts
         if not any(step.startswith(("_", ".")) and step != "__init__" for step in steps):
@@ -282,8 +318,8 @@ def _contents(source: _Source) -> bytes | None:
     return None
 
 
-def _looked_at(source: _Source, place: Path | ModuleType | None) -> _File:
-    """Import *source* and look at what it defines; *place* is a module that is there already."""
+def _load(source: _Source, place: Path | ModuleType | None) -> _LoadedSource:
+    """Import *source*, unless it is *place*, a module; return its components."""
     contents, module = b"", None
     try:
         contents = source.read()
@@ -292,25 +328,26 @@ def _looked_at(source: _Source, place: Path | ModuleType | None) -> _File:
         elif source.module is not None:
             module = importlib.import_module(source.module)
         else:
-            module = _own_module(source.path)
+            module = _new_module(source.path)
         components, broken = _components(source, _defined(module, ast.parse(contents)))
     except _FAILURES as error:
-        return _File(contents, None, (), [Broken(source.path, error)])
-    return _File(contents, module.__name__, components, broken)
+        return _LoadedSource(contents, None, (), [BrokenSource(source.path, error)])
+    return _LoadedSource(contents, module.__name__, components, broken)
 
 
 class _Loader(SourceFileLoader):
-    """A loader without a bytecode cache: that would not see two edits within one second."""
+    """A loader without the bytecode cache, which would miss a second edit within one second."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _own_module(path: str) -> ModuleType:
-    """Import the file at *path* under a name nobody else has."""
+def _new_module(path: str) -> ModuleType:
+    """Import the file at *path* under a unique name."""
     name = f"genmcp_component_{next(_numbers)}_{Path(path).stem}"
     spec = spec_from_file_location(name, path, loader=_Loader(name, path))
     assert spec is not None and spec.loader is not None
+    # Registered before it runs: dataclasses and pickle look up the module of a class.
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -320,19 +357,21 @@ def _own_module(path: str) -> ModuleType:
     return module
 
 
-def _forget(file: _File | None) -> None:
-    if file is not None and file.module is not None:
-        sys.modules.pop(file.module, None)
+def _forget(source: _LoadedSource | None) -> None:
+    if source is not None and source.module is not None:
+        sys.modules.pop(source.module, None)
 
 
 def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
-    """Return the values *module* defines under names for others, each once."""
-    imported = {id(value) for value in _imports(module, tree)}
+    """Return the values that *module* defines under public names, each once."""
+    imported = {id(value) for value in _imported(module, tree)}
     values = {
         id(value): value
         for name, value in vars(module).items()
         if not name.startswith("_") and id(value) not in imported
     }
+    # A class or function knows its module. It is left out if it came here by `import module` and an
+    # assignment.
     return [
         value
         for value in values.values()
@@ -341,8 +380,11 @@ def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
     ]
 
 
-def _imports(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
-    """Yield the values that *module* imports by name."""
+def _imported(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
+    """Yield the values that *module* imports by name.
+
+    An instance does not know where it was made, so that the import statements are read.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             package = getattr(module, "__package__", None)
@@ -357,66 +399,67 @@ def _imports(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
 
 def _components(
     source: _Source, values: Sequence[Any]
-) -> tuple[Sequence[Component], Sequence[Broken]]:
+) -> tuple[Sequence[DiscoveredComponent], Sequence[BrokenSource]]:
     components, broken = [], []
     for value in values:
         try:
             component = _component(source, value, values)
         except _FAILURES as error:
-            broken.append(Broken(source.path, error))
+            broken.append(BrokenSource(source.path, error))
             continue
         if component is not None:
             components.append(component)
     return components, broken
 
 
-def _component(source: _Source, value: Any, values: Sequence[Any]) -> Component | None:
-    """Return what *value* is as a component, None if it is none.
+def _component(source: _Source, value: Any, values: Sequence[Any]) -> DiscoveredComponent | None:
+    """Return the component that *value* is; None for any other value.
 
     Raises:
-        ConfigurationError: it should be one, but cannot, or not here.
+        ConfigurationError: the component is invalid, or belongs in another folder.
     """
     if inspect.isclass(value):
         value = _instance(value, values)
     elif inspect.isroutine(value):
-        value = _of_function(value)
-    sort = _sort_of(value)
-    if sort is None:
+        value = _decorated(value)
+    base = _base_of(value)
+    if base is None:
         return None
-    sort.check(value)
-    name = str(sort.label(value))
-    if sort.kind not in source.kinds:
-        raise ConfigurationError(f"{sort.kind[:-1]} {name!r} belongs below {sort.kind}/")
-    return Component(sort.kind, name, value, source.path)
+    base.check(value)
+    name = str(base.label(value))
+    if base.kind not in source.kinds:
+        raise ConfigurationError(f"{base.kind[:-1]} {name!r} belongs below {base.kind}/")
+    return DiscoveredComponent(base.kind, name, value, source.path)
 
 
-def _sort_of(value: Any) -> _Sort | None:
-    """Return what *value* may be, an instance or a class; None if it is no component."""
+def _base_of(value: Any) -> _ComponentBase | None:
     fits = issubclass if inspect.isclass(value) else isinstance
-    return next((sort for sort in _SORTS if fits(value, sort.base)), None)
+    return next((each for each in _BASES if fits(value, each.base)), None)
 
 
 def _instance(cls: type, values: Sequence[Any]) -> Any:
-    """Return an instance of *cls* if it is a component by itself, else None.
+    """Return an instance of *cls* if the class itself is a component, else None.
 
-    It is not where others are made of it, or derived from it, that are; nor without a name.
+    It is not if the file has instances or subclasses of it that are, or if it has no name.
     """
-    sort = _sort_of(cls)
-    if sort is None or inspect.isabstract(cls) or any(type(each) is cls for each in values):
+    base = _base_of(cls)
+    if base is None or inspect.isabstract(cls) or any(type(each) is cls for each in values):
         return None
     try:
         made = cls()
     except TypeError as error:
         is_base = any(cls in getattr(each, "__mro__", ())[1:] for each in values)
-        if is_base or sort.label(cls) is None:
+        if is_base or base.label(cls) is None:
             return None
         raise ConfigurationError(
-            f"{cls.__name__} takes arguments; put an instance of it there: {error}"
+            f"{cls.__name__} takes arguments; define an instance of it in the file: {error}"
         ) from error
-    return None if sort.label(made) is None else made
+    return None if base.label(made) is None else made
 
 
-def _of_function(function: Any) -> Any:
+def _decorated(function: Any) -> Any:
+    """Return the component of a decorated *function*, else None."""
+    # A decorator leaves the function as it is, and attaches the component to it.
     for kind in _DECORATED:
         with suppress(ConfigurationError):
             return function_component(kind, function)

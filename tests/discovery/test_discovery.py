@@ -68,11 +68,11 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def names(found: discovery.Found) -> list[tuple[str, str]]:
+def names(found: discovery.Discovery) -> list[tuple[str, str]]:
     return [(each.kind, each.name) for each in found.components]
 
 
-def faults(found: discovery.Found) -> list[str]:
+def faults(found: discovery.Discovery) -> list[str]:
     return [f"{Path(each.source).stem}: {each.error}" for each in found.broken]
 
 
@@ -279,7 +279,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
         ("class Odd(Tool):\n name = 'odd'", "odd: Odd has no call"),
         (
             "class Odd(Tool):\n name = 'odd'\n call = call\n def __init__(self, x): ...",
-            "odd: Odd takes arguments; put an instance of it there: ",
+            "odd: Odd takes arguments; define an instance of it in the file: ",
         ),
         ("odd = Tool()", "odd: Tool has no name"),
         (
@@ -319,7 +319,9 @@ def test_discovery_leaves_out_files_with_an_underscore(tmp_path: Path) -> None:
 
 def test_discovery_refuses_a_folder_without_components(tmp_path: Path) -> None:
     """A wrong path is reported at once, in full."""
-    with pytest.raises(ConfigurationError, match=re.escape(f"there is no folder {tmp_path}/x")):
+    with pytest.raises(
+        ConfigurationError, match=re.escape(f"the folder {tmp_path}/x does not exist")
+    ):
         discovery.scan(tmp_path / "x")
     with pytest.raises(
         ConfigurationError, match=re.escape(f"{tmp_path} has none of tools, resources, prompts")
@@ -336,7 +338,7 @@ def test_discovery_path_is_relative_to_the_current_folder(
 
     found = discovery.scan("here")
 
-    assert (tmp_path / "here", [("tools", "add")]) == (found.where, names(found))
+    assert (tmp_path / "here", [("tools", "add")]) == (found.location, names(found))
 
 
 def test_discovery_finds_what_a_package_defines(tmp_path: Path) -> None:
@@ -397,13 +399,16 @@ def test_discovery_reload_tells_what_changed(
     assert ["great", "sum"] == [each.name for each in changes.added]
     assert ["greet", "old"] == [each.name for each in changes.removed]
     assert [("tools", "great"), ("tools", "sum"), ("tools", "add"), ("prompts", "review")] == names(
-        changes.now
+        changes.current
     )
-    assert before.components[2] is changes.now.components[2]
-    assert ["bad: division by zero"] == faults(changes.now)
+    assert before.components[2] is changes.current.components[2]
+    assert ["bad: division by zero"] == faults(changes.current)
     assert ["tool great", "tool sum"] == [line.partition(" from ")[0] for line in caplog.messages]
     assert len(modules) == len(sys.modules)
-    assert ([], []) == (discovery.reload(changes.now).added, discovery.reload(changes.now).removed)
+    assert ([], []) == (
+        discovery.reload(changes.current).added,
+        discovery.reload(changes.current).removed,
+    )
 
 
 def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) -> None:
@@ -413,12 +418,12 @@ def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) ->
     write(tmp_path, tools__add=ADD.replace("'''Adds.'''", "raise a"))
     second = discovery.reload(first)
     write(tmp_path, tools__add=ADD.replace("Adds.", "Sums."))
-    third = discovery.reload(second.now)
+    third = discovery.reload(second.current)
 
     assert ([], ["add"]) == ([], [each.name for each in second.removed])
-    assert ["add: name 'a' is not defined"] == faults(second.now)
+    assert ["add: name 'a' is not defined"] == faults(second.current)
     assert ["Sums."] == [each.value.description for each in third.added]
-    assert [] == third.now.broken
+    assert [] == third.current.broken
 
 
 def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> None:
@@ -447,6 +452,6 @@ def test_discovery_reload_reports_a_file_that_cannot_be_read(tmp_path: Path) -> 
     changes = discovery.reload(before)
 
     assert ([], []) == (changes.added, changes.removed)
-    (fault,) = faults(changes.now)
+    (fault,) = faults(changes.current)
     assert fault.startswith("dir: ")
-    assert [fault] == faults(discovery.reload(changes.now).now)
+    assert [fault] == faults(discovery.reload(changes.current).current)
