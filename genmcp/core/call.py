@@ -1,6 +1,6 @@
 """The life of one call, from the first step of its hook until nothing of it runs here any more.
 
-What happens next to a call is decided in `TRANSITIONS` and nowhere else: promotion to a task,
+The next phase of a call is decided in `TRANSITIONS` and nowhere else: promotion to a task,
 cancellation, disconnects, shutdown. The runtime reports events and performs the actions that it
 gets back (`transports.running_call`, `mux.continuations`). A pair of phase and event has one of
 three verdicts:
@@ -10,9 +10,9 @@ three verdicts:
 - *impossible*: absent from both tables. It is a defect here, and raises LocalIllegalTransition,
   which ends one call with an internal error that has a reference.
 
-Not decided here: the shape of the response and what a disconnect means for it
-(`core.exchange`), and which process may change the record of a task (`core.task`). Two waits that
-differ in the record only are one phase: a hook that runs, and a call that waits in this process.
+Not decided here: the shape of the response and the effect of a disconnect on it (`core.exchange`),
+and which process may change the record of a task (`core.task`). Two waits that differ in the record
+only are one phase: a hook that runs, and a call that waits in this process.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ class CallPhase(IntEnum):
 
 
 class CallEvent(IntEnum):
-    """What can happen to a call."""
+    """An event in the life of a call."""
 
     SUSPEND = 0
     """A hook has returned `Continue` with an awaitable of this process."""
@@ -104,11 +104,11 @@ class CallEvent(IntEnum):
 
 
 class CallAction(IntEnum):
-    """What the runtime does next.
+    """An action of the runtime.
 
     Performed by `RunningCall` (CANCEL_HOOK, and RESPOND to NOTIFY_TOOL at the end of the hook), by
-    its `Promotion` (what concerns the record, its handle and the timer), by `Tasks.ended`
-    (WRITE_OUTCOME, LEAVE_RECORD), and by `Continuations` (WRITE_STEP).
+    its `Promotion` (record, handle and timer), by `Tasks.ended` (WRITE_OUTCOME, LEAVE_RECORD), and
+    by `Continuations` (WRITE_STEP).
     """
 
     RESPOND = 0
@@ -196,9 +196,10 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
     (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
     (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
-    # Promotion. The record is written before the handle is sent: a client never holds a handle of
-    # nothing. If the call ends meanwhile, its client gets the result and the record is deleted; so
-    # it is if the call is cancelled.
+    # Promotion. The order is: write the record, then send the handle. The other order would let a
+    # client poll a task that does not exist yet, or never will if the process dies in between. The
+    # price is a record that no client knows, whenever the call ends or is cancelled during the
+    # write: its client gets the result, and the record is deleted.
     (_P.RUNNING, _E.PROMOTE): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
     (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.WRITE_STEP)),
     (_P.PROMOTING, _E.FAILED): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
@@ -206,7 +207,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     # The time in which the call waits for its client does not count.
     (_P.ASKING, _E.PROMOTE): Transition(_P.ASKING, (_A.RESTART_TIMER,)),
     (_P.RELAYING, _E.PROMOTE): Transition(_P.RELAYING, (_A.RESTART_TIMER,)),
-    # It is not known yet which record the client would get the handle of.
+    # The call is about to create or to find its record, and must not get a second one.
     (_P.STORING, _E.PROMOTE): Transition(_P.STORING, (_A.RETRY_SOON,)),
     # A stored call has a record: its client gets the handle of that.
     (_P.FOLLOWING, _E.PROMOTE): Transition(_P.READING, (_A.READ_RECORD,)),
@@ -218,8 +219,10 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     # result, and must not run again).
     (_P.OVER, _E.WRITTEN): Transition(_P.OVER, (_A.DELETE_RECORD,)),
     (_P.OVER, _E.FAILED): Transition(_P.OVER, (_A.DELETE_RECORD,)),
-    # Cancellation. It is repeated, since a hook may ignore the first one. A call that its client
-    # has cancelled gets no response, whatever comes later.
+    # Cancellation. It is repeated, since a hook may ignore the first one. The first of the three
+    # reasons with the highest claim wins: after a cancellation by the client there is no response
+    # (2025-11-25, cancellation), after a disconnect one may still be read, and the shutdown has an
+    # error to send. So CANCEL overrides LEFT and STOPPING, and LEAVE overrides STOPPING only.
     **_all((*_WAITED_FOR, *_ENDING), (_E.CANCEL,), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))),
     **_all(
         (*_WAITED_FOR, _P.LEFT, _P.STOPPING), (_E.LEAVE,), Transition(_P.LEFT, (_A.CANCEL_HOOK,))
@@ -229,8 +232,9 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
     (_P.LEFT, _E.SHUTDOWN): Transition(_P.LEFT, (_A.CANCEL_HOOK,)),
     (_P.HANDED_OVER, _E.SHUTDOWN): Transition(_P.HANDED_OVER, (_A.CANCEL_HOOK,)),
-    # Only `tasks/cancel` reaches a call whose client has a handle, and the shutdown: after that the
-    # task is resumed elsewhere, if it can be.
+    # A call whose client has a handle is reached by `tasks/cancel`, since its response is sent and
+    # its connection may be gone, and by the shutdown, after which another process resumes the task
+    # if its wait allows that.
     **_all(
         (_P.TASK, _P.CANCELLED_TASK),
         (_E.TASK_CANCEL,),
@@ -240,9 +244,11 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.CANCELLED_TASK, _E.SHUTDOWN): Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
     # The end of the hook.
     **_all(_UNPROMOTED, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
-    # The host has cancelled it, or the hook itself: that propagates to the host.
+    # The host has cancelled the call, or the hook has cancelled itself: neither is ours to answer,
+    # so that the CancelledError propagates to the host.
     **_all(_UNPROMOTED, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
-    # The write is not interrupted, and its end reports WRITTEN or FAILED.
+    # The write is not interrupted: its outcome would be unknown, and a record might remain. Its end
+    # reports WRITTEN or FAILED in phase OVER, which deletes the record.
     (_P.PROMOTING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND,)),
     (_P.PROMOTING, _E.INTERRUPTED): Transition(_P.OVER),
     **_all((_P.CANCELLED,), _ENDS, Transition(_P.OVER, _ABANDONED)),
@@ -279,17 +285,17 @@ LATE: Final[frozenset[Pair]] = frozenset(
 
 
 class CallState(msgspec.Struct, eq=False):
-    """One call: its phase, and what is needed to continue it. Owned by the channel of the call.
+    """One call: its phase, and the data to continue it. Owned by the channel of the call.
 
     Args:
         continuation: set once a hook has returned `Continue`.
         task: the id of its record in the store, if it has one.
         fencing_token: for changes of the record.
         run: the id of the job that the call waits for, or continues after.
-        follows: the task whose end the call awaits here; it may belong to another call.
-        unconfirmed: the id of a record that a promotion may have written, and whose handle no
-            client has. Cleared when the handle is sent, when the record is deleted, and for a
-            keyed call, which has one record, when that is written for a job.
+        follows: the task that the call awaits here; it may belong to another call.
+        unconfirmed: the id of a record that a promotion may have written, before its handle was
+            sent. Cleared when the handle is sent, when the record is deleted, and for a keyed call,
+            which has one record, when that is written for a job.
         handle: the response that was sent instead of the result.
         outcome: the result or error of the call, if its response was held.
         raised: whether a keyed call has raised, which frees its key.
@@ -323,7 +329,7 @@ class CallState(msgspec.Struct, eq=False):
             return ()
         raise LocalIllegalTransition(event.name, self.phase.name)
 
-    # These two depend on the phase: read them before `advance` reports the end of the hook.
+    # These depend on the phase: read them before `advance` reports the end of the hook.
 
     @property
     def promoted(self) -> bool:
@@ -332,7 +338,7 @@ class CallState(msgspec.Struct, eq=False):
 
     @property
     def undecided(self) -> bool:
-        """Whether a store is being asked if the client gets a handle."""
+        """Whether a pending write or read of the store decides if the client gets a handle."""
         return self.phase in (CallPhase.PROMOTING, CallPhase.READING)
 
     @property

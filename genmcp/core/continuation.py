@@ -1,7 +1,7 @@
-"""The record of a call that is to go on: everything its next hook needs.
+"""The record of a call that continues later: all that its next hook needs.
 
-It is the same on every carrier: kept in this process beside an awaitable, sealed into the
-`requestState` that a client brings back, or in a store beside a job.
+It is the same on every carrier: in this process beside an awaitable, sealed into the `requestState`
+that a client sends back, or in a store beside a job.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ __all__ = ["AskedQuestion", "Continuation"]
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, array_like=True):
-    """One question of a call: the *key* its tool knows it by, its *name* on the wire, itself."""
+    """A question of a call: its *key* in the tool, its *name* on the wire, and its packed form."""
 
     key: str
     name: str
@@ -24,17 +24,17 @@ class AskedQuestion(msgspec.Struct, frozen=True, array_like=True):
 class Continuation(msgspec.Struct, frozen=True, array_like=True):
     """The state of a call that waits.
 
-    id: random, and the same for the life of the call. step: how often the call has waited, counted
-    from 1. key: what the request names, a tool or prompt or URI. tag, assigns: those of the tool.
-    asked, answers: the questions to the client, and its answers so far, as JSON by the keys of the
-    tool. alone: whether there is one question, whose answer the tool gets without a key. names:
-    every name that a question of this call has had on the wire, where each MUST be unique
-    (2026-07-28, basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests").
-    task: the stored task that the call waits for, if any; heard: the last event of it that the
-    client has received. release: the version of the server that wrote this step. key_id: the secret
-    that sealed the first state of the call; every process that can open a state of it derives the
-    same ids. method: whether the call continues in the method *tag*, and not in `continue_`;
-    otherwise: the method for a question that was declined, "" for none.
+    id: random, and the same for the life of the call. step: the number of the wait, counted from 1.
+    key: the tool, prompt or URI that the request names. tag, assigns: those of the tool. asked,
+    answers: the questions to the client, and its answers so far, as JSON by the keys of the tool.
+    alone: whether there is one question; then the tool gets its answer without a key. names: every
+    name that a question of this call has had on the wire, where each MUST be unique (2026-07-28,
+    basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests"). task: the stored
+    task that the call waits for, if any; last_event: the latest event of it that the client has
+    received. release: the version of the server that wrote this step. key_id: the secret that
+    sealed the first state of the call; every process that can open a state of it derives the same
+    ids. method: whether the call continues in the method *tag*, and not in `continue_`; otherwise:
+    the method for a declined question, "" for none.
     """
 
     id: str
@@ -75,7 +75,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     def asking(self, questions: Mapping[str, bytes], *, alone: bool) -> "Continuation":
         """Return this step with *questions* to the client, by the tool's own keys.
 
-        On the wire a question is called by its key, and `{key}.{step}` if another had that name.
+        On the wire a question is called by its key, or `{key}.{step}` if another had that name.
         """
         used = set(self.names)
         asked = []
@@ -96,15 +96,15 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
         return [each for each in self.asked if each.key not in self.answers]
 
     def pack(self) -> bytes:
-        """Return the bytes that a carrier takes."""
+        """Return the bytes to seal or store."""
         return _encoder.encode(self)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Continuation":
-        """Return what `pack` packed.
+        """Return the continuation that `pack` has packed.
 
         Raises:
-            msgspec.MsgspecError: it was packed by a release that speaks of it differently.
+            msgspec.MsgspecError: it was packed by a release with another format.
         """
         return _decoder.decode(packed)
 

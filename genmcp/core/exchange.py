@@ -128,7 +128,7 @@ _ALWAYS: Final[Table] = {
         if state is not ExchangeState.DONE
     },
     # Late events, which are ignored: the client disconnects or resumes elsewhere after the last
-    # byte, or a timer fires then. What is not in the table is a defect of the caller.
+    # byte, or a timer fires then. Any other pair that is absent is a defect of the caller.
     **_stays(ExchangeState.DONE, ExchangeEvent.BEAT, ExchangeEvent.RELEASE, ExchangeEvent.LEAVE),
 }
 
@@ -169,10 +169,10 @@ _TABLES: Final = {
 class Exchange(msgspec.Struct, kw_only=True, eq=False):
     """The response to one POST. Owned by the POST, or by the writer of its response.
 
-    stream: the prefix of its event ids, which makes it resumable; None if it is not. primed:
-    whether an event stream begins with an event that only carries an id (2025-11-25). streams,
-    cancels: as for `table`. expected: the number of answers that end it. batch: whether a JSON body
-    is an array of them.
+    stream: the prefix of its event ids, if the stream can be resumed; else None. primed: whether an
+    event stream begins with an event that only carries an id (2025-11-25). streams, cancels: as for
+    `table`. expected: the number of answers after which it ends. batch: whether a JSON body is an
+    array of them.
     """
 
     stream: str | None = None
@@ -207,7 +207,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         return begun + self._message(message, last=False, connected=connected)
 
     def beat(self) -> list[ExchangeAction]:
-        """Send a comment, so that nothing on the way closes an idle connection."""
+        """Send a comment, so that no proxy closes an idle connection."""
         begun = self._begin(ExchangeEvent.BEAT)
         return (
             [*begun, StreamChunk(sse.COMMENT)] if self.state is ExchangeState.STREAMING else begun
@@ -216,8 +216,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     def answer(self, message: bytes | None, status: int = 200) -> list[ExchangeAction]:
         """Send an answer; *status* applies if it is the whole response.
 
-        The answer is None if the request was cancelled, which then gets no response (2025-11-25,
-        cancellation, "Behavior Requirements").
+        A cancelled request gets no response (2025-11-25, cancellation, "Behavior Requirements"):
+        then the answer is None.
         """
         last = self._answered + 1 == self.expected
         was = self._advance(ExchangeEvent.LAST if last else ExchangeEvent.ANSWER)

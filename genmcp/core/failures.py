@@ -1,7 +1,7 @@
-"""What an exception from a hook means to the client.
+"""The response to a request whose hook has raised.
 
-DESIGN: exception text never leaves unless it was raised to be shown. A failure the model should
-read is a result of the call; a failure of the request is an error.
+The text of an exception leaves the server only if it was raised to be shown. A failure that the
+model should read is a result of the call; a failure of the request is an error.
 """
 
 from collections.abc import Mapping
@@ -40,9 +40,10 @@ def is_expected(error: BaseException) -> bool:
 
 
 def http_status_of(error: McpError, revision: Revision) -> int:
-    """Return the HTTP status of *error* where it answers an accepted request.
+    """Return the HTTP status of *error* as the response to an accepted request.
 
-    Before 2026-07-28 that is a message like any other, which clients read only if it is 200.
+    Before 2026-07-28 such a response is a message like any other, which clients read only if the
+    status is 200.
     """
     return error.status if revision.modern else 200
 
@@ -50,9 +51,9 @@ def http_status_of(error: McpError, revision: Revision) -> int:
 def failure_outcome(
     error: Exception, request: Request, reference: str
 ) -> CallToolResult | McpError:
-    """Return what answers *request* when its hook raised *error*.
+    """Return the result or error for *request*, after its hook has raised *error*.
 
-    *reference* is what the log calls the failure; it is all that an unexpected one shows.
+    *reference* names the failure in the log; the client of an unexpected failure sees nothing else.
     """
     call = request.method == "tools/call"
     if isinstance(error, InvalidArguments) and call:
@@ -63,7 +64,7 @@ def failure_outcome(
     if isinstance(error, McpError):
         return error
     if isinstance(error, CapabilityMissing) and request.revision.modern:
-        # 2026-07-28, basic, "_meta": MUST. Before, there is no error for it.
+        # 2026-07-28, basic, "_meta": MUST. Earlier revisions define no error for it.
         return MissingCapability(error.capabilities)
     if isinstance(error, ToolError | WaitError):  # the text of both may be shown
         text = _unable(error, request) if isinstance(error, CapabilityMissing) else str(error)
@@ -77,7 +78,7 @@ def failure_outcome(
 
 
 def _unable(error: CapabilityMissing, request: Request) -> str:
-    """Return the message of *error* for a client whose revision has no error code for it."""
+    """Return the message of *error* for a revision that has no error code for it."""
     if TASKS not in error.capabilities.get("extensions", ()):
         return str(error)
     # A client of this revision cannot declare the extension, so its name alone would not help.
@@ -91,7 +92,7 @@ def store_failure(error: StoreError, reference: str) -> InternalError:
     """Return the response to a request that failed in the store.
 
     It is not an error of the tool: a full store, for example, is temporary. A record of another
-    release is not: the response states the formats and suggests no retry, which would fail again.
+    release is permanent: the response names the formats and suggests no retry.
     """
     if isinstance(error, UnknownFormat):
         return InternalError(f"{error} (reference {reference})", reference=reference)

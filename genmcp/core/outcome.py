@@ -1,6 +1,6 @@
-"""How a wait ended: the value it brought, or why it brought none.
+"""The outcome of a wait: its value or its failure; and the JSON values that it may carry.
 
-An outcome is the same on every carrier. One that is kept in a store is JSON.
+An outcome is the same on every carrier. In a store it is JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ T = TypeVar("T", default=Any)
 
 
 class Done(msgspec.Struct, Generic[T], frozen=True):
-    """It brought *value*."""
+    """The wait has ended with *value*."""
 
     value: T
 
@@ -47,15 +47,15 @@ class Done(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It brought nothing; *error* is the reason.
+    """The wait has failed.
 
-    WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled or CapabilityMissing.
+    error: WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled or CapabilityMissing.
     """
 
     error: WaitError
 
     def result(self) -> NoReturn:
-        """Raise the error; if it leaves a hook, the client gets its text as the result.
+        """Raise the error. If it leaves a hook, the client gets its text as the result.
 
         Raises:
             WaitError: always.
@@ -66,7 +66,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 Outcome: TypeAlias = Done[Any] | Failed
-"""How a wait has ended."""
+"""The outcome of a wait."""
 
 
 class _Packed(msgspec.Struct, omit_defaults=True):
@@ -105,7 +105,7 @@ def pack(outcome: Outcome) -> bytes:
 
 
 def unpack(packed: bytes) -> Outcome:
-    """Return the outcome that was packed as *packed*."""
+    """Return the outcome that `pack` has packed."""
     found = _decoder.decode(packed)
     if found.failure:
         return Failed(_FAILURES[found.failure](*found.fields))
@@ -116,16 +116,20 @@ JsonValue: TypeAlias = (
     str | int | float | bool | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
 )
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 def check_json(where: str, value: object) -> None:
-    """Check that *value*, which is called *where*, is JSON as `json.loads` would return it.
+    """Check that *value* is JSON as `json.loads` would return it.
+
+    Args:
+        where: its name in error messages.
+        value: the value to check.
 
     Raises:
         ContractError: it is not; the message names the first place, such as `job.items[2].at`.
     """
-    _check(where, value, _DEEPEST)
+    _check(where, value, _MAX_DEPTH)
 
 
 def _check(where: str, value: object, deeper: int) -> None:
@@ -136,7 +140,7 @@ def _check(where: str, value: object, deeper: int) -> None:
         if not isfinite(value):
             raise ContractError(f"{where} is {value!r}, which JSON does not have")
     elif not deeper:
-        raise ContractError(f"{where} nests deeper than {_DEEPEST} levels")
+        raise ContractError(f"{where} nests deeper than {_MAX_DEPTH} levels")
     elif isinstance(value, Mapping):
         for key, each in value.items():
             if type(key) is not str:
@@ -153,11 +157,11 @@ def _check(where: str, value: object, deeper: int) -> None:
 
 
 def canonical(value: JsonValue | msgspec.Raw) -> bytes:
-    """Return the one JSON text of a JSON value: keys sorted, nothing escaped that need not be.
+    """Return the one JSON text of a JSON value: keys sorted, minimal escapes.
 
     A `msgspec.Raw` is decoded first, so that two spellings of one value (order of keys, white
     space, escapes, `1e2` and `100.0`) give one text. An integer is not the float of equal value:
-    `1` and `1.0` differ. Of a key that occurs twice, the last counts.
+    `1` and `1.0` differ. Of a duplicate key, the last value counts.
 
     Raises:
         TypeError, UnicodeEncodeError, msgspec.DecodeError: this is not a JSON value.

@@ -1,4 +1,7 @@
-"""A request, its client, and how a call that runs long is handled; the same for all revisions."""
+"""A request in the terms of 2026-07-28, whatever its revision.
+
+Also its client, the policy for a call that takes long, and the decoding of params.
+"""
 
 from collections.abc import Mapping
 from math import inf
@@ -169,13 +172,13 @@ Arguments: TypeAlias = Any
 
 
 class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules of a request depend on in the tool, resource or prompt that it names.
+    """The properties of a tool, resource or prompt that the rules of a request depend on.
 
-    headers: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`).
-    on_disconnect: what a disconnect does to a call of an earlier revision: `"finish"` (the client
-        may resume the stream for the result) or `"cancel"`. From 2026-07-28 on it always cancels.
-    policy: how a long-running call is handled. eager: whether the call needs a check before its
-        hook runs. pending: whether all of this is only known once the route was resolved.
+    headers: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`). on_disconnect: the
+    effect of a disconnect on a call of an earlier revision: `"finish"` (the client may resume the
+    stream for the result) or `"cancel"`. From 2026-07-28 on it always cancels. policy: how a
+    long-running call is handled. eager: whether the call needs a check before its hook runs.
+    pending: whether all of this is only known once the route was resolved.
     """
 
     headers: tuple[HeaderRule, ...] = ()
@@ -190,7 +193,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         session: the key of the legacy session that the request belongs to, or None.
-        route: what the server found for it (tools/call and the like), or None.
+        route: the properties of the tool, prompt or resource that it names, or None.
         raw: the JSON it was read from: its params (msgspec.Raw), or the whole message (bytes).
         arguments: the decoded and validated arguments of a tool or prompt, or the key of a
             resource; None until the component has decoded them, before its first hook runs.
@@ -253,12 +256,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def progress_token(self) -> ProgressToken | None:
-        """What progress is reported under, None if the client did not ask for any."""
+        """The token for progress notifications; None if the client wants none."""
         return self.params.meta.progress_token
 
     @property
     def log_level(self) -> LoggingLevel | None:
-        """The least severe level this request wants to hear of (2026-07-28 on)."""
+        """The minimum level of its log messages (2026-07-28 on)."""
         return self.params.meta.log_level
 
 
@@ -307,8 +310,8 @@ class ResourceRequest(Request, Generic[K], frozen=True, kw_only=True, eq=False):
 
     Attributes:
         uri: the URI of the resource.
-        arguments: the key of the resource, as `read` gets it: the URI, or what `parse_uri` made of
-            it.
+        arguments: the key of the resource, as `read` gets it: the URI, or the result of
+            `parse_uri`.
         meta, client, progress_token: as of a `ToolRequest`.
     """
 
@@ -439,30 +442,30 @@ def _is_usable(key: str, value: msgspec.Raw) -> bool:
     return True
 
 
-def check_length(name: str, most: int) -> None:
-    """Check that a URI or *name* has at most *most* bytes in UTF-8.
+def check_length(name: str, limit: int) -> None:
+    """Check that a URI or *name* has at most *limit* bytes in UTF-8.
 
-    URIs and names are matched with templates, resolved as paths, stored with subscriptions and
+    Names and URIs are matched with templates, resolved as paths, stored with subscriptions and
     repeated in errors, so that a long one costs far more than its transfer.
 
     Raises:
         MalformedParams: it has more.
     """
-    if len(name.encode()) > most:
+    if len(name.encode()) > limit:
         raise MalformedParams(
-            f"Invalid params: a URI or name has more than {most} bytes (limit: max_uri_bytes)"
+            f"Invalid params: a URI or name has more than {limit} bytes (limit: max_uri_bytes)"
         )
 
 
-def check_names(params: RequestParams, most: int) -> None:
+def check_names(params: RequestParams, limit: int) -> None:
     """Check the URIs and names in the *params* of methods that are not routed by a name.
 
     Raises:
-        MalformedParams: one has more than *most* bytes.
+        MalformedParams: one has more than *limit* bytes.
     """
     match params:
         case CompleteRequestParams(ref=ref, argument=argument):
-            check_length(ref.name if isinstance(ref, PromptReference) else ref.uri, most)
-            check_length(argument.name, most)
+            check_length(ref.name if isinstance(ref, PromptReference) else ref.uri, limit)
+            check_length(argument.name, limit)
         case SubscribeRequestParams(uri=uri) | UnsubscribeRequestParams(uri=uri):
-            check_length(uri, most)
+            check_length(uri, limit)

@@ -1,7 +1,7 @@
 """The server's side of the protocol as a machine: given a decoded message, it returns an action.
 
-Every transport feeds the same machine, so that `initialize`, the era of a message, cancellation
-and responses are decided here only. The transport opens sessions, reads, writes and performs the
+Every transport feeds the same machine, so that `initialize`, the era of a message, cancellation and
+responses are decided here only. The transport opens sessions, reads, writes and performs the
 actions. No message of a client makes the machine raise. An exception of `ServerCatalog.find`, which
 is the server author's code, propagates.
 """
@@ -83,8 +83,8 @@ class Accept(msgspec.Struct, frozen=True):
 class Reject(msgspec.Struct, frozen=True):
     """Respond with *error*, or only report it: see *answered*.
 
-    answered: whether the message was a request, which gets an error response. Nothing can be sent
-    in response to other messages but the status of an HTTP response.
+    answered: whether the message was a request, which gets an error response. Other messages get
+    none; over HTTP the error decides the status.
     """
 
     error: McpError
@@ -123,8 +123,8 @@ AT_ONCE: Final = _QUICK | _LISTS
 def is_offered(server: ServerDescription, method: str) -> bool:
     """Return whether *method* is answered, by *server* or by the mux for it.
 
-    A client may send what the declared capabilities permit, and nothing else: 2026-07-28, basic,
-    and 2025-11-25, lifecycle, "Capability Negotiation".
+    A client may only use the declared capabilities: 2026-07-28, basic, and 2025-11-25, lifecycle,
+    "Capability Negotiation".
     """
     match method:
         case "logging/setLevel":
@@ -145,10 +145,10 @@ class ServerConnection(msgspec.Struct, eq=False):
 
     A pipe has one for its lifetime. Over HTTP, each POST names its session and has its own.
 
-    catalog: what the server offers. session: the session that `initialize` has opened, which the
-    transport assigns; None before. headers: those of the HTTP request; None on a transport without
-    headers. modern: whether a request may name 2026-07-28 or later in its `_meta`; only looked at
-    without headers.
+    catalog: the methods and routes of the server. session: the session that `initialize` has
+    opened, which the transport assigns; None before. headers: those of the HTTP request; None on a
+    transport without headers. modern: whether a request may name 2026-07-28 or later in its
+    `_meta`; only used without headers.
     """
 
     catalog: ServerCatalog
@@ -195,10 +195,10 @@ class ServerConnection(msgspec.Struct, eq=False):
 
         A batch belongs to its session (2025-03-26, basic, "Batching"), so that a member neither
         opens another one (lifecycle, "Initialization") nor names a revision. *error_of* returns the
-        error for an exception of `ServerCatalog.find`, which costs one member.
+        error for an exception of `ServerCatalog.find`, which fails one member.
 
         Raises:
-            InvalidRequest: there is no session, or its revision has no batches.
+            InvalidRequest: without a session, or if its revision has no batches.
         """
         if self.session is None:
             raise InvalidRequest("There must be one message at a time, not a batch")

@@ -1,8 +1,8 @@
-"""Which exchange a message opens, and whether it may: the rules a server checks first.
+"""The rules that a server checks first: the era of a message, its headers, and its params.
 
-A dual-era server is told the era by how the client opens (2026-07-28, versioning, "Backward
-Compatibility with Initialization-Based Versions"): a header or `_meta` naming a modern version,
-an `initialize`, or the id of a session that one began.
+The opening of a client tells a dual-era server which era it belongs to (2026-07-28, versioning,
+"Backward Compatibility with Initialization-Based Versions"): a header or `_meta` that names a
+modern version, an `initialize`, or the id of a session.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ __all__ = [
 
 
 class ServerCatalog(Protocol):
-    """What a server offers, as far as a message is judged by it."""
+    """The methods and routes of a server, for the checks of a message."""
 
     def offers(self, method: str) -> bool:
         """Return whether the server answers the client's *method*."""
@@ -118,16 +118,16 @@ class Era(Enum):
 
 
 def era_of(headers: Headers, message: Message) -> Era:
-    """Return how *message* is to be served.
+    """Return the era of *message*.
 
     Raises:
         HeaderMismatch: `_meta` names a version, but the version header is missing or differs.
-        InvalidRequest: nothing tells which revision is spoken.
-        UnsupportedVersion: a version that is not served here.
+        InvalidRequest: the revision is unknown.
+        UnsupportedVersion: the version is not supported.
     """
     named = _named_version(headers)
-    # The header comes before the body, since proxies route by it: a body that contradicts it is
-    # judged in the era of the header, and rejected there.
+    # The header takes precedence, since proxies route by it: a body that contradicts it is checked
+    # by the rules of the header's era, and rejected there.
     if named in _MODERN:
         return Era.MODERN
     if named is None or named in _LEGACY:
@@ -149,14 +149,14 @@ def era_of(headers: Headers, message: Message) -> Era:
 
 
 def check_legacy(headers: Headers) -> None:
-    """Check that what only a session has is not asked for in another revision.
+    """Check that a request for a session's stream, or its end, belongs to a session.
 
     Raises:
         NotAllowed: the version header names 2026-07-28 or later (Streamable HTTP, "Earlier
             Streamable HTTP Revisions").
-        UnsupportedVersion: it names no revision (2025-11-25, transports, "Protocol Version
+        UnsupportedVersion: it names an unknown revision (2025-11-25, transports, "Protocol Version
             Header").
-        InvalidRequest: it names a revision with sessions, and there is no session id (2025-11-25,
+        InvalidRequest: it names a revision with sessions, without a session id (2025-11-25,
             transports, "Session Management", point 2: 400).
     """
     named = _named_version(headers)
@@ -169,10 +169,10 @@ def check_legacy(headers: Headers) -> None:
 
 
 def check_get(headers: Headers) -> None:
-    """Check that a GET is for the stream of a session, as far as its head tells.
+    """Check the headers of a GET, which must be for the stream of a session.
 
     Raises:
-        NotAllowed: a browser wants a page; or what `check_legacy` raises.
+        NotAllowed: a browser requests a page; or see `check_legacy`.
     """
     if SESSION_HEADER not in headers and b"text/html" in headers.get(b"accept", b""):
         text = "This is an MCP endpoint, not a page: give its URL to an MCP client"
@@ -181,11 +181,11 @@ def check_get(headers: Headers) -> None:
 
 
 def check_batch(headers: Headers) -> None:
-    """Check that the revision the version header names, if any, may have batches.
+    """Check that the revision in the version header, if any, may have batches.
 
     Raises:
-        InvalidRequest: a POST is one message there, or belongs to no session.
-        UnsupportedVersion: there is no such revision.
+        InvalidRequest: a POST is one message in this revision, or belongs to no session.
+        UnsupportedVersion: the revision is unknown.
     """
     if _named_version(headers) in _MODERN or SESSION_HEADER not in headers:
         raise InvalidRequest("The body must be one message, not a batch")
@@ -195,8 +195,8 @@ def check_batch(headers: Headers) -> None:
 def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Request | None:
     """Return the request of 2026-07-28 or later that *body* holds, decoded in one step.
 
-    The headers name the type to decode it as. None: another revision is spoken, or the request is
-    rejected; `modern_request` then returns or raises the same verdict, of the body as a message.
+    The headers name the type to decode it as. None: it belongs to another revision, or is rejected;
+    then `modern_request` returns or raises the same verdict, of the body as a message.
     """
     method = _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b""))
     if method is None or headers.get(VERSION_HEADER) not in _MODERN_BY_HEADER:
@@ -213,14 +213,14 @@ def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Requ
 def modern_request(headers: Headers | None, message: Message, catalog: ServerCatalog) -> Request:
     """Decode *message* as a request of 2026-07-28 or later, and check it.
 
-    *headers* is None on a transport without any.
+    *headers* is None on a transport without headers.
 
     Raises:
-        MalformedParams: `_meta` or the params are not what the specification says.
-        HeaderMismatch: a header does not say what the body says.
-        UnsupportedVersion: the version in `_meta` is not served.
-        MethodNotFound: there is no such method in this revision, or the server offers none.
-        InvalidParams: no tool, resource or prompt has this name.
+        MalformedParams: `_meta` or the params are invalid.
+        HeaderMismatch: a header differs from the body.
+        UnsupportedVersion: the version in `_meta` is not supported.
+        MethodNotFound: this revision, or the server, does not have the method.
+        InvalidParams: the tool, resource or prompt does not exist.
     """
     name = message.method or ""
     method = _MODERN_METHODS.get(name)
@@ -237,12 +237,12 @@ def modern_request(headers: Headers | None, message: Message, catalog: ServerCat
 
 
 def session_request(session: Session, message: Message, catalog: ServerCatalog) -> Request:
-    """Return the request *message* makes within a legacy *session*.
+    """Return the request of *message* within a legacy *session*.
 
     Raises:
-        MalformedParams: the params are not what the specification says.
-        MethodNotFound: there is no such method in this revision, or the server offers none.
-        InvalidParams: no tool, resource or prompt has this name.
+        MalformedParams: the params are invalid.
+        MethodNotFound: this revision, or the server, does not have the method.
+        InvalidParams: the tool, resource or prompt does not exist.
     """
     name = message.method or ""
     revision = session.revision
@@ -254,7 +254,7 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
     ):
         raise MethodNotFound(name)
     params, raw = session_params(method, message.params)
-    # From here on the request is one of 2026-07-28, in its names and its types.
+    # From here on the request has the names and types of 2026-07-28.
     params = revision.up(params)
     route = None
     if not method.routed:
@@ -280,13 +280,15 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
 def exchange_for(
     requests: Sequence[Request], *, streams: bool, stream: str | None, batch: int = 0
 ) -> Exchange:
-    """Return the exchange that answers *requests*, the accepted ones of one POST.
+    """Return the exchange of *requests*, the accepted ones of one POST.
 
     streams: whether the client accepts event streams. stream: a new id for this one, if its client
     can resume it. batch: the number of responses of a batch, those of rejected members included; 0
-    for a single request. From 2026-07-28 on a disconnect cancels; before, it cancels only what a
-    tool wants cancelled (2025-11-25, transports, point 6); in a batch, one such tool decides for
-    all.
+    for a single request.
+
+    From 2026-07-28 on a disconnect cancels. Before, it cancels only the calls of tools with
+    `on_disconnect = "cancel"` (2025-11-25, transports, point 6); in a batch, one such tool decides
+    for all.
     """
     revision = requests[0].revision
     return Exchange(
@@ -301,7 +303,7 @@ def exchange_for(
 
 
 def discover_result(capabilities: ServerCapabilities, instructions: str | None) -> DiscoverResult:
-    """Return what a server is: 2026-07-28, server/discover; the versions of both eras."""
+    """Return the result of server/discover (2026-07-28), with the versions of both eras."""
     return DiscoverResult(
         supported_versions=list(REVISIONS),
         capabilities=capabilities,
@@ -412,7 +414,7 @@ def _judge(
 
 
 def with_route(request: Request, route: RouteFacts) -> Request:
-    """Return *request*, whose route was pending, with the *route* that it was resolved to.
+    """Return *request* with the *route* that its pending one was resolved to.
 
     Raises:
         HeaderMismatch: a header differs from the argument that it repeats.

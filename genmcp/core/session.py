@@ -1,7 +1,7 @@
-"""Legacy sessions as values: what `initialize` agreed on, sealed into the session's id.
+"""Legacy sessions as values: the agreement of `initialize`, sealed into the id of the session.
 
-The server keeps nothing for a session; every request brings it along. 2025-11-25, transports,
-"Session Management", and lifecycle, "Initialization".
+The server stores nothing for a session; every request carries it. 2025-11-25, transports, "Session
+Management", and lifecycle, "Initialization".
 """
 
 from collections.abc import Container
@@ -24,7 +24,7 @@ _SPOKEN: Final = [revision.version for revision in LEGACY]
 
 
 class ServerDescription(Protocol):
-    """What a server declares: `initialize` introduces it, and its requests are routed, by that."""
+    """The declarations of a server, for the response to `initialize` and for routing."""
 
     @property
     def info(self) -> Implementation:
@@ -48,7 +48,7 @@ class ServerDescription(Protocol):
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """What a session consists of. `key` names its records in the store, `issued` is Unix time."""
+    """A legacy session. `key` names its records in the store; `issued` is Unix time."""
 
     key: str
     issued: float
@@ -96,18 +96,18 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Session":
-        """Return what `pack` packed.
+        """Return the session that `pack` has packed.
 
         Raises:
-            SessionNotFound: it was packed by a release that speaks of sessions differently.
+            SessionNotFound: it was packed by a release with another format or other revisions.
         """
         try:
             session = _decoder.decode(packed)
         except msgspec.MsgspecError:
-            raise SessionNotFound("Session not found: it was begun by another release") from None
+            raise SessionNotFound("Session not found: another release has opened it") from None
         # The seal proves that this server has written it, perhaps in a release with more revisions.
         if session.version not in _SPOKEN:
-            raise SessionNotFound(f"Session not found: {session.version} is not served any more")
+            raise SessionNotFound(f"Session not found: {session.version} is no longer supported")
         return session
 
 
@@ -115,7 +115,7 @@ _decoder = msgspec.msgpack.Decoder(Session)
 
 
 def anonymous_params(revision: Revision, name: str = "") -> InitializeRequestParams:
-    """Return the params of a client that has not introduced itself and can do nothing."""
+    """Return the params of a client that sends no `initialize` and declares no capability."""
     return InitializeRequestParams(
         protocol_version=revision.version,
         capabilities=ClientCapabilities(),
@@ -124,10 +124,10 @@ def anonymous_params(revision: Revision, name: str = "") -> InitializeRequestPar
 
 
 def new_session(params: InitializeRequestParams, *, key: str, now: float) -> Session:
-    """Return the session an `initialize` request asks for.
+    """Return the session for the params of `initialize`.
 
-    2025-11-25, lifecycle, "Version Negotiation": the version asked for if it is spoken here,
-    else the newest that is.
+    2025-11-25, lifecycle, "Version Negotiation": the requested version if it is supported, else the
+    newest that is.
     """
     version = params.protocol_version
     # Also of 2026-07-28 and later, which have no sessions.
@@ -140,6 +140,6 @@ def new_session(params: InitializeRequestParams, *, key: str, now: float) -> Ses
         version=version,
         name=params.client_info.name,
         client_version=params.client_info.version,
-        # What the revision does not know its client cannot do, whatever it declares.
+        # Without capabilities that the revision does not define: nothing could use them.
         capabilities=revision.up(revision.down(params.capabilities)),
     )

@@ -1,4 +1,4 @@
-"""What a listener may hear of, and what it is told: the rules of subscriptions.
+"""The rules of subscriptions: which changes a subscriber gets, and in which notifications.
 
 2026-07-28, basic/patterns, "Subscriptions"; before, server/resources, "Subscriptions", and the
 "List Changed Notification" of tools, prompts and resources.
@@ -37,13 +37,16 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class ServerChange(msgspec.Struct, frozen=True, array_like=True):
-    """Something to tell of: the notification's method, and the resource if it is about one."""
+    """A change of a server: the method of its notification, and the URI of an updated resource."""
 
     method: str
     uri: str | None = None
 
     def params(self, subscription: RequestId | None = None) -> NotificationParams:
-        """Return the notification's params; *subscription* is the stream's, from 2026-07-28 on."""
+        """Return the params of the notification.
+
+        *subscription* is the id of the stream, from 2026-07-28 on.
+        """
         meta = None if subscription is None else _meta(subscription)
         if self.uri is None:
             return NotificationParams(meta=meta)
@@ -54,7 +57,7 @@ TOOLS: Final = ServerChange("notifications/tools/list_changed")
 PROMPTS: Final = ServerChange("notifications/prompts/list_changed")
 RESOURCES: Final = ServerChange("notifications/resources/list_changed")
 EVERYTHING: Final = ServerChange("")
-"""Nobody knows any more what has changed: listeners are told of all that they listen for."""
+"""Changes were lost: each subscriber is notified of everything that it has subscribed to."""
 
 
 def updated(uri: str) -> ServerChange:
@@ -63,7 +66,7 @@ def updated(uri: str) -> ServerChange:
 
 
 def session_filter(capabilities: ServerCapabilities, uris: list[str]) -> SubscriptionFilter:
-    """Return what a session hears of without asking, and the resources it has asked for."""
+    """Return the filter of a legacy session: all lists, and its subscribed resources *uris*."""
     every = SubscriptionFilter(
         tools_list_changed=True,
         prompts_list_changed=True,
@@ -74,11 +77,11 @@ def session_filter(capabilities: ServerCapabilities, uris: list[str]) -> Subscri
 
 
 def supported_subset(
-    wanted: SubscriptionFilter, capabilities: ServerCapabilities, there: Callable[[str], bool]
+    wanted: SubscriptionFilter, capabilities: ServerCapabilities, exists: Callable[[str], bool]
 ) -> SubscriptionFilter:
-    """Return the part of *wanted* that a server of these *capabilities* can give.
+    """Return the part of *wanted* that a server with these *capabilities* supports.
 
-    *there* tells whether there is a resource with a URI, for whoever asks.
+    *exists* returns whether a resource exists for the client.
     """
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
     uris = wanted.resource_subscriptions if resources and resources.subscribe else None
@@ -88,30 +91,30 @@ def supported_subset(
         resources_list_changed=_both(
             wanted.resources_list_changed, resources and resources.list_changed
         ),
-        resource_subscriptions=None if uris is None else [*filter(there, dict.fromkeys(uris))],
+        resource_subscriptions=None if uris is None else [*filter(exists, dict.fromkeys(uris))],
     )
 
 
-def changes_of(heard: SubscriptionFilter) -> Iterator[ServerChange]:
-    """Yield all that *heard* lets through."""
-    if heard.tools_list_changed:
+def changes_of(subscribed: SubscriptionFilter) -> Iterator[ServerChange]:
+    """Yield the changes that *subscribed* subscribes to."""
+    if subscribed.tools_list_changed:
         yield TOOLS
-    if heard.prompts_list_changed:
+    if subscribed.prompts_list_changed:
         yield PROMPTS
-    if heard.resources_list_changed:
+    if subscribed.resources_list_changed:
         yield RESOURCES
-    yield from map(updated, heard.resource_subscriptions or ())
+    yield from map(updated, subscribed.resource_subscriptions or ())
 
 
 def acknowledgement(
-    heard: SubscriptionFilter, subscription: RequestId
+    subscribed: SubscriptionFilter, subscription: RequestId
 ) -> SubscriptionsAcknowledgedNotificationParams:
-    """Return what a stream begins with."""
-    return SubscriptionsAcknowledgedNotificationParams(heard, meta=_meta(subscription))
+    """Return the params of the first message of a stream."""
+    return SubscriptionsAcknowledgedNotificationParams(subscribed, meta=_meta(subscription))
 
 
 def completion(subscription: RequestId) -> SubscriptionsListenResult:
-    """Return what a stream ends with when it is the server that ends it: "Graceful Closure"."""
+    """Return the result that the server ends a stream with: "Graceful Closure"."""
     return SubscriptionsListenResult(meta=_meta(subscription))
 
 

@@ -1,4 +1,4 @@
-"""What a call waits for: as a hook returns it, and as the record of its task stores it."""
+"""The waits of calls: as a hook returns them, and as the record of a task stores them."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -55,7 +55,7 @@ under `@tool` takes the value first, and others by their names.
 class Wait(Generic[T_co]):
     """Something that a call can wait for: a job, a reference to one, a question.
 
-    T_co is the type of the value that it brings to the method given to `then`.
+    T_co is the type of the value that the method given to `then` gets.
     """
 
     __slots__ = ()
@@ -72,11 +72,11 @@ class Wait(Generic[T_co]):
         Another process may run the method: it is found by its name in the tool.
 
         Args:
-            method: a method of the tool, prompt or resource whose hook returns this: `self.book`.
-                It takes `(request, value, channel)`, and returns what the hook may return. The
-                value is what a job or awaitable returned, or what the user filled in. If it is
-                called `outcome`, or annotated `Outcome`, the method gets the outcome instead,
-                whatever that is. A resource gets the key that `read` got in place of the request.
+            method: a method of the tool, prompt or resource of the hook: `self.book`. It takes
+                `(request, value, channel)`, and returns any result of a hook. The value is the
+                result of a job or awaitable, or the content that the user filled in. A parameter
+                that is called `outcome`, or annotated `Outcome`, gets the outcome instead, also
+                that of a failure. A resource gets the key that `read` got in place of the request.
             otherwise: the method for a question that was declined or cancelled; it gets the
                 `Declined` or `Cancelled`. Of several questions, one of which was declined or
                 cancelled, it gets a dict of all answers: `Accepted`, `Declined` or `Cancelled`.
@@ -157,7 +157,7 @@ def wait_for(on: "Awaitable[T] | futures.Future[T]") -> Wait[T]: ...
 @overload
 def wait_for(on: "Mapping[str, Wait[Any]]") -> Wait[dict[str, Any]]: ...
 def wait_for(on: WaitsFor) -> Wait[Any]:
-    """Return something that has `then`, for what does not have it itself.
+    """Return a wait for an awaitable, or for several questions, which have no `then` of their own.
 
         return wait_for(search(words)).then(self.found)
         return wait_for({"who": elicit("Who?", Contact), "sure": elicit("Sure?")}).then(self.book)
@@ -277,7 +277,7 @@ class Running(msgspec.Struct, frozen=True, tag="running"):
 
 
 class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
-    """What the call waits for runs in the process *node*; any other can continue it."""
+    """The call waits for an awaitable of the process *node*; any process can then continue it."""
 
     node: str
 
@@ -302,7 +302,7 @@ class Following(msgspec.Struct, frozen=True, tag="following"):
 
 
 class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
-    """The client is asked; questions and answers are JSON under the same keys."""
+    """The call waits for its client; questions and answers are JSON under the same keys."""
 
     questions: Mapping[str, bytes]
     answers: Mapping[str, bytes] = {}
@@ -314,14 +314,14 @@ class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
 
     @property
     def outcome(self) -> bytes:
-        """What the call goes on with when all are answered: its answers, packed."""
+        """The outcome of the wait once all are answered: the answers, packed."""
         return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
 
 
 class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
-    """The client was asked, and continues the call by a request of its own, within *ttl* seconds.
+    """The client continues the call by a request of its own, within *ttl* seconds.
 
-    Only for a private task. *step* is the step of the call that asks, *result* the
+    Only for a private task. *step* is the step of the call with the question, *result* the
     InputRequiredResult as JSON: copies of the call get the same question.
     """
 
@@ -334,7 +334,7 @@ Work: TypeAlias = Running | Awaiting | Working | Following | Asking | AwaitingIn
 
 
 class Suspended(msgspec.Struct, frozen=True):
-    """What a hook came to: the call waits again, for *work*."""
+    """The result of a hook that waits again, for *work*."""
 
     step: int
     continuation: bytes
@@ -342,7 +342,7 @@ class Suspended(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """What a hook came to: the call is over, with one of *result* and *error*, as JSON.
+    """The result of a hook that has ended the call: *result* or *error*, as JSON.
 
     An error is an object of `code`, `message` and perhaps `data`. *raised*: the call failed and may
     be repeated: its idempotency key, if it has one, is free again.
