@@ -82,11 +82,11 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     _owners: Owners
 
     async def answer(self, request: Request, channel: Channel) -> Result:
-        """Answer *request*, whose method is one of `BUILTIN`.
+        """Answer *request*, which calls one of the `BUILTIN` methods.
 
         Raises:
-            McpError: the request names a resource or task that does not exist for its principal,
-                or an answer that does not fit its question, or its client lacks a capability.
+            McpError: the request names a resource or task that does not exist for its principal, or
+                an answer that does not fit its question, or its client lacks a capability.
         """
         session, owner = request.session, self._owners.of(channel.sink.client_key)
         match request.params:
@@ -108,7 +108,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             raise ResourceNotFound(uri)
         async with self._server.hearing((uri,)) as announced:
             if uri not in announced:
-                raise InvalidParams(f"No updates are told of: {uri}")
+                raise InvalidParams(f"The server announces no updates of {uri}")
             if session is not None:
                 await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
 
@@ -117,7 +117,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     ) -> Result:
         _check_tasks(request)
         service, principal = self._tasks.service, channel.principal
-        if request.method == "tasks/cancel":  # a task that is over stays as it is
+        if request.method == "tasks/cancel":  # a task that has ended stays as it is
             await self._tasks.cancel(params.task_id, principal)
             return Result()
         task = await service.get(params.task_id, principal)
@@ -125,8 +125,8 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
             continuation = Continuation.unpack(task.continuation)
-            # All answers are accepted, or none: after an error, the questions stay open.
-            answers = _good(continuation, task.work, params.input_responses)
+            # All answers are accepted, or none of them: after an error the questions stay open.
+            answers = _valid_answers(continuation, task.work, params.input_responses)
             await service.answer(task.id, principal, answers)
         return Result()
 
@@ -154,8 +154,9 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
                 known.append((await self._tasks.service.get(id, principal)).id)
-        heard = supported_subset(wanted, self._server.capabilities, partial(self._has, principal))
-        return msgspec.structs.replace(heard, task_ids=known or None)
+        exists = partial(self._has, principal)
+        honored = supported_subset(wanted, self._server.capabilities, exists)
+        return msgspec.structs.replace(honored, task_ids=known or None)
 
     def _has(self, principal: str | None, uri: str) -> bool:
         route = self._server.find("resources/read", uri)
@@ -171,7 +172,7 @@ def _check_tasks(request: Request) -> None:
 async def watching(
     service: TaskService, ids: Sequence[str], principal: str | None, subscription: Subscription
 ) -> AsyncGenerator[None, None]:
-    """Notify *subscription* of the changes of the tasks *ids* while this is entered.
+    """Notify *subscription* of the changes of the tasks *ids*, as a context manager.
 
     SEP-2663, "Task Status Notifications".
     """
@@ -196,7 +197,7 @@ async def _watch(
                         seen = _seen(change.task)
                         subscription.notify(task=change.task)
         except StoreError as error:
-            logger.warning("a subscriber gets no more of task %s: %s", id, error)
+            logger.warning("a subscriber gets no more changes of task %s: %s", id, error)
 
 
 def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
@@ -207,7 +208,7 @@ def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
 def task_status_notification(
     task: Task, encoder: Encoder, subscription: RequestId, now: float
 ) -> TaskStatusNotificationParams:
-    """Return the same as a notification on the stream of *subscription*."""
+    """Return the state of *task* as a notification on the stream of *subscription*."""
     members = _members(task, encoder, now)
     members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
     return TaskStatusNotificationParams(**members)
@@ -219,7 +220,7 @@ def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
         numbers = {"progress": task.progress, "total": task.total}
         members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
     if task.error is not None:
-        # "Task Execution Errors": what it said of its work last is of no use any more.
+        # "Task Execution Errors": the error replaces the latest message of the work.
         members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
         members["error"] = msgspec.Raw(task.error)
     elif task.result is not None:
@@ -231,16 +232,16 @@ def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
     return members
 
 
-def _good(
+def _valid_answers(
     continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
 ) -> dict[str, bytes]:
-    """Return those of *responses* that answer an open question, packed, by their names on the wire.
+    """Return the answers to open questions among *responses*, packed, by their names on the wire.
 
     Others are ignored (SEP-2663, "Task Update Requests").
 
     Raises:
-        InvalidParams: one does not fit (SEP-2663, "Splitting Reads": servers SHOULD return errors
-            for clearly invalid requests).
+        InvalidParams: an answer does not fit (SEP-2663, "Splitting Reads": servers SHOULD return
+            errors for clearly invalid requests).
     """
     good = {}
     for each in continuation.asked:
@@ -270,10 +271,10 @@ def _check(question: bytes, task_fields: bytes, answer: Any) -> None:
         if schema is None:
             raise
         FormQuestion("", schema=schema).read(answer)
-        logger.warning("an answer fits what the client was shown, and not the type of today")
+        logger.warning("an answer fits the question that was sent, but not its present type")
 
 
 def _seen(task: Task) -> tuple[object, ...]:
-    """Return what a client sees of a *task*, but for when it was changed last."""
+    """Return the state of a *task* that clients see, without the time of its last change."""
     asked = task.work.missing if isinstance(task.work, Asking) else ()
     return task.status, task.message, task.progress, task.total, (*asked,)

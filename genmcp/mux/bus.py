@@ -1,6 +1,6 @@
 """Messages between the processes that share a store, and the server's requests to its clients.
 
-All processes follow one log. Most messages are for one of them, which finds them by its name. The
+All processes follow one log. Most messages are for one process, which recognizes its own name. The
 response to a request of the server may reach another process than the one that waits for it.
 """
 
@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -44,10 +44,10 @@ M = TypeVar("M", bound=msgspec.Struct)
 EVERYBODY: Final = ""
 """The name that addresses all processes, the sender included."""
 
-_READ_AT_ONCE: Final = 1000
+_READ_AT_ONCE: Final = 1000  # messages
 
 _AGAIN: Final = 1.0
-"""Seconds before a store that could not be followed is tried again."""
+"""Seconds after which a failed read of the store is repeated."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -61,22 +61,32 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 _decode_envelope: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
+def _name_of(kind: type[msgspec.Struct]) -> str:
+    """Return the name of a type of messages: its attribute `bus_name`, else that of the class.
+
+    A class that is renamed keeps its `bus_name`, since processes of two releases share a log
+    during a rolling deploy.
+    """
+    name: str = getattr(kind, "bus_name", kind.__name__)
+    return name
+
+
 class MessageBus:
-    """Messages between the processes that serve the same *audience* from one store.
+    """Messages between the processes that serve one *audience*. Owned by the mux.
 
     Delivery is at least once: a message may be handled twice after a fault of the store, and one
     that is not read within the bounds of the log is lost.
 
     Args:
-        store: carries the messages. If no other process sees it, there is no log: a message is
-            handled by the buses of this process before `send` returns.
+        store: carries the messages. A store that no other process sees needs no log: the buses of
+            this process handle a message before `send` returns.
         audience: the name of the log.
         ttl: seconds for which messages are retained for a slow process.
-        keep: how many messages are retained.
+        keep: the number of messages that are retained.
 
     Attributes:
         node: the name of this process.
-        current: whether all messages have been read that were there when the bus was opened.
+        current: whether all messages from before the bus was opened have been read.
     """
 
     def __init__(self, store: Store, audience: str, *, ttl: float, keep: int) -> None:
@@ -91,7 +101,7 @@ class MessageBus:
 
     def subscribe(self, kind: type[M], handler: Callable[[M], None]) -> None:
         """Register *handler*, which is called on any thread, for the messages of this *kind*."""
-        self._handlers[kind.__name__] = (msgspec.msgpack.Decoder(kind).decode, handler)
+        self._handlers[_name_of(kind)] = (msgspec.msgpack.Decoder(kind).decode, handler)
 
     def open(self) -> None:
         """Start to receive messages on the running loop; cheap if that has been done."""
@@ -125,7 +135,7 @@ class MessageBus:
         Raises:
             StoreError: the message cannot be written.
         """
-        kind = type(message).__name__
+        kind = _name_of(type(message))
         for bus in (self, *self._others()):
             if node in (bus.node, EVERYBODY):
                 bus._handlers[kind][1](message)
@@ -157,8 +167,8 @@ class MessageBus:
         after: str | None = None
         while True:
             try:
-                # First the backlog: a process is not current before it knows, for example, which
-                # sessions have ended. What is appended meanwhile is read by `follow`.
+                # First the backlog: a process is not current before it has read, for example, which
+                # sessions have ended. Messages that are appended meanwhile are read by `follow`.
                 while not self.current:
                     events = await self._store.read(self._log, after, _READ_AT_ONCE)
                     for event in events:
@@ -201,7 +211,7 @@ _lock = Lock()
 
 
 class _Address(msgspec.Struct, frozen=True, array_like=True):
-    """Where an answer goes: a process, the request's number there, the session of its client."""
+    """The recipient of a response: a process, the number of the request there, the session."""
 
     node: str
     number: int
@@ -212,7 +222,9 @@ _decode_address: Final = msgspec.msgpack.Decoder(_Address).decode
 
 
 class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """An answer on its way to the process that waits: a result as JSON, or the error's message."""
+    """A client's response, for the process that waits: a result as JSON, or an error message."""
+
+    bus_name: ClassVar[str] = "Reply"
 
     number: int
     result: bytes
@@ -220,11 +232,11 @@ class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class ServerRequests(msgspec.Struct, eq=False):
-    """The requests of one mux that wait for an answer, each for *timeout* seconds.
+    """The requests of one mux to its clients, each of which waits at most *timeout* seconds.
 
-    2025-11-25, transports, "Sending Messages to the Server": answers come in POSTs of their own.
-    The process that one reaches is not known beforehand, so that the id of a request contains,
-    sealed, the process that waits.
+    2025-11-25, transports, "Sending Messages to the Server": responses come in POSTs of their own.
+    Such a POST may reach any process, so that the id of a request contains, sealed, the process
+    that waits.
     """
 
     _seal: Seal
@@ -263,11 +275,11 @@ class ServerRequests(msgspec.Struct, eq=False):
                 reply = await asyncio.wrap_future(reply_future)
         except (TimeoutError, asyncio.CancelledError) as error:
             # 2025-11-25, cancellation, and lifecycle, "Timeouts": the client SHOULD be notified;
-            # otherwise its user might fill in a form for a call that is over.
+            # otherwise its user might fill in a form for a call that has ended.
             late = isinstance(error, TimeoutError)
-            reason = str(WaitTimedOut()) if late else "The call that asked is over"
-            told = CancelledNotificationParams(request_id=id, reason=reason)
-            cancelled = self._encoder.notification(revision, "notifications/cancelled", told)
+            reason = str(WaitTimedOut()) if late else "The call has ended"
+            params = CancelledNotificationParams(request_id=id, reason=reason)
+            cancelled = self._encoder.notification(revision, "notifications/cancelled", params)
             await _sent(send(cancelled))
             if late:
                 raise WaitTimedOut from None
@@ -285,7 +297,8 @@ class ServerRequests(msgspec.Struct, eq=False):
         address = _Address(self._bus.node, number, session)
         future: Future[ClientReply] = Future()
         self._waiting[number] = future
-        # A caller that is cancelled cannot cancel it, so that a reply may always be set.
+        # Marked as running, it cannot be cancelled by a caller that is. A reply from another thread
+        # can then always be set, without a race against that cancellation.
         future.set_running_or_notify_cancel()
         packed, ttl = msgspec.msgpack.encode(address), self._timeout
         return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)

@@ -1,13 +1,13 @@
-"""Changes of a server, and the listeners that are notified of them.
+"""Changes of a server, and the subscribers that are notified of them.
 
 Every change is written to one log of the store. Each process that shares the store reads that log,
-once for each of its event loops, and notifies its own listeners. Nothing waits for a listener: the
-changes that one has not received yet are a set.
+once for each of its event loops, and notifies its own subscribers. A slow subscriber delays no
+other: the changes that it has not received yet are a set.
 
 The stream that a legacy session listens on has a log of its own as well, read by one connection at
 a time. 2025-11-25, transports, "Multiple Connections": each message is sent on one stream only. A
-new listener announces itself in that log. The one before it reads that in its turn and ends, so
-that every message before that place is sent by the old one, and every later one by the new.
+new listener announces itself in that log. The previous one reads the announcement in its turn and
+ends, so that it sends every message before that place, and the new one sends every later message.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ __all__ = ["LISTENER", "SessionStreams", "Subscription", "Subscriptions", "to_wi
 logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 1.0
-"""Seconds before a store that could not be reached is tried again."""
+"""Seconds after which a failed read of the store is repeated."""
 _READ_AT_ONCE: Final = 1000
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -48,7 +48,7 @@ _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Subscription(msgspec.Struct, eq=False):
-    """One listener, in one event loop: the changes it wants, and the news it has not received."""
+    """One subscriber, in one event loop: the changes that it wants, and those that are pending."""
 
     wanted: frozenset[ServerChange]
     _changes: dict[ServerChange, None] = {}
@@ -67,7 +67,7 @@ class Subscription(msgspec.Struct, eq=False):
             self._waiter.set_result(None)
 
     async def receive(self) -> tuple[Sequence[ServerChange], Sequence[Task]]:
-        """Wait for news, and return all that are pending."""
+        """Wait for changes, and return all that are pending."""
         if not self._changes and not self._tasks:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -77,10 +77,10 @@ class Subscription(msgspec.Struct, eq=False):
 
 
 class Subscriptions(Listener):
-    """The log of a mux's changes, and its listeners in this process.
+    """The log of a mux's changes, and its subscribers in this process. Owned by the mux.
 
-    Delivery is at least once: a process that does not know which changes it has missed notifies its
-    listeners of everything that they want. *log* is the name of the log.
+    Delivery is at least once: a process that has missed changes notifies its subscribers of
+    everything that they want. *log* is the name of the log.
     """
 
     def __init__(self, store: Store, log: str, limits: Limits) -> None:
@@ -102,7 +102,7 @@ class Subscriptions(Listener):
             loop = None
         with self._lock:
             if len(self._unwritten) >= self._keep:
-                self._unwritten = {EVERYTHING: None}  # the log would drop the oldest of them
+                self._unwritten = {EVERYTHING: None}  # more than the log retains
             self._unwritten[change] = None
             is_coming = loop is self._written_in
             self._written_in = loop
@@ -122,7 +122,7 @@ class Subscriptions(Listener):
         try:
             await self._store.apply(*(self._append(_encode(change)) for change in changes))
         except StoreError as error:
-            logger.warning("listeners are not told of %d changes: %s", len(changes), error)
+            logger.warning("%d changes could not be announced: %s", len(changes), error)
 
     def listening(
         self, wanted: Iterable[ServerChange]
@@ -150,7 +150,7 @@ class Subscriptions(Listener):
 
 
 class _Follower(msgspec.Struct, eq=False):
-    """The reader of the log in an event loop. Runs while there are listeners."""
+    """The reader of the log in an event loop. Runs while there are subscribers."""
 
     _store: Store
     _log: str
@@ -197,8 +197,8 @@ class _Follower(msgspec.Struct, eq=False):
         while True:
             try:
                 if missed:
-                    # The new place is found before listeners are notified: a change in between is
-                    # announced twice, and never lost.
+                    # The new position is read before subscribers are notified: a change in between
+                    # is announced twice, but never lost.
                     after = await self._end()
                     self._notify(EVERYTHING)
                     missed = False
@@ -209,11 +209,11 @@ class _Follower(msgspec.Struct, eq=False):
                 missed = True
             except StoreError as error:
                 missed = True
-                logger.warning("changes cannot be followed, and are tried again: %s", error)
+                logger.warning("changes cannot be read, which is retried: %s", error)
                 await asyncio.sleep(_AGAIN)
 
     async def _end(self) -> str | None:
-        """Return the id of the last change: a new listener receives those after it."""
+        """Return the id of the last change, after which a new subscriber starts."""
         after: str | None = None
         while True:
             try:
@@ -238,15 +238,15 @@ def _change(data: bytes) -> ServerChange:
 LISTENER: Final = "listener"
 """The prefix of the ids of a listening stream's events."""
 
-_TAKEN: Final = b"taken by "
+_TAKEN: Final = b"taken by "  # followed by the random id of a new listener
 _ENDED: Final = b"ended"
 _SUBSCRIBED: Final = b"subscribed to others"
 
-_MISSED: Final = b": events were missed that are not kept any more\n\n"
+_MISSED: Final = b": events were dropped before they were read\n\n"
 
 
 class SessionStreams(msgspec.Struct, eq=False):
-    """The listening streams of a mux's sessions, and their resource subscriptions."""
+    """The streams of a mux's sessions, and their resource subscriptions. Owned by the mux."""
 
     _store: Store
     _subscriptions: Subscriptions
@@ -255,7 +255,7 @@ class SessionStreams(msgspec.Struct, eq=False):
     _limits: Limits
 
     async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
-        """Notify *session* of updates of the resource *uri*, or no longer, if not *wanted*.
+        """Subscribe *session* to the resource *uri*, or unsubscribe it, if not *wanted*.
 
         The list, and the event that announces it, count towards the accounts of *owner*.
 
@@ -312,9 +312,9 @@ class SessionStreams(msgspec.Struct, eq=False):
     ) -> AsyncGenerator[LogEvent | bytes, None]:
         """Return the events for *session*, until another listener begins; see `to_wire`.
 
-        With *after*, the store's id of an event, those after it first. If some were dropped, a
-        comment in the wire format states that, and those that are retained follow. *opening*, in
-        the wire format, is sent as soon as no later message can be missed.
+        With *after*, the store's id of an event, the retained events after it come first. If some
+        were dropped, a comment in the wire format states that. *opening*, in the wire format, is
+        sent as soon as no later message can be missed.
 
         Events of the session's log count towards the accounts of *owner*.
 
@@ -339,7 +339,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         unsent: set[bytes] = set()
         wanted = await self._wanted(session)
         async with self._subscriptions.listening(wanted) as subscription:
-            hearing = asyncio.create_task(self._hear(wanted))
+            following = self._start_following(wanted)
             relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
             try:
                 async with aclosing(self._store.follow(_log(session.key), after)) as events:
@@ -353,7 +353,10 @@ class SessionStreams(msgspec.Struct, eq=False):
                             self._subscriptions.change(subscription, wanted)
                             # The new one begins before the old one ends, so that a resource in both
                             # is not released in between.
-                            before, hearing = hearing, asyncio.create_task(self._hear(wanted))
+                            before, following = (
+                                following,
+                                asyncio.create_task(self._follow_resources(wanted)),
+                            )
                             before.cancel()
                         elif event.data == _ENDED or event.data.startswith(_TAKEN):
                             if begun:
@@ -362,12 +365,13 @@ class SessionStreams(msgspec.Struct, eq=False):
                             unsent.discard(event.data)
                             yield event
             except LogTruncated:
-                # This reader was so slow that its place was dropped, and perhaps the event of
-                # another listener with it. The client reconnects, and gets what is retained.
+                # This reader was so slow that the events at its position were dropped, perhaps also
+                # the announcement of another listener. So it ends: the client reconnects, and gets
+                # the retained events.
                 yield _MISSED
             finally:
                 relay.cancel()
-                hearing.cancel()
+                following.cancel()
 
     async def _relay(
         self, session: Session, subscription: Subscription, unsent: set[bytes], owner: Owner
@@ -387,11 +391,14 @@ class SessionStreams(msgspec.Struct, eq=False):
                 try:
                     await self.append(session.key, message, owner)
                 except StoreError as error:
-                    logger.warning("a session is not told of a change: %s", error)
+                    logger.warning("a change does not reach its session: %s", error)
                 else:
                     unsent.add(message)
 
-    async def _hear(self, wanted: Collection[ServerChange]) -> None:
+    def _start_following(self, wanted: Collection[ServerChange]) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._follow_resources(wanted))
+
+    async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
         uris = [change.uri for change in wanted if change.uri is not None]
         if uris:
@@ -399,7 +406,7 @@ class SessionStreams(msgspec.Struct, eq=False):
                 async with self._server.hearing(uris):
                     await asyncio.get_running_loop().create_future()
             except McpError as error:
-                logger.warning("a session is not told of its resources: %s", error)
+                logger.warning("the resources of a session cannot be followed: %s", error)
 
     async def _wanted(self, session: Session) -> Collection[ServerChange]:
         entry = await self._store.get(_resources(session.key))
@@ -431,12 +438,12 @@ class SessionStreams(msgspec.Struct, eq=False):
         await self._give_back(Delete(_resources(session)), event)
 
     async def _give_back(self, record: Put | Delete, event: Append) -> None:
-        """Apply *record*, which needs no more room, and append *event*."""
+        """Apply *record*, which frees room, and append *event*."""
         try:
             await self._store.apply(record, event)
         except OverShare:
-            # A client without room must still be able to give some back. Past its share the event
-            # counts only if the log has events that do.
+            # A client that has used up its share must still be able to free room. Without an owner
+            # the event counts only if other events of its log do.
             await self._store.apply(record, msgspec.structs.replace(event, owner=()))
 
 

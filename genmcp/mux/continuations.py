@@ -1,7 +1,6 @@
-"""Calls that go on in steps: each wait is carried by whoever can keep it.
+"""Calls that continue in steps: this process, the client or the store carries each wait.
 
-What a call waits for says who: this process keeps an awaitable, the client a question, the store
-a job and all that a task waits for.
+This process carries an awaitable, the client a question, the store a job and every wait of a task.
 """
 
 import logging
@@ -52,23 +51,23 @@ logger = logging.getLogger("genmcp")
 
 
 class Continuations:
-    """The calls of one mux that continue in steps."""
+    """The calls of one mux that continue in steps. Owned by the mux."""
 
     def __init__(self, services: Services, tasks: Tasks) -> None:
         self._server = services.server
         self._store = services.store
         self._owners = services.owners
-        self._kept = services.limits.input_timeout  # for how many seconds a state is valid
-        self._states = RequestStateCodec(services.seal, self._kept)
+        self._state_ttl = services.limits.input_timeout
+        self._states = RequestStateCodec(services.seal, self._state_ttl)
         self._tasks = tasks
         self._awaitables = Awaitables()
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* that brings a state along, or has to be a task.
+        """Answer a *request* that carries a state, or that must be a task.
 
         Raises:
-            InvalidParams: the state is not one that was given out for it.
-            CapabilityMissing: it needs tasks, and its client has none.
+            InvalidParams: the state was not issued for this request.
+            CapabilityMissing: it needs tasks, which the client does not support.
         """
         policy = request.policy
         if policy.requires_tasks and not has_tasks(request):
@@ -83,9 +82,9 @@ class Continuations:
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
     ) -> Result | Suspended:
-        """Go on from *step*, what a hook has returned, to a result for the client.
+        """Continue from *step*, the result of a hook, until there is a result for the client.
 
-        Suspended: the call is a task, which is to wait for that.
+        Suspended: the call is a task, which now has to wait.
         """
         while isinstance(step, Continue):
             try:
@@ -116,7 +115,10 @@ class Continuations:
     async def _elsewhere(
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
-        """Wait for what this process does not end itself; or return who carries the call on."""
+        """Wait for something outside of this process.
+
+        A result: the call continues without this response. Suspended: the call is a task.
+        """
         await channel.settle()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
@@ -127,17 +129,18 @@ class Continuations:
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Suspended | Failed:
-        """Return what a task is to wait for; or why it cannot."""
+        """Return the wait of a task; or the failure, if its client cannot answer."""
         if step.questions and channel.call.promoted and not has_tasks(channel.request):
-            # Its client got an answer that says it goes on, and knows no way to give another.
+            # Its client got a text as its response, and has no method to answer a task.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
         return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
 
     async def _work(
         self, work: Job | ExternalJob, continuation: Continuation, channel: Channel
     ) -> Result:
-        """Have a job worked on, and answer with a task, or with what comes of it."""
-        channel.call.advance(CallEvent.STORE)  # its record is written here, and not by a promotion
+        """Start a job; answer with a handle, or with the result of the call."""
+        # From here on a promotion waits: otherwise it could write a second record of the call.
+        channel.call.advance(CallEvent.STORE)
         channel.sink.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
         if channel.request.policy.task != "never" and has_tasks(channel.request):
@@ -147,11 +150,11 @@ class Continuations:
     async def _asked(
         self, continuation: Continuation, channel: Channel
     ) -> Outcome | InputRequiredResult:
-        """Ask the client, in the way of its revision."""
+        """Ask the client, by the method of its revision."""
         if failed := missing_capability(continuation, channel):
             return failed
         if channel.request.answers_by_retry:
-            continuation = merge_answers(continuation, _brought(channel.request))
+            continuation = merge_answers(continuation, _unasked_answers(channel.request))
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return answers_outcome(continuation)
@@ -167,7 +170,7 @@ class Continuations:
         )
 
     async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Go on with a call whose client has answered."""
+        """Continue a call with the answers of its client."""
         continuation = self._states.open(request, channel.principal)
         if continuation.task is not None:
             await channel.settle()
@@ -189,13 +192,13 @@ class Continuations:
     async def _spend(
         self, channel: Channel, continuation: Continuation, *, once: bool = True
     ) -> None:
-        """Carry on with *continuation* only once, where its tool says so.
+        """Use up the state of *continuation*, for a tool that accepts each state once.
 
-        once: False where it does not carry on but is given out anew, which may not outlive the
-        memory of what was spent.
+        once: False if the call does not continue, but the state is issued anew. That is refused for
+        a used state, since the new one would outlive the record of the use.
 
         Raises:
-            InvalidParams: it was carried on with already.
+            InvalidParams: the state was used before.
         """
         request = channel.request
         if not request.policy.single_use:
@@ -203,32 +206,33 @@ class Continuations:
         key = f"spent:{continuation.id}.{continuation.step}"
         try:
             if once:
-                # One that is being given out right now runs out a little later than *kept* says.
+                # Twice the lifetime: a state that is issued at this moment expires a little after
+                # the record would, and its clock need not be that of the store.
                 owner = self._owners.of(channel.sink.client_key)
-                spent = Put(key, b"", ttl=2 * self._kept, expect=0, owner=owner, new=True)
+                spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, owner=owner, new=True)
                 await self._store.apply(spent)
                 return
             if await self._store.get(key) is None:
                 return
         except Conflict:
             pass
-        logger.warning("a requestState came twice, to %s, which takes one once", request.method)
-        raise InvalidParams("requestState was used already: it carries on only once")
+        logger.warning("a requestState of %s, which is single-use, came twice", request.method)
+        raise InvalidParams("requestState was used already: it is valid once")
 
     async def _followed(
         self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
     ) -> Result:
-        """Return the result of the task *id*, the call of *channel* itself."""
+        """Return the result of the task *id*, which is the call of *channel* itself."""
         await channel.settle()
         if channel.task is None:
             channel.call.task = id
         return await self.followed(id, channel, after, known)
 
     def answers(self, id: str, channel: Channel) -> bool:
-        """Whether the state that the request of *channel* brings along is of the task *id*.
+        """Return whether the state in the request of *channel* belongs to the task *id*.
 
         Raises:
-            InvalidParams: the state is not one that was given out for it.
+            InvalidParams: the state was not issued for this request.
         """
         return self._states.open(channel.request, channel.principal).task == id
 
@@ -243,9 +247,10 @@ class Continuations:
     async def followed(
         self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
     ) -> Result:
-        """Return the result of the task *id*, of which the client of *channel* knows nothing.
+        """Return the result of the task *id*, for a client without its handle.
 
-        It has received the events up to *after*. *known* is the task as it was just written.
+        The client has received the events up to *after*. *known* is the task as it was just
+        written.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
@@ -274,7 +279,7 @@ class Continuations:
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None
     ) -> None:
-        """Pass on what the client has answered to the task that asks; or that this has *failed*."""
+        """Write the client's answers, or the failure, to the task that waits for them."""
         assert continuation.task is not None
         answers: dict[str, Outcome] = {}
         for each in continuation.asked:
@@ -289,7 +294,7 @@ class Continuations:
 async def _end_of(
     service: TaskService, id: str, channel: Channel, after: str | None, known: Task | None
 ) -> Result | Continuation:
-    """Follow the task *id*, passing on its messages, to its result or to what it asks.
+    """Follow the task *id*, forwarding its messages, to its result or to a question.
 
     Raises:
         McpError: it ended with an error.
@@ -311,17 +316,16 @@ async def _end_of(
 
 
 def has_tasks(request: Request) -> bool:
-    """Whether the client of *request* knows the tasks extension."""
+    """Return whether the client of *request* supports the tasks extension."""
     extensions = request.client.capabilities.extensions
     return extensions is not None and TASKS in extensions
 
 
-def _brought(request: Request) -> Mapping[str, Any]:
-    """Return what *request* answers before it is asked.
+def _unasked_answers(request: Request) -> Mapping[str, Any]:
+    """Return the answers that *request* contains before any question was sent.
 
     A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server Requirements", point
-    3): a client may know what it is asked, and need none. The answers that come with a state are
-    to what that has asked.
+    3): a client may know the questions in advance. Answers beside a state are for its questions.
     """
     return {} if request.request_state is not None else request.input_responses
 
@@ -361,10 +365,10 @@ class RequestStateCodec(msgspec.Struct, eq=False):
     _ttl: float
 
     def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
-        """Return the text that brings *continuation* back with *request*, sent again.
+        """Return the `requestState` that carries *continuation* to the retry of *request*.
 
         Raises:
-            ContractError: it is too large; the message says how large.
+            ContractError: it is too large; the message contains its size.
         """
         bound = _bound(request, principal)
         return self._seal.seal(Purpose.REQUEST_STATE, continuation.pack(), *bound, ttl=self._ttl)
@@ -373,7 +377,7 @@ class RequestStateCodec(msgspec.Struct, eq=False):
         """Return the continuation in the `requestState` of *request*.
 
         Raises:
-            InvalidParams: it was not given out for this, or its time has run out.
+            InvalidParams: it was not issued for this request, or has expired.
         """
         state = request.request_state or ""
         try:
@@ -382,14 +386,14 @@ class RequestStateCodec(msgspec.Struct, eq=False):
             key_id = continuation.key_id or self._seal.key_id_of(state)
             return msgspec.structs.replace(continuation, key_id=key_id)
         except SealExpired:
-            told = "requestState has expired: send the request again without it"
+            message = "requestState has expired: send the request again without it"
         except (SealError, msgspec.MsgspecError) as error:
-            told = "Invalid requestState: it was not given out for this request"
+            message = "Invalid requestState: it was not issued for this request"
             hint = ", or by a process with another secret" if isinstance(error, ForeignSeal) else ""
-            logger.warning("a requestState was refused: %s%s", error, hint)
-        raise InvalidParams(told)
+            logger.warning("a requestState was rejected: %s%s", error, hint)
+        raise InvalidParams(message)
 
 
 def _bound(request: Request, principal: str | None) -> tuple[Part, ...]:
-    """Return what the state of *request* is bound to: all that a retry repeats."""
+    """Return the parts that the state of *request* is bound to: everything that a retry repeats."""
     return request.method, request.key, principal, digest(request.raw_arguments or {})

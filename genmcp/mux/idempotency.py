@@ -32,7 +32,7 @@ __all__ = ["Idempotency"]
 
 
 class Idempotency:
-    """The calls with keys, of the muxes of one *audience*."""
+    """The calls with keys, of the muxes of one *audience*. Owned by the mux."""
 
     def __init__(
         self, services: Services, tasks: Tasks, continuations: Continuations, audience: str
@@ -46,11 +46,13 @@ class Idempotency:
         self._store = services.store
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* with a state or a key, or that has to be a task; find its route first.
+        """Answer a *request* that carries a state or a key, or that must be a task.
+
+        Resolves its route first.
 
         Raises:
-            InvalidParams: the state or the key is not good for it.
-            CapabilityMissing: it needs tasks, and its client has none.
+            InvalidParams: the state or the key is invalid for this request.
+            CapabilityMissing: it needs tasks, which the client does not support.
         """
         request = await resolve_route(channel)
         if self.has_key(request):
@@ -71,7 +73,7 @@ class Idempotency:
         """
         slot = self._slot(channel)
         arguments = digest(request.raw_arguments or {})
-        seen: tuple[str, str | None] = "", None  # a task, and the last of its events
+        seen: tuple[str, str | None] = "", None  # a task, and its latest event
         channel.call.advance(CallEvent.STORE)
         while True:
             stored = await self._keyed.find(slot)
@@ -107,7 +109,7 @@ class Idempotency:
                 return result
 
     async def _current(self, task: Task, channel: Channel) -> Task | None:
-        """Return *task* after doing what a process that died left undone of it."""
+        """Return *task* after completing the steps that a dead process has left undone."""
         if task.private or task.ended:
             return task
         try:
@@ -146,10 +148,10 @@ class Idempotency:
     async def _run(
         self, held: HeldTask, request: Request, channel: Channel
     ) -> Result | Suspended | None:
-        """Run the call; None if the result is to be read from the record: see `_ended`.
+        """Run the call; None if its result is in the record: see `_ended`.
 
         Its record is closed once: without a result if the hook raised or was cancelled, or else
-        with what it came to. A client that leaves during that write does not free the key.
+        with its result. A client that leaves during that write does not free the key.
         """
         call = channel.call
         channel.keyed = held
@@ -159,26 +161,26 @@ class Idempotency:
                 result = await self._continuations.begin(request, channel)
             except (Exception, asyncio.CancelledError):
                 call.raised = True
-                # A call that has, or will have, a task ends where that ends.
+                # The end of a task is written by the task.
                 if call.task is None:
                     await self._keyed.close(held, None)
                 raise
             finally:
-                call.advance(CallEvent.STORE)  # it has ended, and cannot become a task any more
+                call.advance(CallEvent.STORE)  # it has ended: a promotion comes too late
             is_mine = await self._ended(held, result, channel)
         finally:
             self._keyed.release(held)
         if not is_mine:
             channel.keyed = None
-            await channel.settle()  # a promotion finds that the key is another's
+            await channel.settle()  # a promotion finds that the key belongs to another call
             call.advance(CallEvent.STORE)
         return result if is_mine else None
 
     async def _ended(self, held: HeldTask, result: Result | Suspended, channel: Channel) -> bool:
-        """Write what the call came to; False if that is to be read from the record.
+        """Write the result of the call; False if the record decides.
 
-        Another process has taken the call over, or the call asks and is a task already.
-        The end of one that has become a task is written where that ends.
+        That is so if another process has taken the call over, or if the call waits for its client
+        and is a task already. The end of a call that has become a task is written by the task.
         """
         call = channel.call
         if call.task is not None:
@@ -196,7 +198,10 @@ class Idempotency:
     async def _join(
         self, task: Task, request: Request, channel: Channel
     ) -> Result | Suspended | None:
-        """Answer as the call that has become *task* was; None if that was cancelled meanwhile."""
+        """Answer as the call that has become *task* was answered.
+
+        None: it was cancelled in the meantime.
+        """
         if request.policy.task != "never" and has_tasks(request):
             return create_task_result(task, self._store.now())
         if request.request_state is not None and self._continuations.answers(task.id, channel):
@@ -218,7 +223,7 @@ class Idempotency:
         key = channel.request.params.meta.idempotency_key
         if channel.principal is None:
             raise InvalidParams(
-                f"{IDEMPOTENCY_KEY} needs an authenticated client: nothing else tells whose it is"
+                f"{IDEMPOTENCY_KEY} needs an authenticated client: a key belongs to a principal"
             )
         if not key:
             raise InvalidParams(f"{IDEMPOTENCY_KEY} must not be empty")

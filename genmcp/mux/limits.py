@@ -1,4 +1,4 @@
-"""Bounds: the settings, what is open at once within them, and the store accounts of clients."""
+"""Limits: the settings, the counters of open things, and the store accounts of clients."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ __all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots", "replay_append"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of what a mux accepts and retains. Sizes in bytes, times in seconds.
+    """Limits on requests, responses and stored data of a mux. Sizes in bytes, times in seconds.
 
-    Past a bound a client gets an error that names the setting. A share bounds what one client has
-    of a total: `..._per_principal` one principal, `..._per_session` one legacy session,
+    A client that exceeds a limit gets an error that names the setting. A share limits the part of
+    one client in a total: `..._per_principal` one principal, `..._per_session` one legacy session,
     `..._per_address` one peer address without a principal.
 
     Args:
@@ -159,7 +159,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"Limits.{name} is at most 1, not {getattr(self, name)!r}")
 
     def too_large(self) -> ToolError:
-        """Return the error of a call whose result is larger than `max_result_bytes`."""
+        """Return the error of a call with a result of more than `max_result_bytes`."""
         return ToolError(
             f"The result is larger than {self.max_result_bytes} bytes (limit: max_result_bytes)"
         )
@@ -183,7 +183,7 @@ def replay_append(
     )
 
 
-_KINDS: Final = ("principal", "session", "address", "tool")
+_KINDS: Final = ("principal", "session", "address", "tool")  # of shares
 
 
 class _Counter(msgspec.Struct, eq=False):
@@ -195,18 +195,18 @@ class _Counter(msgspec.Struct, eq=False):
 
 
 Slots: TypeAlias = Sequence[_Counter]
-"""The shares that something open counts towards."""
+"""The shares that an open call, stream or body counts towards."""
 
 
 class ConcurrencyLimit:
-    """Limits what is open at once, in total and per client and tool. Owned by the mux. Thread-safe.
+    """Limits open calls, streams or bodies, in total and per share. Owned by the mux. Thread-safe.
 
     *setting* is that of *limits* that bounds the total; the settings `<setting>_per_<kind>` bound
     the shares of one principal, session, address or tool. All anonymous clients together have
     `limits.anonymous_share` of the total.
 
-    full: whether a client may find no room. noun: what is counted, for error messages. retry_after:
-    seconds, for error responses.
+    full: whether a client may find no room. noun: the counted things, for error messages.
+    retry_after: seconds, for error responses.
     """
 
     def __init__(self, setting: str, limits: Limits, noun: str, *, retry_after: int = 1) -> None:
@@ -255,9 +255,10 @@ class ConcurrencyLimit:
         return Overloaded(message, status=status, retry_after=self._retry_after)
 
     def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
-        """Count *size* more without a check, and return what `release` needs; call `check` first.
+        """Count *size* more without a check, and return the argument of `release`.
 
-        Each share is looked up here only: every call that waits acquires and releases.
+        Call `check` first. Each share is looked up here only: every call that waits acquires and
+        releases.
         """
         slots: list[_Counter] = []
         with self._lock:
@@ -282,7 +283,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def hold(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
-        """Check that *client* may open *size* more, and count them while the context is entered.
+        """Check that *client* may open *size* more, and count them until the context is exited.
 
         Raises:
             Overloaded: it may not, see `check`.
@@ -307,7 +308,7 @@ def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
     return client.shares if tool is None else (*client.shares, ("tool", tool))
 
 
-_REMEMBERED: Final = 1024  # clients whose accounts are cached
+_CACHED_OWNERS: Final = 1024  # clients whose accounts are cached
 
 
 class Owners:
@@ -315,7 +316,7 @@ class Owners:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._of = lru_cache(_REMEMBERED)(self._made)
+        self._of = lru_cache(_CACHED_OWNERS)(self._made)
 
     def of(self, client: ClientKey) -> Owner:
         """Return the accounts of *client*, empty for a local one."""

@@ -1,4 +1,4 @@
-"""The mux: what a server needs in order to be served, and the router of its live messages.
+"""The mux: serves one server, keeps its state, and routes its live messages.
 
 It decides nothing about the protocol (that is `genmcp.core`) and moves no bytes (that is
 `genmcp.transports`).
@@ -77,10 +77,11 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class EncodedResponse(msgspec.Struct, frozen=True):
-    """A request's answer as JSON; its HTTP status and headers, if it is the whole response.
+    """The response to a request, as JSON, with its HTTP status and headers.
 
-    No message: the request was cancelled, and gets no answer. outcome: what the message says.
-    raised: what the hook raised, if it did.
+    message: None if the request was cancelled and gets no response. status, headers: used if the
+    message is the whole HTTP response. outcome: the result or error in the message. raised: the
+    exception of the hook, if any.
     """
 
     message: bytes | None
@@ -192,7 +193,7 @@ class Mux:
             services,
             audience,
             **options,
-            # A task is resumed by what is made with the tasks.
+            # Called later: `resumption` is made below, from the tasks.
             resume=lambda task, call, outcome: self.resumption.resume(task, call, outcome),
             cancelled=lambda task, call: self.resumption.cancelled(task, call),
         )
@@ -207,7 +208,7 @@ class Mux:
         """End *session* of *client*: cancel its calls, end its streams, revoke its id.
 
         Raises:
-            Overloaded: too many sessions have ended before their time; this one stays open.
+            Overloaded: too many ended sessions are remembered; this one stays open.
         """
         await self.broadcast.end(session, client)
         await self.session_streams.end(session.key, self.owners.of(client))
@@ -291,16 +292,16 @@ class Mux:
         return await self.server.handle(request, channel)
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
-        """Return what a call that has ended with *error* comes to."""
+        """Return the result or error of a call that has ended with *error*."""
         outcome = self.failure(request, error).outcome
         assert outcome is not None
         return outcome
 
     def failure(self, request: Request, error: BaseException) -> EncodedResponse:
-        """Return what answers *request*, whose hook ended with *error*."""
+        """Return the response to *request*, after its hook has raised *error*."""
         reference = secrets.token_hex(6)
         if isinstance(error, StoreFull):
-            self._warnings.log(logging.ERROR, "%s was refused: %s", request.method, error)
+            self._warnings.log(logging.ERROR, "%s was rejected: %s", request.method, error)
         if not is_expected(error):
             named = printable(request.key)
             logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
@@ -309,27 +310,27 @@ class Mux:
         try:
             return self.respond(request, failure_outcome(error, request, reference), error)
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
-            # What an McpError carries is up to whoever raised it.
-            logger.error("an error cannot be said [%s]", reference, exc_info=fault)
-            told = InternalError(f"Internal error (reference {reference})", reference=reference)
-            return self.respond(request, told, fault)
+            # The data of an McpError come from a hook, and may not be JSON.
+            logger.error("an error cannot be encoded [%s]", reference, exc_info=fault)
+            internal = InternalError(f"Internal error (reference {reference})", reference=reference)
+            return self.respond(request, internal, fault)
 
     async def job_value(self, task: str) -> Outcome | None:
-        """Return the outcome of the last job of a task whose result exceeded the limit."""
+        """Return the outcome of the last job of a task with too large a result."""
         return await self.tasks.service.values.find(task)
 
     async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
-        """Tell that somebody else's job is over: from a hook of its queue, or a webhook.
+        """Report the end of an external job, from a callback of its queue or a webhook.
 
-        Whichever comes first counts, this or what `ExternalQueue.watch` gives.
+        The first report counts, this one or that of `ExternalQueue.watch`.
 
         Raises:
-            ValueError: *snapshot* says that it is not over.
+            ValueError: *snapshot* is that of a job that has not ended.
         """
         await self.tasks.service.settle(ref, snapshot)
 
     async def aclose(self) -> None:
-        """Close the threads and the store, once the endpoints have ended their calls.
+        """Close the threads and the store. Close the endpoints first.
 
         A store in memory that the mux has made stays usable: a host may be started a second time.
         """
@@ -373,12 +374,12 @@ def mux_of(target: Mux | Server) -> Mux:
 
 
 def error_of(error: Exception) -> McpError:
-    """Return the error to respond with for *error*, which no hook has raised; log a defect."""
+    """Return the error response for *error*, which no hook has raised; log a defect."""
     if isinstance(error, McpError):
         return error
     reference = secrets.token_hex(6)
     if isinstance(error, StoreError):
-        logger.warning("a request was refused [%s]: %s", reference, error)
+        logger.warning("a request was rejected [%s]: %s", reference, error)
         return store_failure(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
@@ -433,7 +434,7 @@ def _clock(store: Store) -> Callable[[], float]:
 def _secret(
     given: str | bytes | Sequence[str | bytes] | None, store: Store
 ) -> str | bytes | Sequence[str | bytes]:
-    """Return the secret to use; a random one only where it can do."""
+    """Return the secret to use; a random one only for a store that is not shared."""
     chosen = given or os.environ.get(SECRET_VARIABLE)
     if chosen:
         return chosen
@@ -443,8 +444,8 @@ def _secret(
         )
     if (workers := _workers()) > 1:
         logger.warning(
-            "no secret is configured and there are %s workers: they will not know each other's "
-            "sessions. Give all of them one secret (secret= or %s).",
+            "no secret is configured and there are %s workers: each rejects the sessions of the "
+            "others. Give all of them one secret (secret= or %s).",
             workers,
             SECRET_VARIABLE,
         )
@@ -452,9 +453,9 @@ def _secret(
 
 
 def _workers() -> int:
-    """Return how many processes serve this, as far as it shows.
+    """Return the number of processes that serve this application, as far as it is visible.
 
-    It shows in WEB_CONCURRENCY, or in the command line that a worker has from its parent.
+    It is visible in WEB_CONCURRENCY, or in the command line that a worker inherits from its parent.
     """
     counts = [os.environ.get("WEB_CONCURRENCY", "1")]
     for option, value in pairwise([*sys.argv, ""]):

@@ -1,7 +1,7 @@
-"""The stored events of legacy streams, for clients that lost their connection.
+"""The stored events of legacy streams, for clients that have lost their connection.
 
-2025-11-25, transports, "Resumability and Redelivery". A stream's events are numbered from 1; a
-client resumes with the id of the last one it received. Event 0 states that the stream exists.
+2025-11-25, transports, "Resumability and Redelivery". The events of a stream are numbered from 1; a
+client resumes with the id of the last one that it received. Event 0 states that the stream exists.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ logger = logging.getLogger("genmcp")
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
-    """A request of a stream without a response yet; *task* is the one whose result it waits for."""
+    """A request of a stream without a response so far; *task* is the one that it waits for."""
 
     id: RequestId
     method: str
@@ -40,9 +40,10 @@ Recover: TypeAlias = Callable[[Sequence[OpenCall]], AsyncGenerator[bytes, None]]
 
 
 class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
-    """One event of a stream: its number, its JSON (empty for none), whether it is the last.
+    """One event of a stream: its number, its JSON (may be empty), whether it is the last.
 
-    node: the process that writes the stream, empty if it was ended. calls: the open calls then.
+    node: the process that writes the stream, empty if it was ended. calls: the calls that were open
+    when the event was stored.
     """
 
     index: int
@@ -59,17 +60,17 @@ _decode: Final = msgspec.msgpack.Decoder(StoredEvent).decode
 
 
 class StreamWriter(Protocol):
-    """A response that sends a stream's messages to its client as they come."""
+    """A response that sends the messages of a stream to its client."""
 
     def hand_over(self) -> None:
         """End the connection: another one continues the stream. Called from any thread."""
 
 
 class Replay(msgspec.Struct, eq=False):
-    """The streams of a mux's sessions, in its store.
+    """The streams of a mux's sessions, in its store. Owned by the mux.
 
-    node: the name of this process. lives: returns whether the process of a name is alive; it is
-    checked after each *look* seconds of silence.
+    node: the name of this process. lives: returns whether a process is alive, called after each
+    *look* seconds of silence.
     """
 
     store: Store
@@ -85,13 +86,13 @@ class Replay(msgspec.Struct, eq=False):
         """Check that *stream* can be resumed.
 
         Raises:
-            InvalidRequest: the session has no such stream, or it is not kept any more.
+            InvalidRequest: it is not a stream of the session, or has expired.
         """
         log = log_of(session, stream)
         # A call may be silent for longer than its events are retained.
         if log not in self.writers and not await self.store.read(log, limit=1):
             raise InvalidRequest(
-                "Unknown Last-Event-ID: the stream is not of this session, or is not kept any more"
+                "Unknown Last-Event-ID: the stream is not of this session, or has expired"
             )
 
     async def resume(
@@ -99,15 +100,12 @@ class Replay(msgspec.Struct, eq=False):
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of *stream* after number *after*, in the wire format.
 
-        First those that are stored, then those that follow, to the end of the stream. *writer*,
-        which sends them, takes over from the current one (2025-11-25, transports, "Multiple
-        Connections": a message is sent on one stream only). If some were dropped in the meantime, a
-        comment states how many.
+        First the stored ones, then those that follow, to the end of the stream. *writer*, which
+        sends them, takes over from the current one (2025-11-25, transports, "Multiple Connections":
+        a message is sent on one stream only). If some were dropped in the meantime, a comment
+        states how many.
 
-        If the process that writes the stream is gone, *recover* gives the rest. Those messages have
-        no event ids: a client that loses this connection too returns with its last id, to any
-        process, and that one recovers the rest once more. Nothing is written, so that no two
-        processes can disagree, and a process that was only frozen finds its stream unchanged.
+        If the process that writes the stream is gone, *recover* yields the rest.
         """
         log = log_of(session, stream)
         for other in self.writers.of(log):
@@ -123,16 +121,21 @@ class Replay(msgspec.Struct, eq=False):
                             break
                         continue
                     node = event.node
-                    # An event may have been in flight when the task of a call was stored.
+                    # An event may have been in flight when the task of a call was stored: then it
+                    # still names the call without its task.
                     calls = {each.id: _newer(each, calls.get(each.id)) for each in event.calls}
                     if event.index > after + 1:
-                        yield b": %d events are not kept any more\n\n" % (event.index - after - 1)
+                        yield b": %d events have been dropped\n\n" % (event.index - after - 1)
                     if event.index > after:
                         after = event.index
                         if event.message:
                             yield sse.event(event.message, b"%b/%d" % (stream.encode(), after))
                     if event.last:
                         return
+            # Recovered messages have no event ids, and are not written: two processes that recover
+            # one stream cannot disagree, and a process that was only frozen finds its stream
+            # unchanged. A client that loses this connection too returns with its last id, to any
+            # process, which recovers the rest once more.
             logger.warning("the process of a stream that was resumed is gone: %s", [*calls])
             async with aclosing(recover([*calls.values()])) as messages:
                 async for message in messages:
@@ -144,7 +147,7 @@ class Replay(msgspec.Struct, eq=False):
         try:
             return node != "" and not await self._lives(node)
         except StoreError as error:
-            logger.debug("whether a process is alive is not known: %s", error)
+            logger.debug("the liveness of a process is unknown: %s", error)
             return False
 
     async def _events(self, log: str) -> AsyncGenerator[StoredEvent | None, None]:
@@ -176,7 +179,7 @@ class StoredStream(msgspec.Struct, eq=False):
     """The stored copy of one response's stream. Owned by the response.
 
     calls: the requests that the response answers, with the tasks they wait for. If this process
-    dies, another one uses them to send the remaining answers. owner: the accounts that the stored
+    dies, another one uses them to send the remaining responses. owner: the accounts that the stored
     events count towards.
     """
 
@@ -207,7 +210,7 @@ class StoredStream(msgspec.Struct, eq=False):
         except StoreError as error:
             self._stored = before
             # The client still receives them; only a resumption after a disconnect is lost.
-            logger.warning("what a stream says cannot be kept for resuming it: %s", error)
+            logger.warning("the events of a stream cannot be stored: %s", error)
             return
         self._begun = not records[-1].last
         for request in [each for each in self._answered if not self._is_open(each)]:
@@ -226,20 +229,18 @@ class StoredStream(msgspec.Struct, eq=False):
             try:
                 await self._write((0, b"", False))
             except StoreError as error:
-                logger.warning("the task that a stream waits for cannot be kept: %s", error)
+                logger.warning("the task that a stream waits for cannot be stored: %s", error)
 
     def answered(self, request: Request, actions: Sequence[ExchangeAction]) -> None:
-        """Record that *request* was answered by *actions*.
-
-        It stays open until its response is stored: a slow client may delay that, and if the process
-        is killed in the meantime, another one has to answer the request.
-        """
-        # Without a record the response is sent with the first event of the stream, or never.
+        """Record that *request* was answered by *actions*."""
+        # It stays open until its response is stored: a slow client may delay that, and if the
+        # process is killed in the meantime, another one has to answer the request. Without a record
+        # the response is sent with the first event of the stream, or never.
         records = (each.index for each in actions if type(each) is StreamRecord)
         self._answered[request] = next(records, 0)
 
     async def end(self) -> None:
-        """End the stored stream, so that no client waits for it."""
+        """End the stored stream, so that no client waits for more."""
         if self._begun:
             with suppress(StoreError):
                 try:

@@ -1,4 +1,4 @@
-"""Calls that continue without a request: their job is done, or their questions are answered.
+"""Calls that continue without a request: after their job, or with the answers to their questions.
 
 The request is stored beside the task, so that any process can continue it.
 """
@@ -31,11 +31,11 @@ from genmcp.tasks.service import TaskService
 
 __all__ = ["Resumption"]
 
-_CANNOT_GO_ON: Final = "No process of the server can go on with the call"
+_NO_CODE: Final = "No process of the server can continue the call"
 
 
 class Resumption(msgspec.Struct, eq=False):
-    """Runs `continue_` for calls in the store.
+    """Runs `continue_` for calls in the store. Owned by the mux.
 
     outcome: returns the outcome of a call that has ended with an error.
     """
@@ -46,10 +46,10 @@ class Resumption(msgspec.Struct, eq=False):
     _outcome: Callable[[Request, BaseException], Result | McpError]
 
     async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
-        """Continue the call of *task*, whose wait has ended with *outcome*.
+        """Continue the call of *task* with the *outcome* of its wait.
 
         Raises:
-            StoreError: the store failed, so that it has to be tried again.
+            StoreError: the store failed; the step must be repeated.
             IllegalTransition: another process continues it.
             NotRunnableHere: this process lacks the code that continues it.
         """
@@ -59,57 +59,58 @@ class Resumption(msgspec.Struct, eq=False):
             if continuation.asked:
                 outcome = _read(continuation, outcome)
         except (ConfigurationError, msgspec.MsgspecError) as error:
-            unknown = f"a continuation of {task.tool} was kept by another release: {error}"
-            raise NotRunnableHere(unknown, _CANNOT_GO_ON) from error
-        tell = self._services.observers.resuming(channel, continuation.tag)
+            unknown = f"a continuation of {task.tool} was stored by another release: {error}"
+            raise NotRunnableHere(unknown, _NO_CODE) from error
+        report = self._services.observers.resuming(channel, continuation.tag)
         raised: BaseException | None = None
         try:
             await resolve_route(channel)
             step = await self._services.server.resume(continuation, outcome, channel)
-            came_to: Any = await self._continuations.advance(step, channel, continuation)
+            result: Any = await self._continuations.advance(step, channel, continuation)
         except (StoreError, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
-                tell(None, error)
+                report(None, error)
                 await self._stopped(task, channel)
                 raise
             latest = channel.call.continuation or continuation
             release = self._services.server.info.version
             if isinstance(error, UnknownTag) and latest.release != release:
-                tell(None, error)
+                report(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
-                raise NotRunnableHere(unknown, _CANNOT_GO_ON) from error
-            came_to, raised = self._outcome(channel.request, error), error
+                raise NotRunnableHere(unknown, _NO_CODE) from error
+            result, raised = self._outcome(channel.request, error), error
         finally:
             await channel.sink.flush()
-        if isinstance(came_to, Suspended):
-            tell(came_to)
-            return came_to
-        kept = to_finished(came_to, raised=raised is not None)
+        if isinstance(result, Suspended):
+            report(result)
+            return result
+        finished = to_finished(result, raised=raised is not None)
         limits = self._services.limits
-        if kept.result is not None and len(kept.result) > limits.max_result_bytes:
+        if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
             if await self._tasks.values.store(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
-            came_to = self._outcome(channel.request, raised)
-            kept = to_finished(came_to)
-        tell(came_to, raised)
+            result = self._outcome(channel.request, raised)
+            finished = to_finished(result)
+        report(result, raised)
         del raised  # its traceback holds this frame, which would hold it in turn
-        return kept
+        return finished
 
     async def cancelled(self, task: Task, call: bytes) -> None:
-        """Let the tool of *task* know that it was cancelled."""
+        """Notify the tool of *task* that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         channel = self._channel(task, call, assigns)
-        with suppress(McpError):  # hidden from its caller by now: notified nevertheless
+        with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
             await resolve_route(channel)
         await self._services.server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:
-        """Tell the tool of a task that was cancelled while it waited in this process.
+        """Notify the tool of a task that was cancelled while its step ran in this process.
 
-        Whoever cancels it leaves that to the process it lives in.
+        The process that has cancelled it leaves that to this one, since `on_cancel` must follow the
+        end of the hook.
         """
         channel.call.advance(CallEvent.TASK_CANCEL)
         if channel.call.continuation is not None:
@@ -129,7 +130,7 @@ class Resumption(msgspec.Struct, eq=False):
 
 
 def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
-    """Return what the answers in *outcome*, by names on the wire, mean to the tool."""
+    """Return the outcome of the questions, from the answers in *outcome* by names on the wire."""
     if isinstance(outcome, Failed):
         return outcome
     answers: dict[str, bytes] = {}

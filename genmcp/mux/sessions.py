@@ -1,7 +1,7 @@
-"""Legacy sessions: begun, opened with each request, and ended in all processes with their calls.
+"""Legacy sessions: opened, checked with each request, and ended in all processes with their calls.
 
-A session is sealed into its id, so that a mux stores none. It stores, within bounds, the ids that
-clients have ended, and the log level that a session has set.
+A session is sealed into its id, so that a mux stores none. It stores, within bounds, the ids of
+sessions that clients have ended, and the log level that a session has set.
 """
 
 import logging
@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
@@ -45,13 +45,13 @@ _MAX_BYTES: Final = 4096
 
 _COME_BACK_AFTER: Final = 3600
 """Seconds after which a client that has ended too many sessions may try again."""
-_REMEMBERED: Final = 256
-_TRUSTED: Final = 60.0
-"""How many sessions are not unsealed again with each request, and for how many seconds at most."""
+_CACHED_SESSIONS: Final = 256
+_CACHE_SECONDS: Final = 60.0
+"""The size of the cache of opened sessions, and the maximum age of an entry."""
 
 
 class Sessions(msgspec.Struct, eq=False, dict=True):
-    """The sessions of one mux, within its *limits*; they expire by the clock *now*.
+    """The sessions of one mux. They expire by the clock *now*. Owned by the mux.
 
     ended: the sessions that have ended before they expire.
     """
@@ -65,8 +65,8 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def _unsealed(self) -> "Callable[[str, str | None, float], Session]":
-        # To unseal takes half of the time of a call, and the session is usually a recent one.
-        return lru_cache(_REMEMBERED)(self._unseal)
+        # Unsealing takes half of the time of a call, and the same session comes again and again.
+        return lru_cache(_CACHED_SESSIONS)(self._unseal)
 
     def open_new(
         self, params: InitializeRequestParams, principal: str | None
@@ -74,26 +74,27 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         """Return a new session and its id.
 
         Raises:
-            InvalidParams: the client's information is too large to be repeated in a header.
+            InvalidParams: the client's information is too large for a header.
         """
         session = new_session(params, key=secrets.token_urlsafe(12), now=self._now())
         packed = session.pack()
         if len(packed) > _MAX_BYTES:
             raise InvalidParams(
-                f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MAX_BYTES}: "
-                f"they come back with every request, in Mcp-Session-Id"
+                f"clientInfo and capabilities take {len(packed)} bytes, the maximum is "
+                f"{_MAX_BYTES}: every request carries them, in Mcp-Session-Id"
             )
         ttl = self._limits.session_ttl
         return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=ttl)
 
     def open(self, id: str, principal: str | None) -> Session:
-        """Return the session of this *id*.
+        """Return the session with this *id*.
 
         Raises:
-            SessionNotFound: it was not begun here by this principal, has ended, or has expired.
+            SessionNotFound: the id is not one of this principal, or the session has ended or
+                expired.
         """
         now = self._now()
-        session = self._unsealed(id, principal, now // _TRUSTED)
+        session = self._unsealed(id, principal, now // _CACHE_SECONDS)
         if session.issued + self._limits.session_ttl <= now:
             raise SessionNotFound("Session expired")
         if session.key in self._ended:
@@ -110,13 +111,13 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
                 self._warned = True  # once: any client can send any number of them
                 logger.warning(
                     "a session id was sealed with another secret: several processes behind one "
-                    "URL, and one that is started again, need one secret (secret= or GENMCP_SECRET)"
+                    "URL, and a restarted one, need the same secret (secret= or GENMCP_SECRET)"
                 )
             raise SessionNotFound("Session not found") from None
         return Session.unpack(packed)
 
     async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:
-        """Store the least severe level of the session *key*; it counts towards *owner*.
+        """Store the minimum log level of the session *key*; the record counts towards *owner*.
 
         Raises:
             StoreError: it cannot be stored.
@@ -132,13 +133,13 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         await self._store.apply(change)
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
-        """Return the least severe level of log messages for *request*: its own or its session's."""
+        """Return the minimum level of log messages for *request*: its own, or its session's."""
         if request.session is None:
             return request.log_level
         return await self.level(request.session)
 
     async def level(self, key: str) -> LoggingLevel:
-        """Return the least severe level of log messages for the session *key*."""
+        """Return the minimum level of log messages for the session *key*."""
         entry = await self._store.get(f"session:{key}")
         found = DEFAULT_LEVEL if entry is None else entry.value.decode()
         return next(level for level in SEVERITY if level == found)
@@ -150,7 +151,7 @@ class Cancellable(Protocol):
     request: Request
 
     def cancel(self, event: CallEvent) -> None:
-        """Report *event*, a cancellation, from any thread; ignored if it has ended by then."""
+        """Report *event*, a cancellation, from any thread; ignored once the call has ended."""
 
 
 class CallRegistry(Multimap[str, Cancellable]):
@@ -162,9 +163,9 @@ class CallRegistry(Multimap[str, Cancellable]):
     def cancel(self, session: str, id: RequestId | None = None) -> None:
         """Cancel the call *id* of *session* in this process, or all calls of the session.
 
-        A call that is cancelled gets no response, whatever its hook returns. An unknown id is
-        ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same id,
-        which the specification forbids, both are cancelled.
+        A call that is cancelled gets no response, even if its hook returns a result. An unknown id
+        is ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same
+        id, which the specification forbids, both are cancelled.
         """
         for call in self.of(session):
             if id is None or id == call.request.id:
@@ -174,12 +175,16 @@ class CallRegistry(Multimap[str, Cancellable]):
 class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancels a call of a session."""
 
+    bus_name: ClassVar[str] = "Cancel"
+
     session: str
     id: RequestId
 
 
 class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """A session that began at *issued* (Unix time), of *principal* or *address*, has ended."""
+    """Ends the session of *principal* or *address* that was opened at *issued* (Unix time)."""
+
+    bus_name: ClassVar[str] = "Ended"
 
     session: str
     issued: float
@@ -191,14 +196,14 @@ class SessionBroadcast:
     """Cancels calls and ends sessions in all processes that share the store. Owned by the mux.
 
     Remembers the sessions that were ended before they expired. Each client has a share of the
-    places. No place is reused early for another session: that would end the sessions of other
-    clients, or revive one that has ended.
+    places.
 
     Args:
         calls: the calls of this process.
         bus: carries cancellations, which are retained for as long as a stream.
         store: carries ends, which are retained for the lifetime of a session.
-        audience: what the processes serve.
+        audience: the name of the log.
+        limits: the maximum number of remembered sessions, and their lifetime.
         now: the clock by which sessions expire.
     """
 
@@ -213,9 +218,11 @@ class SessionBroadcast:
     ) -> None:
         self._calls = calls
         self._bus = bus
-        # At most `max_revoked_sessions` are remembered at a time. The log keeps twice as many, so
-        # that what it drops has expired as a rule. (Not always: a session that lives long can be
-        # followed by as many that expire soon.)
+        # No place is reused before its session expires: dropping the oldest would let a client end
+        # sessions of its own until one that was revoked becomes valid again. At most
+        # `max_revoked_sessions` are remembered at a time. The log keeps twice as many, so that the
+        # entries that it drops have usually expired. (Not always: a session with a long rest of
+        # its life can be followed by as many that expire soon.)
         keep = 2 * limits.max_revoked_sessions
         self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep)
         self._lifetime = limits.session_ttl
@@ -229,7 +236,7 @@ class SessionBroadcast:
         self._ends.subscribe(EndSession, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
-        """Return whether the session of this key was ended before its time."""
+        """Return whether the session with this key was ended before it expired."""
         return session in self._slots
 
     @property
@@ -246,7 +253,7 @@ class SessionBroadcast:
         """Read which sessions were ended before this process was started: see `current`.
 
         Raises:
-            StoreError: they cannot be read, so that no session can be trusted.
+            StoreError: they cannot be read, so that any session might have ended.
         """
         self.open()
         await self._ends.catch_up()
@@ -259,8 +266,8 @@ class SessionBroadcast:
         """End *session* of *client* in every process: cancel its calls, revoke its id.
 
         Raises:
-            Overloaded: too many are remembered for the client, or for all clients. This session
-                stays open.
+            Overloaded: too many ended sessions of the client, or of all clients, are remembered.
+                This session stays open.
         """
         self._forget_expired()
         self.places.check(client)
@@ -268,17 +275,18 @@ class SessionBroadcast:
         await self._send(self._ends, ended)
 
     async def aclose(self) -> None:
-        """Stop receiving ends; the bus of the calls is another's."""
+        """Stop receiving ends. The bus of the calls has another owner."""
         await self._ends.aclose()
 
     async def _send(self, bus: MessageBus, message: CancelInSession | EndSession) -> None:
         try:
             await bus.send(EVERYBODY, message)
         except StoreError as error:
-            logger.warning("the other processes are not told of a session: %s", error)
+            logger.warning("a message about a session does not reach other processes: %s", error)
 
     def _on_end(self, message: EndSession) -> None:
-        """Remember the session before its calls are cancelled, so that it gets no new ones."""
+        # The session is remembered before its calls are cancelled: a request that comes in between
+        # would otherwise start a call that nothing cancels.
         self._forget_expired()
         if message.session not in self._slots:  # delivery is at least once
             client = ClientKey(message.principal, None, message.address)

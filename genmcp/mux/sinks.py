@@ -1,4 +1,8 @@
-"""What the parts of one mux share, and what the sinks of its calls have in common."""
+"""The sinks of channels: the parts common to all, and the sink of a call that is a task.
+
+A call that is a task may be resumed without a request. Its channel is then rebuilt from the stored
+request, and its messages go to the record of the task.
+"""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -54,9 +58,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class MuxSink:
-    """The part of a channel's sink that is the same wherever its messages go.
+    """The part of a channel's sink that all transports, and tasks, have in common.
 
-    By default there is no client that waits: nothing is watched, and no stream is opened.
+    By default no client waits: nothing is watched, and no stream is opened.
     """
 
     __slots__ = ()
@@ -117,9 +121,9 @@ class MuxSink:
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a request, with everything needed to continue it.
 
-    params: as received, JSON. kept: of the assigns that were copied from the host's request, those
-    named by the endpoint's keep_assigns. gone: the keys of the others. address: the peer address
-    that an anonymous request counts towards.
+    params: as received, JSON. kept: the assigns copied from the host's request whose keys are in
+    the endpoint's keep_assigns. gone: the keys of the others. address: the peer address that an
+    anonymous request counts towards.
     """
 
     id: RequestId
@@ -159,33 +163,33 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def pack(self) -> bytes:
-        """Return the bytes that a store keeps."""
+        """Return the bytes to store."""
         return _encoder.encode(self)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "StoredRequest":
-        """Decode what `pack` encoded.
+        """Return the request that `pack` has packed.
 
         Raises:
-            NotRunnableHere: it was encoded by a release with another format.
+            NotRunnableHere: it was packed by a release with another format.
         """
         try:
             return _decoder.decode(packed)
         except msgspec.MsgspecError as error:
-            unknown = f"a request was kept by another release: {error}"
+            unknown = f"a request was stored by another release: {error}"
             raise NotRunnableHere(
-                unknown, "The call was kept by another release of the server"
+                unknown, "The call was stored by another release of the server"
             ) from error
 
     def request(self) -> Request:
         """Return the request, without its route.
 
         Raises:
-            NotRunnableHere: its revision is not served here.
+            NotRunnableHere: its revision is not supported here.
         """
         revision = REVISIONS.get(self.version)
         if revision is None:
-            unknown = f"{self.version} is not served any more"
+            unknown = f"{self.version} is no longer supported"
             raise NotRunnableHere(unknown, unknown)
         method = revision.methods[self.method]
         return REQUEST_TYPES.get(self.method, Request)(

@@ -1,7 +1,7 @@
-"""Calls whose continuation is in the store: how they become tasks, continue and end.
+"""Calls with a continuation in the store: how they become tasks, continue and end.
 
-Such a call is a task of the protocol for clients that know the extension (SEP-2663). For others
-the process that holds their response follows it to its end.
+Such a call is a task of the protocol for clients that know the extension (SEP-2663). For others the
+process that holds their response follows it to its end.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import ceil
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -64,13 +64,20 @@ logger = logging.getLogger("genmcp")
 
 
 class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """Tells the process where a call runs that its *task* was cancelled."""
+    """Cancels the call that runs as *task* in the recipient's process."""
+
+    bus_name: ClassVar[str] = "Stop"
 
     task: str
 
 
 class Tasks:
-    """The calls of one mux that are tasks. service: their records; worker: takes their steps."""
+    """The calls of one mux that are tasks. Owned by the mux.
+
+    service: their records; worker: runs their steps. *namespace* separates the tasks of several
+    muxes that share a store. resume: continues a call after its wait. cancelled: notifies the tool
+    of a stored call.
+    """
 
     def __init__(
         self,
@@ -83,7 +90,6 @@ class Tasks:
         resume: Resume,
         cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
     ) -> None:
-        """*namespace* keeps the tasks of several muxes apart that share a store."""
         self._services = services
         self._cancelled = cancelled
         self._running: dict[str, Callable[[], None]] = {}
@@ -105,7 +111,7 @@ class Tasks:
 
     @property
     def awaiting(self) -> Awaiting:
-        """What a call waits for that waits for something in this process."""
+        """The wait for an awaitable of this process."""
         return Awaiting(self._services.bus.node)
 
     async def begin(
@@ -113,8 +119,7 @@ class Tasks:
     ) -> Task:
         """Store a call that waits for *work*, which begins; or find it, if it is stored already.
 
-        An answer that is sent again has the same continuation, so that its work begins once. A call
-        with an idempotency key has its record already.
+        A repeated answer has the same continuation, and thereby the same id: its work begins once.
         """
         keyed, suspended = channel.keyed, suspension_of(continuation, work)
         call = StoredRequest.of(channel).pack()
@@ -130,14 +135,14 @@ class Tasks:
         return await self.service.create(self._made(channel, id, suspended), call)
 
     def new_id(self, channel: Channel) -> str:
-        """Return the id of the call as a task; an unguessable one: 160 random bits."""
+        """Return an id for the call as a task: unguessable, 160 random bits."""
         keyed = channel.keyed
         return secrets.token_urlsafe(20) if keyed is None else keyed.id
 
     async def promote(self, channel: Channel, id: str) -> Task | None:
-        """Store a call that runs here, or waits here for something, as the task *id*.
+        """Store a call that runs or waits here as the task *id*.
 
-        None: the call has ended meanwhile, and its idempotency key says so.
+        None: the call has ended in the meantime, and its idempotency key has its outcome.
         """
         self._services.bus.open()
         continuation, keyed = channel.call.continuation, channel.keyed
@@ -153,15 +158,15 @@ class Tasks:
             return None
 
     async def withdraw(self, channel: Channel, id: str) -> None:
-        """Withdraw the record *id* of a call that ended before its client got the handle.
+        """Delete the record *id* of a call that ended before its client got the handle.
 
-        Another client may have got the handle, by the call's idempotency key: for it the task ends
-        like the call.
+        If another client got it, by the idempotency key, the task ends with the outcome of the
+        call.
         """
         call, keyed = channel.call, channel.keyed
         if slot_of(id) == id:
             await self.service.discard(id)
-        # Otherwise it was taken over and is another's, or asks its client and has not ended.
+        # Otherwise another call has taken the key over, or this one waits for its client.
         elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
             with suppress(IllegalTransition, TaskNotFound):
                 if call.outcome is None:
@@ -173,10 +178,10 @@ class Tasks:
     async def _publish(
         self, channel: Channel, keyed: HeldTask, suspended: Suspended, call: bytes
     ) -> Task:
-        """Make the private task of a keyed call one whose id clients are given.
+        """Give clients the id of the private task of a keyed call.
 
         Raises:
-            Conflict: the call has ended, or its key belongs to another call.
+            Conflict: the call has ended, or another has its key.
         """
         try:
             ttl = channel.request.policy.result_ttl
@@ -186,7 +191,7 @@ class Tasks:
             try:
                 return await self.service.get(keyed.id, channel.principal)
             except TaskNotFound:
-                raise Conflict(f"the key of a call was taken by another: {late}") from late
+                raise Conflict(f"another call has the key now: {late}") from late
 
     def _made(self, channel: Channel, id: str, suspended: Suspended) -> Task:
         policy = channel.request.policy
@@ -223,7 +228,7 @@ class Tasks:
     # Calls that are tasks.
 
     async def park(self, channel: Channel, suspended: Suspended) -> None:
-        """Let the task that *channel* has become wait for something else."""
+        """Write to the record of the task which step the call of *channel* has reached."""
         call = channel.call
         assert call.task is not None
         await channel.sink.flush()
@@ -231,10 +236,9 @@ class Tasks:
         call.fencing_token = task.fencing_token
 
     async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
-        """Perform the *actions* at the end of the hook of *channel*, whose call is a task.
+        """Perform the *actions* at the end of the hook of *channel*, a call that is a task.
 
-        An error of the store is logged: the client has the handle of the task, so that no response
-        can state it.
+        An error of the store is logged: the client already has its response.
         """
         call = channel.call
         id, token = call.task, call.fencing_token
@@ -255,19 +259,20 @@ class Tasks:
             self._running.pop(id, None)
 
     async def cancel(self, id: str, owner: str | None) -> None:
-        """Cancel a task, wherever it is, and notify its tool; one that is over stays as it is.
+        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
 
         Raises:
-            TaskNotFound: there is no such task.
+            TaskNotFound: the task does not exist.
         """
         task = await self._cancel(id, owner)
-        if task is not None and task.bound_node is None:  # otherwise the process that stops it does
+        # The process that a task is bound to cancels its hook, and notifies the tool after that.
+        if task is not None and task.bound_node is None:
             call = await self.service.records.call(id)
             if call is not None:
                 await _notify(self._cancelled(task, call))
 
     async def cancel_work(self, channel: Channel) -> None:
-        """Cancel the stored call of *channel* and its job, if it has one."""
+        """Cancel the stored call of *channel*, and its job."""
         if channel.task is not None:
             try:
                 was = await self._cancel(channel.task, channel.principal, private=True)
@@ -278,18 +283,18 @@ class Tasks:
                 logger.warning("task %s is not cancelled: %s", channel.task, error)
 
     async def notify_tool(self, channel: Channel) -> None:
-        """Call `on_cancel` of the tool that *channel* has called."""
+        """Call `on_cancel` of the tool of *channel*."""
         await _notify(self._services.server.cancelled(channel))
 
     async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
-        """Cancel a task and stop what runs of it; return it as it was, None if it was over."""
+        """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
         task = await self.service.cancel(id, owner, private=private)
         if task is not None and task.bound_node is not None:
             await self._services.bus.send(task.bound_node, StopTask(id))
         return task
 
     def runs(self, id: str, stop: Callable[[], None]) -> None:
-        """Register the task *id*, whose hook runs in this process; *stop* cancels it."""
+        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
         self._running[id] = stop
 
     def _busy(self) -> bool:
@@ -300,29 +305,26 @@ class Tasks:
             stop()
 
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
-        """Return the result of the call that is the task *id*; or why there is none, to be read."""
+        """Return the result of the call that is the task *id*, or an explanation for the model."""
         try:
             task = await self.service.get(id, owner)
             if task.ended:
                 return cast(CallToolResult, task_result(task, "tools/call"))
         except TaskNotFound:
-            return tool_error(f"There is no call {id}, or its result is not kept any more.")
+            return tool_error(f"There is no call {id}, or its result has expired.")
         except McpError as error:
             return tool_error(f"There is no result of call {id}: {error.message}")
         return tool_error(f"Call {id} has no result yet: {progress_text(task)}.")
 
     async def aclose(self) -> None:
-        """Stop working on tasks.
-
-        If the store ends with this process, jobs get no grace: their results reach no client.
-        """
+        """Stop working on tasks. Jobs get no grace if the store ends with this process."""
         await self.service.aclose(within=None if self._services.store.durable else 0.0)
 
 
 def suspension_of(
     continuation: Continuation, work: Job | ExternalJob | Awaiting | None
 ) -> Suspended:
-    """Return what a task waits for: *work*, or the answers to the questions asked."""
+    """Return the suspension for *work*, or for the answers to the questions of *continuation*."""
     waits_for: Work
     if isinstance(work, Job):
         waits_for = Working(work)
@@ -337,7 +339,7 @@ def suspension_of(
 
 
 def _options(services: Services, options: JobOptions) -> JobOptions:
-    if not services.store.shared:  # no other process could have code that this one lacks
+    if not services.store.shared:  # no other process could have the code that this one lacks
         options = msgspec.structs.replace(options, unknown_timeout=0.0)
     return msgspec.structs.replace(
         options,
@@ -355,17 +357,20 @@ async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
 
 
 def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
-    """Return the stored form of the *result* of a call; *raised*: its hook has raised that."""
+    """Return the stored form of the *result* of a call.
+
+    *raised*: whether its hook has raised that.
+    """
     if isinstance(result, McpError):
         return finished_with_error(result)
     return Finished(result=msgspec.json.encode(result), raised=raised)
 
 
 def task_result(task: Task, method: str) -> Result:
-    """Return the result of a *task* that is over; *method* is what was called.
+    """Return the result of a *task* that has ended; *method* is that of its request.
 
     Raises:
-        McpError: it has none but an error, or was cancelled.
+        McpError: it ended with an error, or was cancelled.
     """
     if task.error is not None:
         error = msgspec.json.decode(task.error, type=ErrorBody)
@@ -377,21 +382,21 @@ def task_result(task: Task, method: str) -> Result:
 
 
 def create_task_result(task: Task, now: float) -> CreateTaskResult:
-    """Return the response to a call that is a task: the handle, as of *now* (`Store.now`)."""
+    """Return the handle of a task as of *now* (`Store.now`), the response to its call."""
     return CreateTaskResult(**task_fields(task, now))
 
 
 def still_running_result(task: Task, *, tool: str | None) -> CallToolResult:
-    """Return what a client that does not gets, once it has waited as long as it may.
+    """Return the response to a client without tasks after `Tool.max_hold` seconds.
 
-    *tool* is the name of the one that gives the result, if there is one.
+    *tool* is the name of the tool that returns the result, if the server offers one.
     """
-    goes_on = f"This takes longer than a call is held. It goes on, as call {task.id}"
-    return tool_error(goes_on + (f"; the tool {tool} gets its result." if tool else "."))
+    text = f"This takes longer than a call is held. It continues as call {task.id}"
+    return tool_error(text + (f"; the tool {tool} returns its result." if tool else "."))
 
 
 def task_fields(task: Task, now: float) -> dict[str, Any]:
-    """Return the members that a client sees of a *task* in every status, as of *now*."""
+    """Return the members of a *task* that clients see in every status, as of *now*."""
     kept = advertised_ttl(task, now)
     return {
         "task_id": task.id,
@@ -400,7 +405,7 @@ def task_fields(task: Task, now: float) -> dict[str, Any]:
         "last_updated_at": _at(task.updated),
         "ttl_ms": None if kept is None else ceil(kept * 1000),
         "poll_interval_ms": ceil(task.poll * 1000),
-        # What the work said last is neither what is asked nor what came of it.
+        # The latest message of the work describes neither a question nor a result.
         "status_message": task.message if task.status == "working" else None,
     }
 
@@ -421,11 +426,11 @@ def advertised_ttl(task: Task, now: float) -> float | None:
 
 
 def progress_text(task: Task) -> str:
-    """Return the state of a *task* that is not over, in words."""
+    """Return the state of a *task* that has not ended, in words."""
     if task.status == "input_required":
         return "it waits for answers"
     if task.progress is None:
-        done = "it is being worked on"
+        done = "it is running"
     else:
         total = "" if task.total is None else f" of {task.total:g}"
         done = f"{task.progress:g}{total} done"

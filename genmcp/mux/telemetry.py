@@ -25,9 +25,9 @@ logger = logging.getLogger("genmcp")
 
 
 class RequestFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request failed.
+    """The failure of a request.
 
-    kind: "error" for an error response, whose *code* this is; "tool_error" for a result with
+    kind: "error" for an error response, whose code is *code*; "tool_error" for a result with
     `isError`; "cancelled" if the work was cancelled. message: the text that the client received.
     raised: the exception of the hook, if it raised one; its text must not be shown to clients.
     """
@@ -53,12 +53,12 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a call that no request caused.
+    """A step of a call that is resumed without a request.
 
     The wait under *tag* has ended, and `continue_` has run, for *seconds* since *began* (Unix
-    time). request: the request of the call, which another process may have received. principal:
-    its client. result: the result of the call. failure: how it failed. With neither, the call waits
-    for something else.
+    time). request: the request of the call, which another process may have received. principal: its
+    client. result: the result of the call. failure: its failure. With neither, the call waits
+    again.
     """
 
     request: Request
@@ -143,7 +143,7 @@ class Observers:
         raised: BaseException | None,
         marks: Marks,
     ) -> None:
-        """Notify all of the *outcome* of *request*; None: it was cancelled."""
+        """Notify all of the *outcome* of *request*; None means that it was cancelled."""
         failure = _failure(outcome, raised)
         for each, mark in reversed(marks):
             if failure is None:

@@ -1,4 +1,4 @@
-"""The pool of threads that blocking hooks run in."""
+"""Threads: the pool for `def` hooks, shared fairly between clients, and a thread-safe table."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -60,7 +60,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._forget(client, turn)
-            else:  # it got a thread at the same time: return it unused
+            else:  # it got a thread in the same iteration of the loop: return it unused
                 self.release(client)
             raise
 
@@ -70,7 +70,9 @@ class ThreadTurns(msgspec.Struct, eq=False):
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
-        # All calls that could run before are running, so that at most one more can run now.
+        # One thread is free, and every call that could run before is running: the first client in
+        # turn that is below its bound gets it. A client that is served goes to the end of the order
+        # so that many queued calls of one client delay those of others by one call at most.
         for other in [*self._queues]:
             if self._may_run(other):
                 self._queues.move_to_end(other)
@@ -112,7 +114,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
 
 
 class ThreadPool:
-    """A thread pool in which at most *most* functions run at once per event loop.
+    """A thread pool in which at most *limit* functions run at once per event loop. Owned by a mux.
 
     At most *waiting* wait for a thread. *of_client* and *waiting_of_client* bound those of one
     client; clients take turns. Work waits in the loop and not in the pool, so that cancelled work
@@ -121,14 +123,14 @@ class ThreadPool:
 
     def __init__(
         self,
-        most: int,
+        limit: int,
         waiting: int,
         *,
         of_client: int | None = None,
         waiting_of_client: int | None = None,
     ) -> None:
-        self._bounds = (most, of_client or most, waiting, waiting_of_client or waiting)
-        self._open = partial(ThreadPoolExecutor, most, thread_name_prefix="genmcp")
+        self._bounds = (limit, of_client or limit, waiting, waiting_of_client or waiting)
+        self._open = partial(ThreadPoolExecutor, limit, thread_name_prefix="genmcp")
         self._pool = self._open()
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadTurns] = WeakKeyDictionary()
 
@@ -179,7 +181,10 @@ def _give_back(
 
 
 def _drop(work: "Future[Any]") -> None:
-    """Close the result of *work*, which nothing awaits: a coroutine would never begin."""
+    """Close the result of *work*, which nothing awaits.
+
+    A coroutine in it would never start, and Python would warn of that.
+    """
     if not work.cancelled() and work.exception() is None:
         result = work.result()
         if isinstance(result, Continue | Coroutine):

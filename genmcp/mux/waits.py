@@ -1,4 +1,4 @@
-"""Questions of a call and their answers, on whichever carrier they travel."""
+"""How the waits of calls end: questions by their answers, awaitables in this process."""
 
 import asyncio
 import secrets
@@ -40,12 +40,12 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pending_requests(continuation: Continuation) -> dict[str, InputRequest]:
-    """Return what the client has not answered yet, by its names on the wire."""
+    """Return the unanswered questions, by their names on the wire."""
     return {each.name: unpack(each.question).request for each in continuation.missing}
 
 
 def missing_capability(continuation: Continuation, channel: Channel) -> Failed | None:
-    """Return the outcome of questions that the client of *channel* cannot be asked; else None."""
+    """Return the outcome of questions that the client does not support; None if it supports all."""
     lacking: dict[str, Any] = {}
     for each in continuation.missing:
         for name, parts in unpack(each.question).lacking(channel.client.capabilities).items():
@@ -54,10 +54,10 @@ def missing_capability(continuation: Continuation, channel: Channel) -> Failed |
 
 
 def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
-    """Return *continuation* with those of the *responses*, by names, that answer it.
+    """Return *continuation* with the valid answers among *responses*, by names on the wire.
 
-    What answers nothing is ignored, and what is no answer is to be asked again (2026-07-28,
-    basic/patterns, MRTR, "Error Handling").
+    Unknown names are ignored, and an invalid answer is asked for again (2026-07-28, basic/patterns,
+    MRTR, "Error Handling").
     """
     good: dict[str, bytes] = {}
     for each in continuation.missing:
@@ -72,7 +72,7 @@ def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> C
 
 
 def answers_outcome(continuation: Continuation) -> Outcome:
-    """Return what the answers, which are all there, mean to the tool."""
+    """Return the outcome of questions, all of which are answered."""
     values: dict[str, Any] = {}
     for each in continuation.asked:
         try:
@@ -86,7 +86,7 @@ def answers_outcome(continuation: Continuation) -> Outcome:
 
 
 async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
-    """Ask the client by requests of the server's own; return the answers, or why there are none."""
+    """Ask the client by requests of the server's own; return the answers, or the failure."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
     channel.call.advance(CallEvent.ASK)
     try:
@@ -116,16 +116,16 @@ AnyFuture: TypeAlias = asyncio.Future[Any] | futures.Future[Any]
 
 
 class Awaitables:
-    """What the calls of one mux wait for here."""
+    """The awaitables that calls of one mux wait for in this process. Owned by `Continuations`."""
 
     def __init__(self) -> None:
         self._pending: dict[int, _FutureWait] = {}
 
     async def outcome(self, on: Any) -> Outcome:
-        """Wait for *on*, a coroutine, Task or future, and return how it has ended.
+        """Wait for *on*, a coroutine, Task or future, and return its outcome.
 
-        A coroutine runs here and is cancelled with the call. Whoever was to end a future may drop
-        it instead: then it fails with WorkerLost.
+        A coroutine runs here and is cancelled with the call. If the last reference to a future is
+        dropped, nothing can end it any more: it fails with WorkerLost.
 
         Raises:
             ContractError: another call waits for the same one.
@@ -134,9 +134,9 @@ class Awaitables:
         if isinstance(on, asyncio.Future | futures.Future):
             wait = self._wait_for(on)
             key = id(on)
-            del on  # only its maker keeps it, so that it shows when nobody does
+            del on  # so that only its creator holds a reference: see `_FutureWait`
             try:
-                return await wait.over
+                return await wait.outcome
             finally:
                 wait.forget()
                 if self._pending.get(key) is wait:
@@ -152,7 +152,8 @@ class Awaitables:
 
     def _wait_for(self, on: AnyFuture) -> "_FutureWait":
         known = self._pending.get(id(on))
-        # One that was dropped stays until its call goes on; another may have its address then.
+        # The entry of a dropped future stays until its call continues. Meanwhile another future may
+        # get the same address, and thereby the same id.
         if known is not None and known.is_for(on):
             raise ContractError("two calls wait for one future: each needs one of its own")
         if isinstance(on, asyncio.Future) and on.get_loop() is not asyncio.get_running_loop():
@@ -162,23 +163,27 @@ class Awaitables:
 
 
 class _FutureWait:
-    """A call's wait for a future; *over* brings its outcome. There may be many: it is small."""
+    """The wait of a call for a future; *outcome* is set when that ends.
 
-    __slots__ = ("_future", "_kept", "over")
+    Only a weak reference to the future is held. If its creator drops the last reference, the future
+    can never end: the callback of the weak reference then fails the wait with WorkerLost, where a
+    strong reference would let the call wait for ever.
+    """
+
+    __slots__ = ("_future", "_kept", "outcome")
 
     def __init__(self, on: AnyFuture) -> None:
-        self.over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._future = ref(on, self._dropped)
-        # A Task that nobody keeps would vanish while it runs.
+        # An event loop references its tasks weakly: without this, one could be collected while it
+        # runs. It ends by itself, so that no reference of its creator is needed.
         self._kept = on if isinstance(on, asyncio.Task) else None
         on.add_done_callback(self._ended)
 
     def is_for(self, on: AnyFuture) -> bool:
-        """Whether it is *on* that is waited for."""
         return self._future() is on
 
     def forget(self) -> None:
-        """Wait no more."""
         self._kept = None
         future = self._future()
         if isinstance(future, asyncio.Future):
@@ -191,13 +196,13 @@ class _FutureWait:
         self._soon(Failed, WorkerLost())
 
     def _soon(self, outcome: Callable[[Any], Outcome], of: Any) -> None:
-        loop = self.over.get_loop()
-        if not loop.is_closed():  # any thread may have ended it
+        loop = self.outcome.get_loop()
+        if not loop.is_closed():  # a future of concurrent.futures ends in any thread
             loop.call_soon_threadsafe(self._settle, outcome, of)
 
     def _settle(self, outcome: Callable[[Any], Outcome], of: Any) -> None:
-        if not self.over.done():
-            self.over.set_result(outcome(of))
+        if not self.outcome.done():
+            self.outcome.set_result(outcome(of))
 
 
 def _outcome_of(future: Any) -> Outcome:

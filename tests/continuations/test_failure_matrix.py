@@ -154,7 +154,7 @@ async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy:
     client = await Client.begin(endpoint, legacy)
     async with client.open(client.call("wait")) as call:
         await until(lambda: call.complete)
-        assert "goes on, as call " in failure_of(call)
+        assert "continues as call " in failure_of(call)
         assert not waits.outcomes
         never.set_result(None)
         await call.over()

@@ -58,7 +58,7 @@ async def test_state_that_is_forged_is_refused(forge: Any, caplog: Any) -> None:
     answer = await client.send(again)
 
     assert refused(answer, "Invalid requestState")
-    assert "a requestState was refused" in caplog.text
+    assert "a requestState was rejected" in caplog.text
     assert not waits.outcomes
 
 
@@ -190,7 +190,7 @@ async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
         assert refused(answer, "was used already")
 
     assert 1 == len(waits.outcomes)
-    assert "a requestState came twice" in caplog.text
+    assert "which is single-use, came twice" in caplog.text
 
 
 async def test_used_state_stays_used() -> None:

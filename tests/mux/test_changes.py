@@ -146,7 +146,7 @@ async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
         heard.announce(PROMPTS)
         assert [PROMPTS] == await news(subscription)
 
-    assert "listeners are not told of 1 changes: gone" in caplog.text
+    assert "1 changes could not be announced: gone" in caplog.text
 
 
 def test_changes_are_announced_where_no_event_loop_runs() -> None:

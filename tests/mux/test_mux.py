@@ -162,7 +162,7 @@ def test_mux_with_a_shared_store_needs_a_secret() -> None:
 def test_mux_warns_of_several_workers_without_a_secret(
     workers: str, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They would not know each other's sessions."""
+    """Each would reject the other's sessions."""
     monkeypatch.setenv("WEB_CONCURRENCY", workers)
 
     Mux(suite())

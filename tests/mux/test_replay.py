@@ -139,7 +139,7 @@ async def test_replay_goes_on_when_its_place_was_dropped() -> None:
         rest = [event async for event in events]
 
     assert b"s/1" in first
-    assert b": 2 events are not kept any more\n\n" == rest[0]
+    assert b": 2 events have been dropped\n\n" == rest[0]
     assert [b"s/4", b"s/5"] == [event.split()[1] for event in rest[1:]]
 
 

@@ -180,7 +180,7 @@ async def test_copy_of_a_keyed_task_is_held_over() -> None:
 
     async with copy.open(keyed(copy)) as connection:
         await connection.over()  # raises the exception of the app
-    assert f"It goes on, as call {task['taskId']}" in said(connection)
+    assert f"It continues as call {task['taskId']}" in said(connection)
     Stage.go.set()
     assert "worked well" == text_of(await over(owner, task["taskId"]))
     assert not len(app.mux.waiting_calls)
@@ -337,7 +337,7 @@ async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
     await until(lambda: len(store.left) == 1, bound=1)
 
     id = store.left[0].partition("task:")[2]
-    assert f"It goes on, as call {id}" in said(connection)
+    assert f"It continues as call {id}" in said(connection)
     Stage.go.set()
     async with asyncio.timeout(1):
         while "has no result yet" in (text := said(await client.send(outcome_of(client, id)))):

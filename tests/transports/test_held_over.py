@@ -123,8 +123,8 @@ async def test_call_that_was_held_over_is_asked_for_later(kind: type[Holds], ver
         await until(lambda: call.complete, pause=0.01)
         failed, text = read(call)
         assert failed
-        assert "It goes on, as call" in text
-        assert text.endswith("the tool get_call_result gets its result.")
+        assert "It continues as call" in text
+        assert text.endswith("the tool get_call_result returns its result.")
         failed, later = await said(client, "get_call_result", id=id_in(text))
         assert failed
         assert "has no result yet" in later
@@ -208,7 +208,7 @@ async def test_result_is_given_to_whose_call_it_was() -> None:
         tool.go.set()
 
     failed, text = await said(bob, "get_call_result", id=id)
-    assert (True, f"There is no call {id}, or its result is not kept any more.") == (failed, text)
+    assert (True, f"There is no call {id}, or its result has expired.") == (failed, text)
     assert (True, text.replace(id, "x")) == await said(bob, "get_call_result", id="x")
     assert not (await said(ann, "get_call_result", id=id))[0]
     await app.mux.aclose()
@@ -414,7 +414,7 @@ async def test_client_gets_the_result_later_by_default(
     app = Endpoint(Mux(Suite(name="test", version="1", tools=[Continues])))
     client = await Client.begin(app, version)
     failed, text = await said(client, "continues")
-    assert failed and "the tool get_call_result gets its result" in text
+    assert failed and "the tool get_call_result returns its result" in text
     holding.go.set()
 
     assert '{"said":"done"}' == await result_of(client, id_in(text))

@@ -261,7 +261,7 @@ async def test_stream_events_that_were_dropped_are_told_of() -> None:
     async with client.listen(after=answer.ids[1]) as resumed:
         await resumed.over()
 
-    assert [" 2 events are not kept any more"] == resumed.comments
+    assert [" 2 events have been dropped"] == resumed.comments
     assert ["d", "done"] == said(resumed)
 
 
