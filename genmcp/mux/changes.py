@@ -242,7 +242,7 @@ _TAKEN: Final = b"taken by "  # followed by the random id of a new listener
 _ENDED: Final = b"ended"
 _SUBSCRIBED: Final = b"subscribed to others"
 
-_MISSED: Final = b": events were dropped before they were read\n\n"
+_MISSED: Final = b": events were missed, and are no longer retained\n\n"
 
 
 class SessionStreams(msgspec.Struct, eq=False):
