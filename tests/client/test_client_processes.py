@@ -39,7 +39,7 @@ with open(sys.argv[1], "a") as starts:
 first = next(messages)
 if first["method"] != "initialize":
     sys.exit("expected initialize, not " + first["method"])
-welcome(first["id"])
+initialize_result(first["id"])
 for message in messages:
     if message["method"] == "tools/call":
         text(message["id"], "here")
@@ -50,7 +50,7 @@ answers = []
 for message in messages:
     match message:
         case {"method": "initialize", "id": id}:
-            welcome(id)
+            initialize_result(id)
         case {"method": "server/discover", "id": id}:
             say(id=id, error={"code": -32601, "message": "no"})
         case {"method": "tools/call", "id": id, "params": {"name": "ask"}}:
@@ -83,7 +83,7 @@ TENACIOUS = """
 for message in messages:
     match message:
         case {"method": "initialize", "id": id}:
-            welcome(id)
+            initialize_result(id)
         case {"method": "server/discover", "id": id}:
             say(id=id, error={"code": -32601, "message": "no"})
         case {"method": "tools/call", "id": id, "params": {"name": "quick"}}:
@@ -208,7 +208,7 @@ async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was never written need not be cancelled, and closing has nothing to complain about."""
-    stuck = "first = next(messages)\nwelcome(first['id'])\nimport time\ntime.sleep(60)"
+    stuck = "first = next(messages)\ninitialize_result(first['id'])\nimport time\ntime.sleep(60)"
     options = ClientOptions(revision="2025-06-18")
     async with asyncio.timeout(20), Client(command(stuck), options=options) as client:
         before = asyncio.all_tasks()
@@ -228,7 +228,7 @@ async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> Non
         for message in messages:
             match message:
                 case {"method": "initialize", "id": id}:
-                    welcome(id, "2025-11-25")
+                    initialize_result(id, "2025-11-25")
                 case {"id": id}:
                     say(id=id, error={"code": -32601, "message": "It requires a task"})
     """
