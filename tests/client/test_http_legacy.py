@@ -376,7 +376,7 @@ class CannedResponse(HttpResponse):
     async def chunk(self) -> bytes:
         return next(self._pieces, b"")
 
-    async def close(self) -> None:
+    async def _release(self) -> None:
         pass
 
 

@@ -1,7 +1,8 @@
 """The interfaces of this folder: a transport and its sink, and an HTTP client and its response."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol
 
 from genmcp.client.errors import ClientError, MessageTooLarge
@@ -103,6 +104,7 @@ class HttpResponse(ABC):
     Attributes:
         status: The status code.
         headers: The headers, with names in lower case.
+        on_close: Called once, when the response is closed.
     """
 
     status: int
@@ -110,6 +112,7 @@ class HttpResponse(ABC):
 
     def __init__(self, server_name: str) -> None:
         self.server_name = server_name
+        self.on_close: Callable[[], None] | None = None
 
     @property
     def media_type(self) -> str:
@@ -123,13 +126,6 @@ class HttpResponse(ABC):
         Raises:
             ConnectionLost: The connection was closed within the body.
             ProtocolError: The response is not valid HTTP.
-        """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Release the connection. May be called repeatedly.
-
-        The connection is reused if the response was read to its end, and is closed otherwise.
         """
 
     async def read(self, limit: int) -> bytes:
@@ -152,17 +148,35 @@ class HttpResponse(ABC):
             chunks.append(data)
         return b"".join(chunks)
 
+    async def close(self) -> None:
+        """Release the connection. May be called repeatedly.
+
+        The connection is reused if the response was read to its end, and is closed otherwise.
+        """
+        on_close, self.on_close = self.on_close, None
+        try:
+            await self._release()
+        finally:
+            if on_close is not None:
+                on_close()
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Release the connection; may be called repeatedly."""
+
 
 class HttpRequester(ABC):
     """An HTTP client for one origin. Owned by an `HttpTransport`.
 
-    Attributes:
+    Args:
         server_name: The server as errors name it.
+        max_connections: Maximum number of concurrent requests; None is no limit.
     """
 
-    server_name: str
+    def __init__(self, server_name: str, max_connections: int | None = None) -> None:
+        self.server_name = server_name
+        self._slots = None if max_connections is None else asyncio.Semaphore(max_connections)
 
-    @abstractmethod
     async def request(
         self,
         method: str,
@@ -172,22 +186,39 @@ class HttpRequester(ABC):
         *,
         counts_against_limit: bool = True,
     ) -> HttpResponse:
-        """Send a request and return the response once its head was received, whatever its status.
+        """Send a request and return the response once its head was received, for any status.
 
         Args:
             method: The HTTP method.
             path: The path with its query, as in the request line.
             headers: Headers besides those of the connection, such as Host and Content-Length.
             body: The content, None without.
-            counts_against_limit: Whether the request takes one of `HttpOptions.max_connections`
-                slots, and waits for one. False for a request that may never end, and for one that
-                an open request depends on: waiting for a slot could then be a deadlock.
+            counts_against_limit: Whether the request takes one of the `max_connections` slots, and
+                waits for one. False for a request that may never end, and for one that an open
+                request depends on: waiting for a slot could then be a deadlock.
 
         Raises:
             ConnectError: The connection could not be established; nothing was sent.
             ConnectionLost: The connection was closed before the head of the response.
             ProtocolError: The response is not valid HTTP.
         """
+        slots = self._slots
+        if slots is None or not counts_against_limit:
+            return await self._send(method, path, headers, body)
+        await slots.acquire()
+        try:
+            response = await self._send(method, path, headers, body)
+        except BaseException:
+            slots.release()
+            raise
+        response.on_close = slots.release
+        return response
+
+    @abstractmethod
+    async def _send(
+        self, method: str, path: str, headers: Headers, body: bytes | None
+    ) -> HttpResponse:
+        """Send a request; see `request`."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -1,6 +1,5 @@
 """HTTP by httpx: for proxies, HTTP/2, and the user's own `httpx.AsyncClient`."""
 
-import asyncio
 from urllib.parse import SplitResult
 
 import httpx
@@ -23,12 +22,11 @@ class HttpxAdapter(HttpRequester):
     """
 
     def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:
-        self.server_name = server_name
+        super().__init__(server_name, options.max_connections)
         self._origin = f"{url.scheme}://{url.netloc}"
         self._timeout = httpx.Timeout(
             None, connect=options.connect_timeout, pool=options.connect_timeout
         )
-        self._slots = asyncio.Semaphore(options.max_connections)
         self._owned: httpx.AsyncClient | None = None
         if options.client is None:
             # The slots bound the connections: httpx would count requests that must not wait.
@@ -44,31 +42,17 @@ class HttpxAdapter(HttpRequester):
             )
         self._client: httpx.AsyncClient = self._owned or options.client
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        headers: Headers,
-        body: bytes | None = None,
-        *,
-        counts_against_limit: bool = True,
+    async def _send(
+        self, method: str, path: str, headers: Headers, body: bytes | None
     ) -> HttpResponse:
-        """Send a request and return the response once its head was received."""
         request = self._client.build_request(
             method, self._origin + path, headers=list(headers), content=body, timeout=self._timeout
         )
-        slots = self._slots if counts_against_limit else None
-        if slots is not None:
-            await slots.acquire()
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
-        except BaseException as error:
-            if slots is not None:
-                slots.release()
-            if isinstance(error, httpx.HTTPError | OSError):
-                raise self._client_error(error) from error
-            raise
-        return _HttpxResponse(self.server_name, response, slots)
+        except (httpx.HTTPError, OSError) as error:
+            raise self._client_error(error) from error
+        return _HttpxResponse(self.server_name, response)
 
     async def close(self) -> None:
         """Close the client if it is not the user's."""
@@ -90,15 +74,12 @@ class HttpxAdapter(HttpRequester):
 
 
 class _HttpxResponse(HttpResponse):
-    def __init__(
-        self, server_name: str, response: httpx.Response, slots: asyncio.Semaphore | None
-    ) -> None:
+    def __init__(self, server_name: str, response: httpx.Response) -> None:
         super().__init__(server_name)
         self.status = response.status_code
         self.headers = response.headers
         self._response = response
         self._chunks = response.aiter_bytes()
-        self._slots = slots  # None once the slot is released
 
     async def chunk(self) -> bytes:
         """Return the next part of the body."""
@@ -107,11 +88,5 @@ class _HttpxResponse(HttpResponse):
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             raise ConnectionLost(self.server_name, str(error) or type(error).__name__) from error
 
-    async def close(self) -> None:
-        """Release the connection."""
-        slots, self._slots = self._slots, None
-        try:
-            await self._response.aclose()
-        finally:
-            if slots is not None:
-                slots.release()
+    async def _release(self) -> None:
+        await self._response.aclose()

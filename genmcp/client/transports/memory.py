@@ -80,22 +80,15 @@ class AsgiAdapter(HttpRequester):
     """
 
     def __init__(self, app: App, server_name: str, scope: Mapping[str, Any] | None = None) -> None:
-        self.server_name = server_name
+        super().__init__(server_name)
         self._app = app
         self._scope = dict(scope or {})
         self._responses: set[_AsgiResponse] = set()
         self._closed = False
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        headers: Headers,
-        body: bytes | None = None,
-        *,
-        counts_against_limit: bool = True,
+    async def _send(
+        self, method: str, path: str, headers: Headers, body: bytes | None
     ) -> HttpResponse:
-        """Send a request and return the response once its head was received."""
         if self._closed:
             raise ClientClosed(self.server_name)
         response = _AsgiResponse(self.server_name, body or b"")
@@ -167,8 +160,7 @@ class _AsgiResponse(HttpResponse):
         self._changed.set()
         return self._chunks.popleft()
 
-    async def close(self) -> None:
-        """Disconnect from the application."""
+    async def _release(self) -> None:
         self._disconnected.set()
         self._changed.set()
 
