@@ -63,7 +63,7 @@ def data(connection: Connection) -> Any:
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_log_handler_forwards_what_a_hook_logs(version: str, install: Any) -> None:
+async def test_log_handler_forwards_records_of_a_hook(version: str, install: Any) -> None:
     """Before the answer, in order, with the logger's name; also without a single await."""
 
     @tool
@@ -106,7 +106,7 @@ async def test_log_handler_sends_while_the_hook_still_runs(install: Any) -> None
     assert {"message": "begun"} == message["params"]["data"]
 
 
-async def test_log_handler_forwards_from_threads_and_tasks_of_a_hook(install: Any) -> None:
+async def test_log_handler_forwards_from_threads_and_tasks(install: Any) -> None:
     """Whatever runs in a copy of the hook's context belongs to its request."""
 
     @tool
@@ -180,7 +180,7 @@ async def test_log_handler_sends_no_more_than_the_client_wants(version: str, ins
     assert [("error", "major")] == logged(await call(client, "both", "warning"))
 
 
-async def test_log_handler_sends_nothing_that_nobody_asked_for(install: Any) -> None:
+async def test_log_handler_respects_the_requested_level(install: Any) -> None:
     """A request of 2026-07-28 without a level is answered with one JSON body."""
     install()
 
@@ -220,7 +220,7 @@ async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -
     assert {"message": "crashed", "exception": "KeyError"} == said
 
 
-async def test_log_handler_sends_a_traceback_where_that_is_asked_for(install: Any) -> None:
+async def test_log_handler_sends_tracebacks_on_request(install: Any) -> None:
     """With traceback=True the client sees what the log sees."""
     install(ClientLogHandler(traceback=True))
 
@@ -239,7 +239,7 @@ async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
     assert "crash: crashed" == said["message"]
 
 
-async def test_log_handler_cuts_what_is_too_long_or_no_text(
+async def test_log_handler_truncates_messages(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message is bounded, and what no JSON can carry is replaced."""
@@ -260,7 +260,7 @@ async def test_log_handler_cuts_what_is_too_long_or_no_text(
     assert len(said["message"]) < 20_000
 
 
-async def test_log_handler_drops_what_comes_too_fast_and_says_so(install: Any) -> None:
+async def test_log_handler_reports_dropped_records(install: Any) -> None:
     """So many records wait and no more; the client is told how many it does not get."""
 
     @tool
@@ -278,7 +278,7 @@ async def test_log_handler_drops_what_comes_too_fast_and_says_so(install: Any) -
     assert [("warning", "7 log records were dropped: the client did not keep up")] == said[3:]
 
 
-async def test_log_handler_does_not_forward_what_forwarding_logs(
+async def test_log_handler_ignores_records_of_forwarding(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message or a store that logs is no loop, nor is a logger of this package."""
@@ -315,7 +315,7 @@ async def test_log_handler_does_not_forward_what_forwarding_logs(
     assert [("info", "thing")] == said
 
 
-async def test_log_handler_drops_what_is_logged_when_the_request_is_over(install: Any) -> None:
+async def test_log_handler_drops_records_after_the_response(install: Any) -> None:
     """An asyncio.Task that goes on logs to nobody, and fails at nothing."""
     go = asyncio.Event()
     left: list[asyncio.Task[None]] = []
@@ -342,7 +342,7 @@ async def test_log_handler_drops_what_is_logged_when_the_request_is_over(install
         assert [] == logged(answer)
 
 
-async def test_log_handler_ends_with_a_call_whose_client_left(install: Any) -> None:
+async def test_log_handler_stops_after_a_disconnect(install: Any) -> None:
     """Nothing waits for a client that reads nothing any more."""
     begun = asyncio.Event()
 
@@ -390,9 +390,7 @@ async def test_log_handler_flush_is_bounded(install: Any, monkeypatch: pytest.Mo
     assert "done" == answer.json["result"]["content"][0]["text"]
 
 
-async def test_log_handler_gives_up_where_the_level_cannot_be_found(
-    install: Any, caplog: Any
-) -> None:
+async def test_log_handler_survives_an_unavailable_store(install: Any, caplog: Any) -> None:
     """A store that fails costs the records, not the call, and is logged once."""
 
     class Broken(MemoryStore):
@@ -409,7 +407,7 @@ async def test_log_handler_gives_up_where_the_level_cannot_be_found(
     assert 1 == caplog.text.count("cannot be forwarded")
 
 
-async def test_log_handler_reports_a_record_that_cannot_be_formatted(
+async def test_log_handler_reports_formatting_errors(
     install: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As every handler does: on standard error, not in the call."""

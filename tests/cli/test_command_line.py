@@ -23,7 +23,7 @@ def test_command_line_is_a_module_too(
 
 
 @pytest.mark.parametrize(("typed", "said"), [((), "commands:"), (("--version",), "genmcp 0.")])
-def test_command_line_says_what_it_is(
+def test_command_line_prints_help_and_version(
     typed: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Alone it says what there is to be done; and which version does it."""

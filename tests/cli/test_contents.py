@@ -37,6 +37,6 @@ def test_content_is_text_or_bytes(content: Any, piece: Any) -> None:
     assert piece == content_of(content)
 
 
-def test_bytes_among_other_things_are_said_to_be_there() -> None:
+def test_bytes_among_other_contents_are_described() -> None:
     """They would spoil the text around them."""
     assert "[image/png, 2 bytes; --json shows them]" == text_of(BinaryContent("image/png", b"ab"))

@@ -32,7 +32,7 @@ BLUE = {"const": "b", "title": "Blue"}
         ({"type": "string", "description": "As it is\nspelt."}, "  As it is spelt.\n  key"),
     ],
 )
-def test_field_says_what_it_wants(schema: dict[str, Any], asked: str) -> None:
+def test_field_prompt_shows_constraints(schema: dict[str, Any], asked: str) -> None:
     """Its title or key, its bounds or choices, its description, and what it is otherwise."""
     assert asked in FormField("key", schema, required=True).prompt
 
@@ -52,7 +52,7 @@ def test_field_says_what_it_wants(schema: dict[str, Any], asked: str) -> None:
         ({"type": "string", "pattern": "(?=x)"}, "y", "y"),
     ],
 )
-def test_field_takes_what_fits(schema: dict[str, Any], typed: str, value: Any) -> None:
+def test_field_converts_input(schema: dict[str, Any], typed: str, value: Any) -> None:
     """A choice by its value or its title; what only the server understands is left to it."""
     assert value == FormField("key", schema, required=True).convert(typed)
 
@@ -70,7 +70,7 @@ def test_field_takes_what_fits(schema: dict[str, Any], typed: str, value: Any) -
         ({"type": "array", "items": {"enum": ["r", "b"]}, "maxItems": 1}, "r,b", "1"),
     ],
 )
-def test_field_says_what_does_not_fit(schema: dict[str, Any], typed: str, why: str) -> None:
+def test_field_rejects_invalid_input(schema: dict[str, Any], typed: str, why: str) -> None:
     """In words, for the user to type it again."""
     with pytest.raises(ConfigurationError, match=why) as refused:
         FormField("key", schema, required=True).convert(typed)

@@ -44,7 +44,7 @@ def test_targets_are_urls_commands_and_names() -> None:
         ("tests.cli.shop:Greetings", "is the class Greetings: name an instance"),
     ],
 )
-def test_targets_that_are_none_are_told_with_what_may_be_meant(given: str, why: str) -> None:
+def test_invalid_targets_are_reported_with_hints(given: str, why: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigurationError) as refused:
         parse_target(given)
@@ -161,7 +161,7 @@ suite = Suite(name="keys", version="1", tools=[key])
 """
 
 
-def test_process_gets_what_is_said(run: Run, tmp_path: Path) -> None:
+def test_process_gets_environment_variables(run: Run, tmp_path: Path) -> None:
     """A small environment, with what `-e` adds; and the revision that is asked for is spoken."""
     (tmp_path / "keys.py").write_text(SERVER)
     command = shlex.join([sys.executable, "-m", "genmcp", "serve", "keys:suite", "--stdio"])

@@ -40,7 +40,7 @@ def test_remote_commands_use_a_server(target: str, run: Run) -> None:
     assert "\nextensions: io.modelcontextprotocol/tasks\n" in said
 
 
-def test_remote_commands_list_what_there_is(run: Run) -> None:
+def test_remote_commands_list_components(run: Run) -> None:
     """Tools as they are called, with what their arguments are and mean; and the other lists."""
     tools = run("tools", SHOP)[1]
 
@@ -109,7 +109,7 @@ def test_remote_commands_write_bytes_to_pipes_and_files(
     )
 
 
-def test_call_takes_a_whole_object(
+def test_call_takes_arguments_as_an_object(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is, from a file, or from standard input; key=value adds to it."""
@@ -125,7 +125,7 @@ def test_call_takes_a_whole_object(
     assert (2, "") == run("call", SHOP, "add", "--arguments", "@/no/such/file")[:2]
 
 
-def test_call_warns_of_arguments_that_nobody_knows(run: Run, tmp_path: Path) -> None:
+def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
     """Where the server would take them, and do nothing with them."""
     path = tmp_path / "old.py"
     path.write_text(OLD)
@@ -154,7 +154,7 @@ def test_call_warns_of_arguments_that_nobody_knows(run: Run, tmp_path: Path) -> 
         (["prompt", SHOP, "greet", "city"], 2, "'city' is not key=value\n"),
     ],
 )
-def test_remote_commands_say_what_is_wrong(
+def test_remote_commands_report_errors(
     arguments: list[str], status: int, said: str, run: Run
 ) -> None:
     """With 1 if the server has failed, with 2 if the command makes no sense."""
@@ -253,7 +253,7 @@ def test_remote_commands_say_once_that_a_process_has_ended(run: Run) -> None:
         ("serve {shop} --stdio <&-", 2, "genmcp serve: --stdio: standard input is closed"),
     ],
 )
-def test_command_that_cannot_write_says_so_in_a_line(shell: str, status: int, said: str) -> None:
+def test_command_reports_unwritable_output(shell: str, status: int, said: str) -> None:
     """And where nobody reads on it says nothing, as any command before `head`."""
     command = f"{shlex.quote(sys.executable)} -m genmcp {shell.format(shop=SHOP)}"
     if "|" in command:

@@ -161,7 +161,7 @@ async def test_serve_gives_pipelined_requests_contexts_of_their_own(
     assert [b"unset" in each for each in answers] == [True, True]
 
 
-def test_serve_over_streams_lets_no_import_speak(shop: Path) -> None:
+def test_serve_over_streams_redirects_output_of_imports(shop: Path) -> None:
     """What the module prints goes to stderr, and the process ends with its input."""
     with started("shop:suite", "--stdio", cwd=shop) as process:
         said, noise = process.communicate(line(modern("tools/list", id=7)), PATIENCE * 2)
@@ -173,7 +173,7 @@ def test_serve_over_streams_lets_no_import_speak(shop: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_over_streams_ends_when_it_is_told_to(shop: Path, number: int) -> None:
+def test_serve_over_streams_ends_on_a_signal(shop: Path, number: int) -> None:
     """What is open is cancelled; it ends with 0."""
     with started("shop:suite", "--stdio", cwd=shop) as process:
         assert process.stdin is not None
@@ -189,7 +189,7 @@ def test_serve_over_streams_ends_when_it_is_told_to(shop: Path, number: int) -> 
     assert b"let go" in noise
 
 
-def test_serve_over_streams_ends_although_a_thread_goes_on(shop: Path) -> None:
+def test_serve_over_streams_ends_despite_a_thread(shop: Path) -> None:
     """A `def` hook cannot be cancelled; nobody waits for it."""
     with started("shop:suite", "--stdio", cwd=shop) as process:
         assert process.stdin is not None
@@ -221,7 +221,7 @@ def test_serve_over_streams_ends_although_a_thread_goes_on(shop: Path) -> None:
         (["tests.cli.test_serve:ENDPOINT", "--allowed-host", "a"], "is an Endpoint; set the hosts"),
     ],
 )
-def test_serve_says_what_is_wrong(
+def test_serve_reports_configuration_errors(
     options: list[str], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With 2, on standard error."""
@@ -232,7 +232,7 @@ def test_serve_says_what_is_wrong(
     assert said in capfd.readouterr().err
 
 
-async def test_serve_closes_what_it_serves(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_serve_closes_endpoint_and_mux(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process finds in its environment what it is to serve."""
     monkeypatch.setenv("GENMCP_SERVE", '{"target":"tests.cli.shop:suite","path":"/tools"}')
     app = create_app()
@@ -243,7 +243,7 @@ async def test_serve_closes_what_it_serves(shop: Path, monkeypatch: pytest.Monke
             assert 404 != (await http.post("/tools/", content=b"{}")).status_code
 
 
-def test_serve_hands_what_it_was_told_to_uvicorn(
+def test_serve_passes_options_to_uvicorn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Several processes make an application each, with the secret that was made for all."""
@@ -306,7 +306,7 @@ def test_serve_over_streams_needs_streams(
     assert "genmcp serve: --stdio: standard output is closed\n" == capfd.readouterr().err
 
 
-async def test_serve_says_where_once_it_does(shop: Path) -> None:
+async def test_serve_logs_its_url_once_it_listens(shop: Path) -> None:
     """With the port that it was given; whoever reads that is answered. SIGINT is no failure."""
     with started("shop:suite", "--port", "0", cwd=shop) as process:
         assert process.stderr is not None

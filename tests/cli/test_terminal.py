@@ -76,7 +76,7 @@ def asked(*lines: str) -> tuple[TerminalHandler, Screen]:
         (["Ann\n"], Cancelled()),
     ],
 )
-async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> None:
+async def test_terminal_prompts_for_each_field(lines: list[str], answer: Any) -> None:
     """Again where it is wrong or missing; `!` declines, and the end of the input dismisses."""
     terminal, screen = asked(*lines)
 
@@ -96,7 +96,7 @@ async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> No
         ([], Cancelled()),
     ],
 )
-async def test_terminal_asks_whether_to_go_on(lines: list[str], answer: Any) -> None:
+async def test_terminal_asks_for_confirmation(lines: list[str], answer: Any) -> None:
     """Where there are no fields, and where the user is sent to a URL; yes or no is asked for."""
     terminal, _ = asked(*lines)
     other, screen = asked(*lines)
@@ -237,7 +237,7 @@ async def test_terminal_warns_of_punycode() -> None:
     assert "Its host: xn--pple-43d.example (letters of other alphabets" in screen.getvalue()
 
 
-def test_user_is_asked_what_a_tool_asks() -> None:
+def test_user_answers_questions_of_a_tool() -> None:
     """A wrong answer is asked for again, and the tool gets what fits."""
     with at_terminal("call", SHOP, "book") as user:
         user.sees("Who travels?")
@@ -270,7 +270,7 @@ def test_user_is_left_alone_with_a_question(tmp_path: Path) -> None:
     assert "Ann\ninfo: a log\n" == told
 
 
-def test_user_who_interrupts_is_told_what_is_waited_for() -> None:
+def test_user_interrupts_a_waiting_command() -> None:
     """A server that does not end by itself."""
     silent = "import signal; print('', end='', flush=True); signal.pause()"
     with at_terminal("tools", shlex.join([sys.executable, "-c", silent])) as user:
@@ -312,7 +312,7 @@ def test_user_can_leave_a_question(keys: str, status: int, said: str) -> None:
     assert f"\n{said}" in rest
 
 
-def test_user_is_told_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_sees_that_the_command_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a server says nothing for some seconds."""
     with at_terminal("tools", "sleep 60") as user:
         user.sees("waiting for an answer (Ctrl-C ends this): sleep 60")

@@ -111,7 +111,7 @@ async def test_job_of_a_worker_that_was_killed_is_done_by_another(bench: Bench) 
         assert "counted: attempt 2" == await text(call)
 
 
-async def test_worker_that_is_told_to_stop_hands_back_what_runs(bench: Bench) -> None:
+async def test_worker_returns_jobs_when_stopped(bench: Bench) -> None:
     """When its grace is over it ends, with 0, and another goes on before any lease runs out."""
     first = bench.worker("--grace", "0.1")
     async with bench.called() as call:
@@ -126,7 +126,7 @@ async def test_worker_that_is_told_to_stop_hands_back_what_runs(bench: Bench) ->
         assert "counted: attempt 2" == await text(call)
 
 
-async def test_worker_that_is_told_to_stop_lets_what_runs_end(bench: Bench) -> None:
+async def test_worker_finishes_jobs_when_stopped(bench: Bench) -> None:
     """Within the grace nothing is cancelled, and the result is that of the first attempt."""
     worker = bench.worker("--grace", "30")
     async with bench.called() as call:
@@ -258,14 +258,14 @@ async def test_worker_ends_when_its_engine_does(
         (Mux, "it raised TypeError"),
     ],
 )
-async def test_application_that_does_not_start_is_told(app: Any, why: str) -> None:
+async def test_lifespan_startup_failure_is_reported(app: Any, why: str) -> None:
     """What it says itself is passed on."""
     with pytest.raises(ConfigurationError, match=why):
         async with run_lifespan(app):
             raise AssertionError("never entered")
 
 
-async def test_application_that_does_not_shut_down_is_logged(
+async def test_lifespan_shutdown_failure_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It does not keep the worker from ending; nor does one that is over already."""
@@ -291,7 +291,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_target_is_a_mux_or_what_has_or_makes_one(folder: Path) -> None:
+def test_target_may_be_mux_endpoint_or_server(folder: Path) -> None:
     """A Mux and an Endpoint have theirs; a server gets one, with what the environment says."""
     (folder / "targets.py").write_text(
         "from genmcp import Endpoint, Mux, Suite\n"
@@ -328,7 +328,7 @@ def test_target_is_a_mux_or_what_has_or_makes_one(folder: Path) -> None:
         (["good:suite", "--grace", "-1"], "'-1' is not a number of seconds"),
     ],
 )
-def test_worker_says_what_is_wrong(
+def test_worker_reports_configuration_errors(
     arguments: list[str], why: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before it begins: with 2, on standard error."""
@@ -359,9 +359,7 @@ async def app(scope, receive, send):
 """
 
 
-def test_worker_that_was_told_to_stop_returns(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_exits_after_a_signal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes while the application starts counts; a thread that goes on is left."""
     (folder / "itself.py").write_text(ENDS_ITSELF)
     left: list[int] = []
@@ -396,9 +394,7 @@ def test_worker_shows_where_a_module_fails(
     assert "genmcp: lacking cannot be imported" == said[-1]
 
 
-def test_worker_says_that_it_was_given_a_class(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_rejects_a_class(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Or a file: neither can be served."""
     (folder / "classes.py").write_text("from genmcp import Suite\nclass Shop(Suite): pass")
     for target in ("classes:Shop", "classes.py:Shop"):

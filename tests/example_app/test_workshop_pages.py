@@ -39,7 +39,7 @@ async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:
     assert health.json() == {"status": "ok", "parts": 205}
 
 
-async def test_workshop_pages_escape_what_others_wrote(tmp_path: Path) -> None:
+async def test_workshop_pages_escape_input(tmp_path: Path) -> None:
     """No text from the query, a header or the database becomes markup."""
     path = tmp_path / "workshop.db"
     app = create_app(path, user_header="X-Forwarded-User")
@@ -59,7 +59,7 @@ async def test_workshop_pages_escape_what_others_wrote(tmp_path: Path) -> None:
         assert "<i>" not in page.text
 
 
-def test_workshop_database_is_filled_once_by_processes_that_start_together(
+def test_workshop_database_is_filled_once(
     tmp_path: Path,
 ) -> None:
     """The first process fills it; the others wait, and a later start changes nothing."""
@@ -73,7 +73,7 @@ def test_workshop_database_is_filled_once_by_processes_that_start_together(
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-async def test_workshop_command_prints_what_a_client_needs(tmp_path: Path) -> None:
+async def test_workshop_command_prints_client_configuration(tmp_path: Path) -> None:
     """`python -m example_app` names its URL, which a client can be pasted, and serves there."""
     async with command(tmp_path, PORT="0", EXAMPLE_DATABASE="other.db") as process:
         printed = await until(process, '"mcpServers"')

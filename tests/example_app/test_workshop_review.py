@@ -52,7 +52,7 @@ class Asked:
 
 
 @MODES
-async def test_workshop_review_changes_what_the_user_agrees_to(database: Path, mode: Mode) -> None:
+async def test_workshop_review_applies_approved_changes(database: Path, mode: Mode) -> None:
     """A job with progress, a question with a form, and a change under the user's name."""
     user = Asked("accept", change="those that rise")
     steps: list[float] = []
@@ -100,7 +100,7 @@ async def test_workshop_review_changes_nothing_without_a_yes(
 
 
 @MODES
-async def test_workshop_review_asks_nothing_when_all_is_well(database: Path, mode: Mode) -> None:
+async def test_workshop_review_without_changes_asks_nothing(database: Path, mode: Mode) -> None:
     """The same review once more finds that everything is as it should be."""
     user = Asked("accept", change="all")
     async with connected(database, mode, elicitation_callback=user) as client:
@@ -114,7 +114,7 @@ async def test_workshop_review_asks_nothing_when_all_is_well(database: Path, mod
 
 
 @MODES
-async def test_workshop_review_needs_a_client_that_can_be_asked(database: Path, mode: Mode) -> None:
+async def test_workshop_review_requires_elicitation(database: Path, mode: Mode) -> None:
     """Which capability is missing is an error on 2026-07-28, and before that a text to read."""
     arguments = {"category": "lights", "simulations": 100}
     async with connected(database, mode) as client:
@@ -221,7 +221,7 @@ async def test_workshop_review_is_cancelled_where_it_is(tmp_path: Path) -> None:
     assert "result" not in task
 
 
-def test_workshop_secret_is_one_for_processes_that_start_together(database: Path) -> None:
+def test_workshop_processes_share_one_secret(database: Path) -> None:
     """The first process creates it, readable by its owner only; no temporary file remains."""
     with ThreadPoolExecutor(8) as pool:
         (secret,) = set(pool.map(lambda _: secret_for(database), range(8)))

@@ -104,9 +104,7 @@ async def test_workshop_search_finds_by_words_category_and_stock(
     assert all(part["stock"] < part["minimum"] for part in low["parts"])
 
 
-async def test_workshop_withdrawal_is_on_the_repair_under_the_users_name(
-    database: Path, mode: Mode
-) -> None:
+async def test_workshop_withdrawal_records_the_user(database: Path, mode: Mode) -> None:
     """The stock decreases; the user comes from the header, through the middleware."""
     async with connected(database, mode, user="tomasz") as client:
         repair = await structured(
@@ -137,7 +135,7 @@ async def test_workshop_withdrawal_is_on_the_repair_under_the_users_name(
     assert sheet["cost"] == 2 * part["price"]
 
 
-async def test_workshop_says_in_the_log_that_a_part_runs_low(database: Path, mode: Mode) -> None:
+async def test_workshop_logs_low_stock(database: Path, mode: Mode) -> None:
     """A withdrawal below the minimum sends a warning to clients that have set that level."""
     heard: list[LoggingMessageNotificationParams] = []
 
@@ -159,7 +157,7 @@ async def test_workshop_says_in_the_log_that_a_part_runs_low(database: Path, mod
     )
 
 
-async def test_workshop_delivery_is_booked_whole(database: Path, mode: Mode) -> None:
+async def test_workshop_delivery_is_atomic(database: Path, mode: Mode) -> None:
     """A note's lines are added up by part number and come onto the shelves."""
     note = "number,quantity\nCH-103,4\nIT-104, 10\nCH-103,1\n"
     async with connected(database, mode) as client:
@@ -172,9 +170,7 @@ async def test_workshop_delivery_is_booked_whole(database: Path, mode: Mode) -> 
     assert after == before + 5
 
 
-async def test_workshop_plan_says_how_far_it_is_and_what_to_order(
-    database: Path, mode: Mode
-) -> None:
+async def test_workshop_plan_reports_progress_and_orders(database: Path, mode: Mode) -> None:
     """Progress rises to its total while the plan is made; the plan is structured."""
     steps: list[tuple[float, float | None, str | None]] = []
 
@@ -235,7 +231,7 @@ async def test_workshop_refusals_are_for_the_model_to_read(database: Path, mode:
             assert said in text_of(result)
 
 
-async def test_workshop_tells_the_model_of_wrong_arguments(database: Path, mode: Mode) -> None:
+async def test_workshop_reports_invalid_arguments(database: Path, mode: Mode) -> None:
     """SEP-1303: arguments that do not match the schema are a result with isError, too."""
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("search_parts", {"category": "wings"}, '- /category: expected "brakes", "cockpit", '),
@@ -265,7 +261,7 @@ async def test_workshop_refuses_a_malformed_delivery_note(database: Path, mode: 
             assert said in text_of(result)
 
 
-async def test_workshop_does_not_show_what_went_wrong_inside(
+async def test_workshop_hides_internal_errors(
     database: Path, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A corrupt record gives a reference to the log, which has the cause; others are readable."""

@@ -122,7 +122,7 @@ async def test_logging_telemetry_writes_how_a_request_failed(
     assert "stock" not in str(vars(record))
 
 
-async def test_logging_telemetry_writes_what_was_rejected_on_one_line(caplog: Any) -> None:
+async def test_logging_telemetry_logs_rejections_in_one_line(caplog: Any) -> None:
     """Text of a client cannot break a line of the log, nor make it long."""
     client = Client(serving())
     client.session = "x"
@@ -159,7 +159,7 @@ async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -
     ("text", "outcome", "level"),
     [("hi", "resumed", logging.INFO), ("told", "tool_error", logging.WARNING)],
 )
-async def test_logging_telemetry_writes_a_record_of_a_call_that_is_resumed(
+async def test_logging_telemetry_logs_resumed_calls(
     text: str, outcome: str, level: int, caplog: Any
 ) -> None:
     """Beside that of its request, which ended with the handle."""

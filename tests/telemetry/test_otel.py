@@ -116,7 +116,7 @@ def text_of(answer: Any) -> str:
     return found
 
 
-async def test_otel_names_a_span_and_what_it_is_about(spans: Spans) -> None:
+async def test_otel_span_has_name_and_attributes(spans: Spans) -> None:
     """The name has the method and the tool; the attributes are those of the conventions."""
     client = Client(spans.endpoint)
 
@@ -154,7 +154,7 @@ async def test_otel_names_sessions_prompts_and_resources(spans: Spans) -> None:
     assert str(sessions.pop()) not in str(client.session)
 
 
-async def test_otel_takes_the_parent_from_meta_and_links_the_hosts(spans: Spans) -> None:
+async def test_otel_parent_from_meta_links_the_host_span(spans: Spans) -> None:
     """SEP-414: the client's span is the parent, whatever HTTP request carried the message."""
     client = Client(spans.endpoint)
     meta = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1"}
@@ -171,7 +171,7 @@ async def test_otel_takes_the_parent_from_meta_and_links_the_hosts(spans: Spans)
     assert after is host
 
 
-async def test_otel_takes_the_hosts_span_where_meta_says_nothing(spans: Spans) -> None:
+async def test_otel_parent_is_the_host_span_by_default(spans: Spans) -> None:
     """A parent that cannot be read counts as none; a parent is not linked besides."""
     client = Client(spans.endpoint)
 
@@ -222,7 +222,7 @@ async def test_otel_gives_the_hook_the_baggage(spans: Spans) -> None:
         ("params", StatusCode.UNSET, None, "-32602"),
     ],
 )
-async def test_otel_tells_how_a_request_failed(
+async def test_otel_records_failures(
     text: str, status: StatusCode, error: str | None, code: str | None, spans: Spans, caplog: Any
 ) -> None:
     """An error of the client is recorded, but not as an error of the server."""
@@ -241,7 +241,7 @@ async def test_otel_tells_how_a_request_failed(
     assert "exception" == event.name
 
 
-async def test_otel_tells_of_an_error_of_the_server(spans: Spans, caplog: Any) -> None:
+async def test_otel_records_server_errors(spans: Spans, caplog: Any) -> None:
     """An internal error is one; its description is the text that the client got."""
     caplog.set_level(logging.CRITICAL)
 
@@ -260,7 +260,7 @@ async def test_otel_tells_of_an_error_of_the_server(spans: Spans, caplog: Any) -
     assert answer.json["error"]["message"] == span.status.description
 
 
-async def test_otel_tells_of_a_call_that_was_cancelled(spans: Spans) -> None:
+async def test_otel_records_cancelled_calls(spans: Spans) -> None:
     """Its span ends, and has the reason."""
     begun = asyncio.Event()
 
@@ -284,7 +284,7 @@ async def test_otel_tells_of_a_call_that_was_cancelled(spans: Spans) -> None:
     assert () == tuple(spans.one.events)
 
 
-async def test_otel_tells_of_what_was_rejected(spans: Spans) -> None:
+async def test_otel_records_rejections(spans: Spans) -> None:
     """By its method if MCP defines it: an arbitrary method must not name a span."""
     client = await Client.begin(spans.endpoint, "2025-11-25")
 

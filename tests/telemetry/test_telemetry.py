@@ -90,7 +90,7 @@ def serving(*telemetry: Telemetry, tools: Any = (echo, fail), **options: Any) ->
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_telemetry_hears_of_a_request_from_its_beginning_to_its_end(version: str) -> None:
+async def test_telemetry_observes_start_and_end(version: str) -> None:
     """On every revision; of several observers, the first to begin is the last to end."""
     log: list[tuple[Any, ...]] = []
     client = await Client.begin(serving(Heard("a", log), Heard("b", log)), version)
@@ -113,7 +113,7 @@ async def test_telemetry_hears_of_a_request_from_its_beginning_to_its_end(versio
         ("params", "error", -32602, "no such part", InvalidParams),
     ],
 )
-async def test_telemetry_hears_how_a_request_failed(
+async def test_telemetry_observes_failures(
     how: str, kind: str, code: int | None, message: str, raised: type
 ) -> None:
     """An error, and a result with `isError`, are reported as the client gets them."""
@@ -127,7 +127,7 @@ async def test_telemetry_hears_how_a_request_failed(
     assert isinstance(failure.raised, raised)
 
 
-async def test_telemetry_gets_the_exception_whose_text_no_client_gets() -> None:
+async def test_telemetry_gets_hidden_exceptions() -> None:
     """The message is the client's, the exception is the hook's own."""
     heard = Heard()
     client = Client(serving(heard))
@@ -139,7 +139,7 @@ async def test_telemetry_gets_the_exception_whose_text_no_client_gets() -> None:
     assert "a secret" == str(failure.raised)
 
 
-async def test_telemetry_hears_of_a_call_whose_client_left() -> None:
+async def test_telemetry_observes_disconnects() -> None:
     """A cancelled call has failed; the client gets no message."""
     begun = asyncio.Event()
 
@@ -161,7 +161,7 @@ async def test_telemetry_hears_of_a_call_whose_client_left() -> None:
     assert ("cancelled", None) == (failure.kind, failure.code)
 
 
-async def test_telemetry_hears_of_lists_and_of_what_the_mux_answers_itself() -> None:
+async def test_telemetry_observes_builtin_methods() -> None:
     """A request counts once, whichever part responds to it."""
     heard = Heard()
     client = await Client.begin(serving(heard), "2025-11-25")
@@ -202,7 +202,7 @@ async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
     assert "nowhere" == _heard_in.get()
 
 
-async def test_telemetry_hears_of_what_never_became_a_request() -> None:
+async def test_telemetry_observes_rejected_messages() -> None:
     """A rejected head, wrong params, an unknown tool or method, and a malformed body."""
     heard = Heard()
     client = Client(serving(heard))
@@ -223,7 +223,7 @@ async def test_telemetry_hears_of_what_never_became_a_request() -> None:
     assert [said for said in heard.log if said[1] != "rejected"] == []
 
 
-async def test_telemetry_hears_of_what_a_session_asks_wrongly() -> None:
+async def test_telemetry_observes_invalid_requests_of_sessions() -> None:
     """Such a response is not an HTTP error, alone or in a batch, and yet a rejection."""
     heard = Heard()
     client = await Client.begin(serving(heard), "2025-03-26")
@@ -238,7 +238,7 @@ async def test_telemetry_hears_of_what_a_session_asks_wrongly() -> None:
     assert [("", "ended", "mark of ")] == [said for said in heard.log if said[1] == "ended"]
 
 
-async def test_telemetry_hears_of_calls_for_which_there_is_no_place() -> None:
+async def test_telemetry_observes_calls_beyond_limits() -> None:
     """A request rejected by a limit has never begun."""
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -302,7 +302,7 @@ async def test_telemetry_may_be_silent() -> None:
     assert -32602 == rejected.json["error"]["code"]
 
 
-async def test_telemetry_that_is_none_is_not_asked() -> None:
+async def test_calls_without_telemetry_skip_it() -> None:
     """The choice is made once for a mux: calls without telemetry do not pay for it."""
     suite = Suite(name="test", version="1", tools=[echo])
 
@@ -357,7 +357,7 @@ class Long(Tool):
         return "done"
 
 
-async def test_telemetry_hears_of_a_call_that_its_task_waits_elsewhere() -> None:
+async def test_telemetry_observes_calls_that_wait_elsewhere() -> None:
     """It has ended with the handle; it was not cancelled."""
     app = serving(heard := Heard(), tools=[Long()])
     client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
@@ -370,7 +370,7 @@ async def test_telemetry_hears_of_a_call_that_its_task_waits_elsewhere() -> None
     assert [] == heard.failures
 
 
-async def test_telemetry_hears_what_the_client_of_a_held_over_call_is_told() -> None:
+async def test_telemetry_observes_calls_beyond_max_hold() -> None:
     """A result with `isError`; the end of the call is reported when it is resumed."""
     app = serving(heard := Heard(), tools=[Long()])
     client = Client(app)
@@ -386,7 +386,7 @@ async def test_telemetry_hears_what_the_client_of_a_held_over_call_is_told() -> 
 
 
 @pytest.mark.parametrize("how", ["ends", "asks again", "fails", "waits"])
-async def test_telemetry_hears_of_a_call_that_is_resumed(how: str) -> None:
+async def test_telemetry_observes_resumed_calls(how: str) -> None:
     """Once it has continued, with its outcome."""
     app = serving(heard := Heard(), Heard(), tools=[long := Long()])
     client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
