@@ -65,7 +65,7 @@ def connect(
 
     Args:
         target: the suite, mux or endpoint under test.
-        handler: answers the questions of the server. Default: none can be asked.
+        handler: answers the questions of the server. Default: without the capability for any.
         capabilities: the declared capabilities. Default: those that follow from *handler*.
         revision: the protocol revision to speak, such as "2025-11-25". Default: the newest.
         principal: the identity of the authenticated user. Default: an anonymous client.
@@ -92,9 +92,9 @@ def connect(
 
 
 class RecordingClient(Client):
-    """A `Client` in memory that records what the server sends. Made by `connect`, and used once.
+    """A `Client` in memory that records the notifications of the server. Created by `connect`.
 
-    Calls always ask for progress, whether or not they are given a callback.
+    Every call requests progress, with or without a callback. A closed client cannot be reopened.
 
     Attributes:
         notifications: all notifications received so far, in order, as values of 2026-07-28.

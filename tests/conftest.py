@@ -27,12 +27,58 @@ _MARKERS = {
     "tests/chaos": "chaos",
     "tests/fuzz": "fuzz",
     "tests/client/test_fuzzed_peers.py": "fuzz",
+    "tests/cli/test_target.py": "slow",
+    "tests/cli/test_remote.py": "slow",
+    "tests/cli/test_serve.py": "slow",
+    "tests/cli/test_terminal.py": "slow",
+    "tests/cli/test_worker.py": "slow",
+    "tests/client/test_client_closing.py": "slow",
+    "tests/client/test_client_leaks.py": "slow",
+    "tests/client/test_client_polls.py": "slow",
+    "tests/client/test_http_legacy.py": "slow",
+    "tests/conformance/test_runner.py": "slow",
+    "tests/continuations/test_awaitables.py": "slow",
+    "tests/continuations/test_questions_modern.py": "slow",
+    "tests/continuations/test_resumed_elsewhere.py": "slow",
+    "tests/continuations/test_rolling_deploys.py": "slow",
+    "tests/continuations/test_two_processes.py": "slow",
+    "tests/core/test_pair.py": "slow",
+    "tests/example_app/test_workshop_pages.py": "slow",
+    "tests/example_app/test_workshop_review.py": "slow",
+    "tests/hub/test_hub_http.py": "slow",
+    "tests/hub/test_hub_processes.py": "slow",
+    "tests/hub/test_hub_questions.py": "slow",
+    "tests/protocol/test_definitions.py": "slow",
+    "tests/resources/test_uri_template.py": "slow",
+    "tests/schema/test_schema_verdicts.py": "slow",
+    "tests/stores/test_sqlite_store.py": "slow",
+    "tests/tasks/test_jobs.py": "slow",
+    "tests/tasks/test_jobs_blocking.py": "slow",
+    "tests/tasks/test_jobs_processes.py": "slow",
+    "tests/tasks/test_jobs_writes.py": "slow",
+    "tests/test_documentation.py": "slow",
+    "tests/transports/test_attack.py": "slow",
+    "tests/transports/test_bounds.py": "slow",
+    "tests/transports/test_disconnect_soak.py": "slow",
+    "tests/transports/test_job_garbage.py": "slow",
+    "tests/transports/test_malformed_messages.py": "slow",
+    "tests/transports/test_pending_calls.py": "slow",
+    "tests/transports/test_shutdown.py": "slow",
+    "tests/transports/test_shutdown_of_jobs.py": "slow",
+    "tests/transports/test_stdio.py": "slow",
+    "tests/typing/test_checkers.py": "slow",
 }
 _TOP = Path(__file__).parent.parent
 
 # A busy machine is no fault of the code: no deadline. On CI the same examples every time.
 settings.register_profile("genmcp", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("genmcp")
+
+
+def pytest_configure() -> None:
+    """Report a marked folder or module that was moved: its tests would lose the marker."""
+    if missing := [path for path in _MARKERS if not (_TOP / path).exists()]:
+        raise pytest.UsageError(f"tests/conftest.py: _MARKERS names missing paths: {missing}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -87,6 +87,7 @@ def call(arguments: argparse.Namespace) -> int:
     async def act(client: Client, status: StatusLine) -> Result:
         nonlocal failed
         name = arguments.name
+        # An unlisted tool has no schema here: values are guessed, and the server decides.
         found = next((tool for tool in await client.tools() if tool.name == name), None)
         schema = found.input_schema if found else {}
         values = {**json_arguments, **convert_arguments(schema, arguments.pairs)}

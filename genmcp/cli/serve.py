@@ -49,8 +49,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
             `JobOptions` of the mux.
         proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
             scheme of a connection.
-        forwarded_allow_ips: the addresses of proxies, separated by commas, whose headers are
-            trusted; implies *proxy_headers*. None: `FORWARDED_ALLOW_IPS`, or loopback.
+        forwarded_allow_ips: the addresses of trusted proxies, separated by commas; implies
+            *proxy_headers*. None: `FORWARDED_ALLOW_IPS`, or loopback.
     """
 
     target: str
@@ -189,6 +189,7 @@ def _create_endpoint(options: ServeOptions) -> Endpoint:
 def _load_endpoint(options: ServeOptions) -> Endpoint:
     found = load_attribute(options.target)
     if not isinstance(found, Endpoint):
+        # A mux that was given keeps its own telemetry, or lack of one.
         if isinstance(found, Server):
             mux = Mux(found, telemetry=LoggingTelemetry())
         else:
@@ -224,6 +225,8 @@ def serve_stdio_target(target: str) -> None:
 async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
     """Serve *mux* over *streams* until they end or a signal stops the process, and close it."""
     stop = asyncio.Event()
+    # Closed after a signal too: running jobs are then returned to other processes at once, not
+    # when their leases expire.
     try:
         with stop_on_signals(stop):
             serving = asyncio.ensure_future(serve_streams(mux, streams))

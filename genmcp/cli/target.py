@@ -94,7 +94,7 @@ def load_mux(name: str) -> Mux:
     That is the attribute itself, the mux of an endpoint, or a new mux of a server.
 
     Raises:
-        ConfigurationError: the attribute is none of these.
+        ConfigurationError: the attribute is of another type.
         ModuleImportError: importing the module failed.
     """
     found = load_attribute(name)
@@ -207,8 +207,9 @@ def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str
         server: which server of the file.
 
     Raises:
-        ConfigurationError: *text* is none of these.
+        ConfigurationError: *text* has none of these forms.
     """
+    # An existing file first: its path would be a valid command, too.
     if text.endswith(".json") and Path(text).is_file():
         return _load_configuration(text, server)
     if server is not None:
@@ -232,7 +233,7 @@ def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str
 
 
 def _check_command(text: str, words: Sequence[str]) -> None:
-    """Reject *text*, split into *words*, if it cannot be a command, with what may be meant."""
+    """Reject *text*, split into *words*, if it cannot be a command; suggest a correction."""
     program = words[0]
     if scheme := _SCHEME.match(text):
         raise ConfigurationError(

@@ -45,8 +45,8 @@ class StatusLine:
     """The last line of the screen: a progress bar or a status, replaced by the next one.
 
     Other output is written above it through `write`. While a prompt is open, the line belongs to
-    the user: status is dropped, and output is held back until the answer. If the screen is not a
-    terminal, there is no status line.
+    the user: status is dropped, and output is held back until the answer. Without a terminal,
+    status is not shown.
     """
 
     def __init__(self, screen: TextIO) -> None:
@@ -56,7 +56,7 @@ class StatusLine:
         self._held: list[str] | None = None  # output during a prompt
 
     def show_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Show *progress* as a bar, or as a number if there is no *total*."""
+        """Show *progress* as a bar, or as a number without a *total*."""
         if total:
             share = min(max(progress / total, 0.0), 1.0)
             done = int(share * _BAR_WIDTH)

@@ -68,8 +68,8 @@ def convert_arguments(schema: Mapping[str, Any], texts: Sequence[str]) -> dict[s
 
     Args:
         schema: the input schema.
-        texts: `key=value`, converted by `convert_value`, or `key:=value`, which is JSON whatever
-            the schema allows.
+        texts: `key=value`, converted by `convert_value`, or `key:=value`, which is always
+            JSON.
 
     Raises:
         ConfigurationError: a text is malformed, or its value does not have the type it should.
@@ -212,7 +212,7 @@ def subschemas(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, An
 
 
 def _resolve(reference: str, root: Any) -> Any:
-    """Return the target of a JSON pointer within *root*, None if there is none."""
+    """Return the target of a JSON pointer within *root*, None if it does not exist."""
     if not reference.startswith("#"):
         return None
     for step in reference[1:].split("/")[1:]:

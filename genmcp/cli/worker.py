@@ -33,7 +33,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a worker that replace the `JobOptions` of its mux. None: not replaced.
 
     Args:
-        queues: the queues whose jobs are run.
+        queues: the queues to take jobs from.
         concurrency: the number of concurrent jobs.
         shutdown_grace: seconds that running jobs have to finish after a signal to stop. Default: 5.
     """
@@ -53,7 +53,7 @@ async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
     Args:
         mux: the mux; its store must be shared between processes.
         options: the queues, concurrency and grace.
-        app: an ASGI application whose lifespan sets up what the jobs need. Default: none.
+        app: an ASGI application that sets up resources of the jobs in its lifespan. Default: none.
 
     Raises:
         ConfigurationError: the store is not shared, or the application does not start.
@@ -81,6 +81,7 @@ async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
         queues = ", ".join(jobs.worker.options.queues)
         logger.info("worker of %s started, queues: %s", mux.server.info.name, queues)
         await wait_for_first(stop.wait(), jobs.worker.ended())
+        # A supervisor restarts a process that fails, but not one that waits without an engine.
         if not stop.is_set():
             raise RuntimeError("the engine ended unexpectedly; the log has the reason")
         grace = jobs.worker.options.shutdown_grace

@@ -33,7 +33,7 @@ class LoggingTelemetry(Telemetry):
     requested tool, prompt or URI; `mcp_session`, the key of the legacy session; `mcp_revision`;
     `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "resumed", "error", "tool_error",
     "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`: whether there is a
-    principal, but not its identity. Absent values are None.
+    principal, but not its identity. Absent values are `None`.
 
     Arguments, results and error messages are not logged.
 

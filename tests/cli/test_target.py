@@ -80,7 +80,7 @@ def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
     assert ("http://a.example/mcp", {"x-a": "b"}) == parse_target(str(path), "there")
     with pytest.raises(ConfigurationError, match=r"it has shop, there \(--server NAME\)"):
         parse_target(str(path))
-    with pytest.raises(ConfigurationError, match="server 'here' is not there; it has shop, there"):
+    with pytest.raises(ConfigurationError, match="server 'here' does not exist; it has shop, there"):
         parse_target(str(path), "here")
     with pytest.raises(ConfigurationError, match="--server needs a file"):
         parse_target(SHOP, "shop")
@@ -99,20 +99,20 @@ ODD = {
 @pytest.mark.parametrize(
     ("servers", "name", "why"),
     [
-        (ODD, "none", "server 'none': it has to have a command or a url, one of them"),
-        (ODD, "both", "server 'both': it has to have a command or a url, one of them"),
+        (ODD, "none", "server 'none': give either a command or a url"),
+        (ODD, "both", "server 'both': give either a command or a url"),
         (ODD, "text", "server 'text': Expected `object`, got `str`"),
         (ODD, "number", "server 'number': Expected `str | null`, got `int`"),
         (ODD, "off", "server 'off' is disabled; it has io.github.a/b, none, both, text, number"),
-        ({"off": ODD["off"]}, None, "it has none that is enabled"),
-        ({}, None, "it has none that is enabled"),
+        ({"off": ODD["off"]}, None, "it has no enabled server"),
+        ({}, None, "it has no enabled server"),
         (1, None, "Expected `object`, got `int`"),
     ],
 )
-def test_target_in_a_file_is_looked_at_alone(
+def test_target_is_validated_alone_in_its_file(
     servers: object, name: str | None, why: str, tmp_path: Path
 ) -> None:
-    """What is wrong with the others, and how they are called, is no matter."""
+    """Errors in the other servers of the file, and their names, have no effect."""
     path = tmp_path / "servers.json"
     path.write_text(json.dumps({"mcpServers": servers}), "utf-8-sig")
 
