@@ -152,99 +152,48 @@ def _create_parser() -> argparse.ArgumentParser:
 
 
 def _add_command(
-    add_parser: AddParser, name: str, function: Function, help: str, description: str | None = None
+    add_parser: AddParser, name: str, function: Function, help: str
 ) -> argparse.ArgumentParser:
-    text = description or f"{help[0].upper()}{help[1:]}."
-    parser = add_parser(name, help=help, description=text)
+    parser = add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
     parser.set_defaults(function=function, parser=parser)
     return parser
 
 
 def _add_serve(add_parser: AddParser) -> None:
-    serve = _add_command(
-        add_parser,
-        "serve",
-        _serve,
-        "serve over HTTP, or over standard streams",
-        "Serves until SIGTERM or SIGINT.",
-    )
+    help = "serve over HTTP, or over standard streams, until SIGTERM or SIGINT"
+    serve = _add_command(add_parser, "serve", _serve, help)
     serve.add_argument("target", help=_SERVED)
-    serve.add_argument(
-        "--stdio",
-        action="store_true",
-        help="serve the client that started this process over standard input and output",
-    )
+    help = "serve the client that started this process over standard input and output"
+    serve.add_argument("--stdio", action="store_true", help=help)
     default = ServeOptions(target="")
-    # Without a default here, an option that was given can be told from one that was not.
-    http = serve.add_argument_group("HTTP")
-    http.add_argument("--host", help=f"the address to listen on ({default.host})")
-    http.add_argument(
-        "--port", type=_port, metavar="N", help=f"the port ({default.port}); 0 is any free port"
-    )
-    http.add_argument("--path", help=f"the path of the URL ({default.path})")
-    http.add_argument("--workers", type=_count, metavar="N", help="the number of processes (1)")
-    http.add_argument(
-        "--allowed-host",
-        action="append",
-        dest="allowed_hosts",
-        metavar="NAME",
-        help="a host name to accept, '*' for any; repeatable",
-    )
-    http.add_argument(
-        "--grace",
-        type=_seconds,
-        metavar="SECONDS",
-        help="how long running jobs may continue at shutdown (JobOptions.shutdown_grace)",
-    )
-    http.add_argument(
-        "--proxy-headers",
-        action="store_true",
-        default=None,
-        help="take the address and scheme of a client from X-Forwarded-For and X-Forwarded-Proto: "
-        "for a server behind a proxy that sets them",
-    )
-    http.add_argument(
-        "--forwarded-allow-ips",
-        metavar="ADDRESSES",
-        help="the addresses of trusted proxies (127.0.0.1), separated by commas; implies "
-        "--proxy-headers",
-    )
-    http.add_argument(
-        "--reload", action="store_true", default=None, help="restart when a file changes"
-    )
+    # No defaults here, so that an option that was given can be told from one that was not.
+    add = serve.add_argument_group("HTTP").add_argument
+    add("--host", help=f"the address to listen on ({default.host})")
+    add("--port", type=_port, metavar="N", help=f"the port ({default.port}); 0 is any free port")
+    add("--path", help=f"the path of the URL ({default.path})")
+    add("--workers", type=_count, metavar="N", help="the number of processes (1)")
+    help = "a host name to accept, '*' for any; repeatable"
+    add("--allowed-host", action="append", dest="allowed_hosts", metavar="NAME", help=help)
+    help = "how long running jobs may continue at shutdown (JobOptions.shutdown_grace)"
+    add("--grace", type=_seconds, metavar="SECONDS", help=help)
+    help = "take client address and scheme from X-Forwarded-For and X-Forwarded-Proto"
+    add("--proxy-headers", action="store_true", default=None, help=f"{help}, set by a proxy")
+    help = "trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers"
+    add("--forwarded-allow-ips", metavar="ADDRESSES", help=help)
+    add("--reload", action="store_true", default=None, help="restart when a file changes")
 
 
 def _add_worker(add_parser: AddParser) -> None:
-    worker = _add_command(
-        add_parser,
-        "worker",
-        _work,
-        "run jobs, without serving requests",
-        "Runs the jobs of a server until SIGTERM or SIGINT.",
-    )
-    worker.add_argument("target", help=_SERVED)
-    worker.add_argument(
-        "--lifespan",
-        metavar="APP",
-        help="module:attribute of an ASGI application to start before, and to shut down after",
-    )
-    worker.add_argument(
-        "--queue",
-        action="append",
-        dest="queues",
-        metavar="NAME",
-        help="a queue to run jobs of, instead of those in JobOptions; repeatable",
-    )
-    worker.add_argument(
-        "--concurrency", type=_count, metavar="N", help="the number of concurrent jobs"
-    )
-    worker.add_argument(
-        "--grace",
-        type=_seconds,
-        default=DEFAULT_GRACE,
-        metavar="SECONDS",
-        help=f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})",
-    )
+    help = "run jobs, without serving requests, until SIGTERM or SIGINT"
+    add = _add_command(add_parser, "worker", _work, help).add_argument
+    add("target", help=_SERVED)
+    help = "module:attribute of an ASGI application to start before, and to shut down after"
+    add("--lifespan", metavar="APP", help=help)
+    help = "a queue to run jobs of, instead of those in JobOptions; repeatable"
+    add("--queue", action="append", dest="queues", metavar="NAME", help=help)
+    add("--concurrency", type=_count, metavar="N", help="the number of concurrent jobs")
+    help = f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})"
+    add("--grace", type=_seconds, default=DEFAULT_GRACE, metavar="SECONDS", help=help)
 
 
 def _add_remote(
@@ -254,9 +203,8 @@ def _add_remote(
     parser = _add_command(add_parser, name, function, help)
     add_target_options(parser)
     parser.add_argument("--json", action="store_true", help="write the whole result as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write to FILE instead of standard output"
-    )
+    help = "write to FILE instead of standard output"
+    parser.add_argument("-o", "--output", metavar="FILE", help=help)
     return parser
 
 
@@ -270,31 +218,23 @@ def _add_lists(add_parser: AddParser) -> None:
 
 def _add_requests(add_parser: AddParser) -> None:
     pairs: dict[str, Any] = {"nargs": "*", "metavar": "key=value"}
-    call = _add_remote(add_parser, "call", remote.call, "call a tool of a server")
-    call.add_argument("name", help="the tool")
-    call.add_argument(
-        "pairs",
-        help="arguments, converted by the schema of the tool; lists are split at commas; "
-        "key:=value is JSON",
-        **pairs,
-    )
-    call.add_argument(
-        "--arguments",
-        metavar="JSON",
-        help="arguments as a JSON object; @FILE reads a file, - reads standard input",
-    )
-    read = _add_remote(add_parser, "read", remote.read, "read a resource of a server")
-    read.add_argument("uri", help="the resource")
-    prompt = _add_remote(add_parser, "prompt", remote.prompt, "get a prompt of a server")
-    prompt.add_argument("name", help="the prompt")
-    prompt.add_argument("pairs", help="arguments", **pairs)
-    complete = _add_remote(
-        add_parser, "complete", remote.complete, "list the completions of an argument"
-    )
-    complete.add_argument("name", help="the prompt, or the resource template")
-    complete.add_argument("argument", help="the argument, or the variable of the template")
-    complete.add_argument("value", nargs="?", default="", help="the beginning of the value")
-    complete.add_argument("pairs", help="the other arguments", **pairs)
+    add = _add_remote(add_parser, "call", remote.call, "call a tool of a server").add_argument
+    add("name", help="the tool")
+    help = "arguments, converted by the schema of the tool; lists are split at commas"
+    add("pairs", help=f"{help}; key:=value is JSON", **pairs)
+    help = "arguments as a JSON object; @FILE reads a file, - reads standard input"
+    add("--arguments", metavar="JSON", help=help)
+    add = _add_remote(add_parser, "read", remote.read, "read a resource of a server").add_argument
+    add("uri", help="the resource")
+    add = _add_remote(add_parser, "prompt", remote.prompt, "get a prompt of a server").add_argument
+    add("name", help="the prompt")
+    add("pairs", help="arguments", **pairs)
+    help = "list the completions of an argument"
+    add = _add_remote(add_parser, "complete", remote.complete, help).add_argument
+    add("name", help="the prompt, or the resource template")
+    add("argument", help="the argument, or the variable of the template")
+    add("value", nargs="?", default="", help="the beginning of the value")
+    add("pairs", help="the other arguments", **pairs)
 
 
 def _count(text: str) -> int:

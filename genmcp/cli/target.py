@@ -136,37 +136,17 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments to *parser* that select a server and configure the connection."""
-    parser.add_argument(
-        "target",
-        help="a URL, the command of a stdio server (in quotes), module:attribute, or a file with "
-        "mcpServers",
-    )
-    group = parser.add_argument_group("connection")
-    group.add_argument(
-        "-e",
-        "--env",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an environment variable for a stdio server, which inherits few; repeatable",
-    )
-    group.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="'NAME: VALUE'",
-        help="a header of every HTTP request; repeatable",
-    )
-    group.add_argument("--server", metavar="NAME", help="which of the mcpServers of the file")
-    group.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="timeout for connecting (30), without a message (60), and of a request (600)",
-    )
-    group.add_argument(
-        "--revision", help="the protocol revision to use, instead of the newest that both support"
-    )
+    help = "a URL, a stdio command (in quotes), module:attribute, or a file with mcpServers"
+    parser.add_argument("target", help=help)
+    add = parser.add_argument_group("connection").add_argument
+    help = "an environment variable for a stdio server, which inherits few; repeatable"
+    add("-e", "--env", action="append", default=[], metavar="KEY=VALUE", help=help)
+    help = "a header of every HTTP request; repeatable"
+    add("--header", action="append", default=[], metavar="'NAME: VALUE'", help=help)
+    add("--server", metavar="NAME", help="which of the mcpServers of the file")
+    help = "timeout for connecting (30), without a message (60), and of a request (600)"
+    add("--timeout", type=float, metavar="SECONDS", help=help)
+    add("--revision", help="the protocol revision to use, instead of the newest that both support")
 
 
 def resolve_target(arguments: argparse.Namespace) -> ResolvedTarget:
