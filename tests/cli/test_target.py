@@ -80,7 +80,7 @@ def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
     assert ("http://a.example/mcp", {"x-a": "b"}) == parse_target(str(path), "there")
     with pytest.raises(ConfigurationError, match=r"it has shop, there \(--server NAME\)"):
         parse_target(str(path))
-    with pytest.raises(ConfigurationError, match="server 'here' does not exist; it has shop, there"):
+    with pytest.raises(ConfigurationError, match="'here' does not exist; it has shop, there"):
         parse_target(str(path), "here")
     with pytest.raises(ConfigurationError, match="--server needs a file"):
         parse_target(SHOP, "shop")
