@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from genmcp.channel import ChangeNotifier, Channel, SendStatus
 from genmcp.component_route import prefix_matches
 from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
+from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.request import PromptRequest, Request, ResourceRequest, ToolRequest
 from genmcp.core.waiting import Continue, ExternalJob, Job, wait_for
@@ -65,18 +66,46 @@ from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Telemetry
 from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
-from genmcp.protocol.capabilities import Icon
+from genmcp.protocol.capabilities import (
+    Icon,
+    Implementation,
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
 from genmcp.protocol.completion import Completion
-from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
-from genmcp.protocol.prompts import PromptArgument, PromptDefinition
-from genmcp.protocol.tools import CallToolResult, ToolAnnotations
+from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, TextContent
+from genmcp.protocol.prompts import (
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    PromptArgument,
+    PromptDefinition,
+    PromptMessage,
+)
+from genmcp.protocol.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    ResourceTemplateDefinition,
+)
+from genmcp.protocol.tools import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    ToolAnnotations,
+    ToolDefinition,
+)
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.question.elicitation import elicit, elicit_url
 from genmcp.question.question import Accepted, Cancelled, Declined, Question
 from genmcp.question.sampling import roots, sample
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.schema.limits import SchemaLimits
-from genmcp.server import Middleware, Server
+from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp.server import Middleware, Route, Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.suite.providers import Provider
@@ -140,6 +169,7 @@ else:
 
 
 __all__ = [
+    "FOREIGN_LIMITS",
     "Accepted",
     "AlreadyRegistered",
     "Annotations",
@@ -148,6 +178,7 @@ __all__ = [
     "Audio",
     "Backoff",
     "BodyTimeout",
+    "CallToolRequestParams",
     "CallToolResult",
     "Cancelled",
     "CapabilityMissing",
@@ -165,6 +196,7 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "ConnectError",
+    "Continuation",
     "Continue",
     "ContractError",
     "Declined",
@@ -180,6 +212,8 @@ __all__ = [
     "Failed",
     "ForeignSeal",
     "GenmcpError",
+    "GetPromptRequestParams",
+    "GetPromptResult",
     "HeaderMismatch",
     "HttpOptions",
     "HttpRejected",
@@ -188,6 +222,7 @@ __all__ = [
     "Icon",
     "IllegalTransition",
     "Image",
+    "Implementation",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",
@@ -195,6 +230,10 @@ __all__ = [
     "Job",
     "JobOptions",
     "Limits",
+    "ListPromptsResult",
+    "ListResourceTemplatesResult",
+    "ListResourcesResult",
+    "ListToolsResult",
     "LiveRegistry",
     "LocalIllegalTransition",
     "LogTruncated",
@@ -211,17 +250,22 @@ __all__ = [
     "OutcomeUnknown",
     "OverShare",
     "Overloaded",
+    "PaginatedResult",
     "ParseError",
     "Prompt",
     "PromptArgument",
     "PromptDefinition",
     "PromptError",
+    "PromptMessage",
     "PromptNotFound",
     "PromptRepo",
     "PromptRequest",
     "PromptTemplate",
+    "PromptsCapability",
     "Provider",
     "Question",
+    "ReadResourceRequestParams",
+    "ReadResourceResult",
     "ReconnectError",
     "Registry",
     "RegistryEndpoint",
@@ -235,7 +279,11 @@ __all__ = [
     "ResourceNotFound",
     "ResourceRepo",
     "ResourceRequest",
+    "ResourceTemplateDefinition",
+    "ResourcesCapability",
+    "Result",
     "Retry",
+    "Route",
     "Run",
     "SQLiteStore",
     "SchemaLimits",
@@ -244,6 +292,7 @@ __all__ = [
     "Security",
     "SendStatus",
     "Server",
+    "ServerCapabilities",
     "ServerConfig",
     "ServerDisabled",
     "ServerError",
@@ -258,12 +307,15 @@ __all__ = [
     "SyncClient",
     "TaskNotFound",
     "Telemetry",
+    "TextContent",
     "TooLarge",
     "Tool",
     "ToolAnnotations",
+    "ToolDefinition",
     "ToolError",
     "ToolNotFound",
     "ToolRequest",
+    "ToolsCapability",
     "Unauthorized",
     "UnknownFormat",
     "UnknownServer",

@@ -1,4 +1,4 @@
-"""One request's line to its client: the only way a hook reaches the outside."""
+"""The channel of a request: how its hooks reach the client, and what they know of the request."""
 
 import asyncio
 from collections import ChainMap
@@ -32,30 +32,27 @@ __all__ = ["ChangeNotifier", "Channel", "Listener", "SendStatus", "Sink", "is_de
 
 
 T = TypeVar("T")
-
-
 R_co = TypeVar("R_co", bound=Request, default=Request, covariant=True)
 
 
 class Listener:
-    """A receiver of changes: a mux, which notifies its clients."""
+    """A receiver of changes. Subclassed by each mux, which notifies its clients."""
 
     def announce(self, change: ServerChange) -> None:
-        """Receive a change. It is called from any thread, and must not wait for clients."""
+        """Receive a *change*. It is called from any thread, and must not block."""
 
 
 class ChangeNotifier:
-    """Announces changes to every mux that serves the server, and so to all clients that listen.
+    """Announces changes to all clients that listen, through every mux that serves the server.
 
-    A server of your own makes one and returns it as its `changes`; a `Suite` has one, and a tool
-    finds that of its server in `channel.changes`. Without a mux it has no effect.
-
-    It may be used from any thread, and does not wait for clients: a change that is announced again
-    before it was sent is sent once.
+    A `Suite` has one, and a hook finds it as `channel.changes`. A server of your own makes one and
+    returns it as its `changes`. Without a mux it has no effect. It may be used from any thread and
+    does not wait for clients; a change that is announced again before it was sent is sent once.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
+        # Weak, so that a mux that is dropped without being closed is collected.
         self._listeners: WeakSet[Listener] = WeakSet()
 
     def tools_list_changed(self) -> None:
@@ -67,13 +64,14 @@ class ChangeNotifier:
         self._announce(PROMPTS)
 
     def resources_list_changed(self) -> None:
-        """Announce that the list of resources or templates has changed."""
+        """Announce that the list of resources or of templates has changed."""
         self._announce(RESOURCES)
 
     def resource_updated(self, uri: str) -> None:
-        """Announce that the contents of the resource *uri* have changed.
+        """Announce that the contents of a resource have changed.
 
-        Clients that have subscribed to exactly this URI are notified.
+        Args:
+            uri: the URI. Clients that have subscribed to exactly this URI are notified.
 
         Raises:
             ContractError: *uri* is not a text.
@@ -88,6 +86,8 @@ class ChangeNotifier:
             self._listeners.add(listener)
 
     def _announce(self, change: ServerChange) -> None:
+        # Copied under the lock: a mux may be added by another thread meanwhile, and a listener
+        # that is called under the lock could deadlock.
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
@@ -95,48 +95,48 @@ class ChangeNotifier:
 
 
 class SendStatus(Enum):
-    """The outcome of sending a message from a hook; true if it was sent."""
+    """The result of sending a message from a hook; true if it was sent."""
 
     SENT = "sent"
     UNWANTED = "unwanted"
-    """The client did not ask for it, or cannot receive it; the next one may be wanted."""
+    """The client did not ask for it, or cannot receive it; the next message may be sent."""
     NOT_INCREASING = "not increasing"
-    """Progress must increase with each notification (2026-07-28, progress), and be finite."""
+    """Progress must be finite and increase with each notification (2026-07-28, progress)."""
     CLOSED = "closed"
-    """The request was answered or cancelled, or its client has left. Nothing more is sent."""
+    """The request has ended: it was answered or cancelled, or its client has disconnected."""
 
     def __bool__(self) -> bool:
-        """Whether it was sent."""
+        """Return whether the message was sent."""
         return self is SendStatus.SENT
 
 
 class Sink(Protocol):
-    """Where channels' messages go: a response, a log, a test."""
+    """The receiver of a channel's messages: a response, the record of a task, or a test."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether nothing more can be sent."""
 
     @property
     def client_key(self) -> ClientKey:
-        """The client that the requests count towards."""
+        """The client whose limits the request counts towards."""
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Notifies all clients of the server of changes."""
+        """The notifier of changes of the server."""
 
     @property
     def keep(self) -> Collection[str]:
-        """The keys of copied assigns that go along where a store keeps the call."""
+        """The keys of the copied assigns that are stored with the call."""
 
     def watch_client(self) -> None:
-        """Detect a disconnect of the client at once from now on, and not only after a tick."""
+        """Detect a disconnect of the client at once from now on, instead of within a tick."""
 
     async def promote(self) -> None:
-        """Make the call a task, while it runs on."""
+        """Make the call a task while its hook runs."""
 
     def route_resolved(self) -> None:
-        """Apply the policy of a route that was not known when the hook began."""
+        """Apply the policy of a route that was resolved after the request was accepted."""
 
     async def settle(self) -> None:
         """Wait until a promotion that was started has succeeded or failed."""
@@ -145,58 +145,63 @@ class Sink(Protocol):
         """Record that the call waits for the end of *task*."""
 
     async def flush(self) -> None:
-        """Write notifications that are still pending."""
+        """Write the notifications that are pending."""
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        """Send a notification that belongs to *request*; let others run meanwhile.
+        """Send a notification that belongs to *request*, and yield to the event loop.
 
-        False: the client takes none.
+        Return False if the client cannot receive any.
         """
 
     async def level(self, request: Request) -> LoggingLevel | None:
-        """Return the least severe level *request* wants to hear of, None for nothing."""
+        """Return the lowest level of log messages that *request* wants; None for no messages."""
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Send a request of the server's own, and return its result as JSON.
+        """Send a request of the server to the client, and return its result as JSON.
 
         Raises:
-            WaitError: the client cannot be asked, answers with an error, or not in time.
+            WaitError: the client cannot be asked, responds with an error, or times out.
         """
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return what came of the call *id* of *principal*; an `isError` result if nothing did."""
+        """Return the result of the call *id* of *principal*; an `isError` result without one."""
 
     def open(self) -> None:
-        """Make the response an event stream, if it is not one yet."""
+        """Make the response an event stream, unless it is one."""
 
     def release(self, retry: int) -> None:
-        """End the connection, not the stream."""
+        """Close the connection, but not the stream."""
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the bounded pool of threads."""
+        """Run a blocking *function* in the thread pool."""
 
 
 class Channel(msgspec.Struct, Generic[R_co], eq=False):
-    """The connection of a hook to its request and its client.
+    """The connection of a hook to its client. Made by the transport, one for each request.
 
-    request: the request. client: the client, as it describes itself. principal: the identity that
-    the transport has authenticated, or None. Not for hooks: sink: where messages go. state: that of
-    the call, if it is more than its hook. keyed: the task of its idempotency key.
-
-    A `def` hook runs in a thread and cannot await: it calls
+    `Channel[ToolRequest[City]]` is a channel whose `request` has arguments of the type City. A
+    `def` hook runs in a thread, where it cannot await: it calls
     `channel.in_loop(channel.progress(1, 3))`.
+
+    Attributes:
+        request: the request, with the arguments of the tool or prompt, or the key of the resource.
+        principal: the identity that the transport has authenticated, or None.
     """
 
+    # Attributes with an underscore belong to the mux and the transports:
+    # _sink: the receiver of messages. _state: the state of a call that has waited. _keyed: the
+    # task of its idempotency key. _static, _given, _copied: assigns of the mux, of one of several
+    # servers of it, and of the host's request.
     request: R_co
-    sink: Sink
+    _sink: Sink
     principal: str | None = None
     _static: Mapping[str, Any] | None = None
     _copied: Mapping[str, Any] | None = None
     _assigns: "_Assigns | None" = None
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
-    state: CallState | None = None
-    keyed: HeldTask | None = None
+    _state: CallState | None = None
+    _keyed: HeldTask | None = None
     _given: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -205,28 +210,26 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
     @property
     def client(self) -> ClientInfo:
-        """The client, as it describes itself: name, capabilities, revision."""
+        """The client as it describes itself: name, capabilities and revision, not verified."""
         return self.request.client
 
     @property
     def closed(self) -> bool:
-        """Whether the request is over: answered, cancelled, or its client gone."""
-        return self.sink.closed
+        """Whether the request was answered or cancelled, or its client has disconnected."""
+        return self._sink.closed
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Notifies all clients that listen of changes.
-
-        `channel.changes.resource_updated("note://today")`.
-        """
-        return self.sink.changes
+        """Notifies all clients of changes: `channel.changes.resource_updated("note://today")`."""
+        return self._sink.changes
 
     @property
     def assigns(self) -> MutableMapping[str, Any]:
-        """The request's own values over those copied from the host's request over static ones.
+        """The values of this request.
 
-        What is set here stays with this request; neither the host's request nor the mount's
-        static values change. Only what was set here can be deleted.
+        Those that hooks set here take precedence over those copied from the host's request
+        (`Endpoint(copy_assigns=)`), and these over the static ones of the mux (`Mux(assigns=)`).
+        What is set here changes neither of the two, and only that can be deleted.
         """
         if self._assigns is None:
             self._restore({})
@@ -235,14 +238,15 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
     @property
     def _own(self) -> dict[str, Any]:
-        """The assigns that hooks of this request have set: those that a continuation stores."""
+        """The assigns that hooks of this request have set, which a continuation stores."""
         own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[attr-defined]
         return own
 
     def _restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
         """Replace the assigns that hooks have set by *own*.
 
-        Keys of *gone* were copied from another request: reading one raises AssignUnavailable.
+        The keys *gone* were copied from a request that has ended: reading one raises
+        AssignUnavailable.
         """
         layers = [dict(layer) for layer in (self._copied, self._given, self._static) if layer]
         self._assigns = _Assigns(dict(own), *layers)
@@ -251,7 +255,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     def _give(self, static: Mapping[str, Any]) -> None:
         """Set the *static* assigns of one of several servers of a mux, over those of the mux.
 
-        What hooks have set is kept.
+        Assigns that hooks have set are kept.
         """
         if static or self._given:
             own, gone = self._own, self._assigns.gone if self._assigns else ()
@@ -259,26 +263,35 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
             self._restore(own, gone)
 
     @property
-    def call(self) -> CallState:
-        """The state of the call; made at the first access."""
-        if self.state is None:
-            self.state = CallState()
-        return self.state
+    def _call(self) -> CallState:
+        """The state of the call. A call that never waits has none: it is made here."""
+        if self._state is None:
+            self._state = CallState()
+        return self._state
 
     @property
     def task(self) -> str | None:
-        """The id of the task that this call has become, None if it has not."""
-        return None if self.state is None else self.state.task
+        """The id of the task that this call has become, or None."""
+        return None if self._state is None else self._state.task
 
     @property
     def run_id(self) -> str | None:
-        """In `on_cancel` and after a wait: the `run.id` of the job that the call waited for."""
-        return None if self.state is None else self.state.run
+        """The `run.id` of the job that the call waited for; in `on_cancel` and after a wait."""
+        return None if self._state is None else self._state.run
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> SendStatus:
-        """Send the progress of the call; return whether it was sent, or why not."""
+        """Send the progress of the call.
+
+        Args:
+            progress: how much is done, in any unit; it must increase with each notification.
+            total: how much there is to do, if that is known.
+            message: a text for people.
+
+        Returns:
+            Whether it was sent, or why not.
+        """
         token = self.request.progress_token
         if token is None:
             return self._unsent
@@ -293,10 +306,18 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         )
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> SendStatus:
-        """Send a log message of any JSON *data*; return whether it was sent, or why not.
+        """Send a log message.
 
-        A client that speaks 2026-07-28 gets none unless the request asks for them; before, it
-        set a level for its session ("info" if it did not).
+        A client of 2026-07-28 gets it only if its request asks for this level; before, the client
+        sets a level for its session, by default "info".
+
+        Args:
+            level: its severity.
+            data: the message, any JSON value.
+            logger: the name of the logger.
+
+        Returns:
+            Whether it was sent, or why not.
 
         Raises:
             ValueError: there is no such level.
@@ -312,74 +333,84 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         )
 
     async def log_level(self) -> LoggingLevel | None:
-        """Return the least severe level of log messages that are sent; None: none is."""
-        return None if self.closed else await self.sink.level(self.request)
+        """Return the lowest level of log messages that are sent; None if none is sent."""
+        return None if self.closed else await self._sink.level(self.request)
 
-    async def settle(self) -> None:
-        """Wait until it is decided whether the client gets a handle, if that is being decided."""
-        while self.call.undecided:
-            await self.sink.settle()
+    async def _settle(self) -> None:
+        """Wait until it is decided whether the client gets the handle of a task."""
+        # A promotion that fails may be followed by another one.
+        while self._call.undecided:
+            await self._sink.settle()
 
-    async def outcome_of(self, id: str) -> CallToolResult:
-        """Return what came of another call of the same principal that was held over or is a task.
+    async def _outcome_of(self, id: str) -> CallToolResult:
+        """Return the result of another call of the principal that continued after its response.
 
-        An `isError` result says that it still runs, that it failed, or that there is none.
+        It is an `isError` result if the call still runs, has failed or does not exist.
         """
-        return await self.sink.outcome_of(id, self.principal)
+        return await self._sink.outcome_of(id, self.principal)
 
     async def notify(self, method: str, params: Value | None = None) -> SendStatus:
-        """Send any notification that belongs to this request; return whether it was sent."""
-        if not self.closed and await self.sink.note(self.request, method, params):
+        """Send a notification that belongs to this request.
+
+        Returns:
+            Whether it was sent, or why not.
+        """
+        if not self.closed and await self._sink.note(self.request, method, params):
             return SendStatus.SENT
         return self._unsent
 
     @property
     def _unsent(self) -> SendStatus:
-        """The reason that nothing was sent, derived from the state of the request."""
         return SendStatus.CLOSED if self.closed else SendStatus.UNWANTED
 
     def start_stream(self) -> None:
-        """Make the response an event stream now, so that its heartbeat keeps it alive."""
+        """Make the response an event stream now, so that heartbeats keep its connection open."""
         if not self.closed:
-            self.sink.open()
+            self._sink.open()
 
     def release(self, retry: int = 1000) -> None:
-        """End the connection but not the call: the client comes back for what follows.
+        """Close the connection, but not the call: the client reconnects for the rest of the stream.
 
-        *retry* is how many milliseconds it is asked to wait. 2025-11-25, transports, "Sending
-        Messages to the Server", point 6; on other revisions nothing happens.
+        2025-11-25, transports, "Sending Messages to the Server", point 6. It has no effect on other
+        revisions.
+
+        Args:
+            retry: milliseconds after which the client should reconnect.
         """
         if not self.closed:
-            self.sink.release(retry)
+            self._sink.release(retry)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the mux's pool of threads (`Limits.max_threads`).
+        """Run a blocking *function* in the thread pool of the mux (`Limits.max_threads`).
 
-        A call that is cancelled meanwhile goes on without its result; the thread is free again
-        when *function* returns.
+        A call that is cancelled meanwhile does not wait for it. The thread is occupied until
+        *function* returns.
         """
         self._loop = asyncio.get_running_loop()
-        return await self.sink.in_thread(function, *arguments)
+        return await self._sink.in_thread(function, *arguments)
 
     def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the server's event loop and wait for it, from a `def` hook's thread.
+        """Run *work* in the event loop of the server, and wait for it in the thread of a hook.
 
         Raises:
-            RuntimeError: this is no such thread (`await` it instead), or the loop has ended.
+            RuntimeError: it is called outside of such a thread, where *work* can be awaited, or the
+                event loop has ended.
         """
         if self._loop is None or _in_a_loop():
             work.close()
             raise RuntimeError("in_loop is for threads (a `def` hook, in_thread): await it instead")
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        # A loop that ends does not cancel the future: without the timeout the thread would wait
+        # for ever, and with it the exit of the process.
         while not wait([done], timeout=0.5).done:
-            if self._loop.is_closed():  # the worker has stopped
+            if self._loop.is_closed():
                 work.close()
                 raise RuntimeError("the server's event loop has ended")
         return done.result()
 
 
 class _Assigns(ChainMap[str, Any]):
-    """Assigns; reading one of the keys in *gone* raises AssignUnavailable."""
+    """Assigns in layers; reading one of the keys *gone* raises AssignUnavailable."""
 
     gone: Collection[str] = ()
 
@@ -404,9 +435,9 @@ def _in_a_loop() -> bool:
 
 
 def is_detached(channel: Channel) -> bool:
-    """Return whether the client has disconnected, even if its request is still served.
+    """Return whether the client has disconnected while its request is still served.
 
     The client may resume the stream (2025-11-25, transports, "Resumability and Redelivery").
     """
     # Only a response over HTTP can outlive its connection.
-    return getattr(getattr(channel.sink, "caller", None), "detached", False)
+    return getattr(getattr(channel._sink, "caller", None), "detached", False)

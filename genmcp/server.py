@@ -79,7 +79,7 @@ async def resolve_route(channel: Channel) -> Request:
     if request.route is not None and request.route.pending:
         route = await route_of(request).found(channel)
         channel.request = request = with_route(request, route)
-        channel.sink.route_resolved()
+        channel._sink.route_resolved()
     return request
 
 

@@ -78,6 +78,13 @@ def applications(module: ModuleType) -> list[Any]:
     return served or [Endpoint(suite) for suite in suites]
 
 
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_examples_import_only_public_modules(name: str) -> None:
+    """A reader needs `genmcp` and the folders that a page is about, and no internal module."""
+    imported = re.findall(r"^\s*(?:from|import) (genmcp\S*)", MODULES[name], re.MULTILINE)
+    assert set(imported) <= {"genmcp", "genmcp.testing", "genmcp.telemetry.otel"}
+
+
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys()))
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
     """A real client lists the tools of what a page shows, whatever way it is mounted."""

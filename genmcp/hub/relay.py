@@ -233,7 +233,7 @@ class ForwardedCall:
 
     @property
     def _client(self) -> Hashable:
-        return self.caller or self.channel.sink.client_key.owner
+        return self.caller or self.channel._sink.client_key.owner
 
     @property
     def cancelled(self) -> bool:
@@ -284,7 +284,7 @@ class ForwardedCall:
         """
         if self._work.done():
             raise McpError(_CALL_ENDED)
-        with self._limiter.slot(self.channel.sink.client_key):
+        with self._limiter.slot(self.channel._sink.client_key):
             self._count += 1
             key = f"q{self._count}"
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -88,7 +88,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, owner = request.session, self._owners.of(channel.sink.client_key)
+        session, owner = request.session, self._owners.of(channel._sink.client_key)
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)

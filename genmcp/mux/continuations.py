@@ -74,7 +74,7 @@ class Continuations:
             raise CapabilityMissing({"extensions": {TASKS: {}}})
         if request.request_state is None:
             if policy.task == "always" and has_tasks(request):
-                await channel.sink.promote()
+                await channel._sink.promote()
             step: Any = await self._server.handle(request, channel)
             return await self.advance(step, channel)
         return await self._retried(request, channel)
@@ -95,7 +95,7 @@ class Continuations:
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
-                    call = channel.call
+                    call = channel._call
                     call.continuation, call.run = continuation, None
                     if CallAction.WRITE_STEP in call.advance(CallEvent.SUSPEND):
                         await self._tasks.park(
@@ -119,7 +119,7 @@ class Continuations:
 
         A result: the call continues without this response. Suspended: the call is a task.
         """
-        await channel.settle()
+        await channel._settle()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
@@ -130,7 +130,7 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Suspended | Failed:
         """Return the wait of a task; or the failure, if its client cannot answer."""
-        if step.questions and channel.call.promoted and not has_tasks(channel.request):
+        if step.questions and channel._call.promoted and not has_tasks(channel.request):
             # Its client got a text as its response, and has no method to answer a task.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
         return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
@@ -140,8 +140,8 @@ class Continuations:
     ) -> Result:
         """Start a job; answer with a handle, or with the result of the call."""
         # From here on a promotion waits: otherwise it could write a second record of the call.
-        channel.call.advance(CallEvent.STORE)
-        channel.sink.watch_client()
+        channel._call.advance(CallEvent.STORE)
+        channel._sink.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
@@ -158,12 +158,12 @@ class Continuations:
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return answers_outcome(continuation)
-        channel.call.continuation = continuation
+        channel._call.continuation = continuation
         answered = await ask_client(continuation, channel)
         return answered if isinstance(answered, Failed) else answers_outcome(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        channel.call.continuation = continuation
+        channel._call.continuation = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(
             input_requests=pending_requests(continuation), request_state=state
@@ -173,8 +173,8 @@ class Continuations:
         """Continue a call with the answers of its client."""
         continuation = self._states.open(request, channel.principal)
         if continuation.task is not None:
-            await channel.settle()
-            channel.call.advance(CallEvent.STORE)
+            await channel._settle()
+            channel._call.advance(CallEvent.STORE)
         channel._restore(continuation.assigns)
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
@@ -208,7 +208,7 @@ class Continuations:
             if once:
                 # Twice the lifetime: a state that is issued at this moment expires a little after
                 # the record would, and its clock need not be that of the store.
-                owner = self._owners.of(channel.sink.client_key)
+                owner = self._owners.of(channel._sink.client_key)
                 spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, owner=owner, new=True)
                 await self._store.apply(spent)
                 return
@@ -223,9 +223,9 @@ class Continuations:
         self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
     ) -> Result:
         """Return the result of the task *id*, which is the call of *channel* itself."""
-        await channel.settle()
+        await channel._settle()
         if channel.task is None:
-            channel.call.task = id
+            channel._call.task = id
         return await self.followed(id, channel, after, known)
 
     def answers(self, id: str, channel: Channel) -> bool:
@@ -255,10 +255,10 @@ class Continuations:
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        await channel.settle()
-        channel.call.follows = id
-        channel.call.advance(CallEvent.FOLLOW)
-        await channel.sink.following(id)
+        await channel._settle()
+        channel._call.follows = id
+        channel._call.advance(CallEvent.FOLLOW)
+        await channel._sink.following(id)
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
@@ -267,7 +267,7 @@ class Continuations:
             if failed is None:
                 if channel.request.answers_by_retry:
                     return self._input_required(asking, channel)
-                await channel.settle()
+                await channel._settle()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered

@@ -74,7 +74,7 @@ class Idempotency:
         slot = self._slot(channel)
         arguments = digest(request.raw_arguments or {})
         seen: tuple[str, str | None] = "", None  # a task, and its latest event
-        channel.call.advance(CallEvent.STORE)
+        channel._call.advance(CallEvent.STORE)
         while True:
             stored = await self._keyed.find(slot)
             task = None if stored is None else await self._current(stored.task, channel)
@@ -153,8 +153,8 @@ class Idempotency:
         Its record is closed once: without a result if the hook raised or was cancelled, or else
         with its result. A client that leaves during that write does not free the key.
         """
-        call = channel.call
-        channel.keyed = held
+        call = channel._call
+        channel._keyed = held
         try:
             call.advance(CallEvent.RESUME)
             try:
@@ -171,8 +171,8 @@ class Idempotency:
         finally:
             self._keyed.release(held)
         if not is_mine:
-            channel.keyed = None
-            await channel.settle()  # a promotion finds that the key belongs to another call
+            channel._keyed = None
+            await channel._settle()  # a promotion finds that the key belongs to another call
             call.advance(CallEvent.STORE)
         return result if is_mine else None
 
@@ -182,7 +182,7 @@ class Idempotency:
         That is so if another process has taken the call over, or if the call waits for its client
         and is a task already. The end of a call that has become a task is written by the task.
         """
-        call = channel.call
+        call = channel._call
         if call.task is not None:
             return True
         if isinstance(result, CallToolResult):
@@ -205,14 +205,14 @@ class Idempotency:
         if request.policy.task != "never" and has_tasks(request):
             return create_task_result(task, self._store.now())
         if request.request_state is not None and self._continuations.answers(task.id, channel):
-            channel.call.advance(CallEvent.RESUME)
+            channel._call.advance(CallEvent.RESUME)
             return await self._continuations.begin(request, channel)
         try:
             return await self._continuations.followed(task.id, channel)
         except McpError:
-            await channel.settle()
-            channel.call.follows = None
-            channel.call.advance(CallEvent.STORE)
+            await channel._settle()
+            channel._call.follows = None
+            channel._call.advance(CallEvent.STORE)
             now = await self._current(task, channel)
             if now is None or now.end == "cancelled":
                 return None

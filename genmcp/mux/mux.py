@@ -260,10 +260,10 @@ class Mux:
             answer = await self._answer(request, channel)
         except BaseException as error:
             # A task that is only followed here continues without this.
-            followed = None if channel.call.promoted else channel.call.handle
+            followed = None if channel._call.promoted else channel._call.handle
             self.observers.ended(channel.request, followed, None if followed else error, marks)
             raise
-        handle = None if channel.state is None else channel.state.handle
+        handle = None if channel._state is None else channel._state.handle
         self.observers.ended(channel.request, answer.outcome or handle, answer.raised, marks)
         return answer
 

@@ -74,7 +74,7 @@ class Resumption(msgspec.Struct, eq=False):
                 report(None, error)
                 await self._stopped(task, channel)
                 raise
-            latest = channel.call.continuation or continuation
+            latest = channel._call.continuation or continuation
             release = self._services.server.info.version
             if isinstance(error, UnknownTag) and latest.release != release:
                 report(None, error)
@@ -82,7 +82,7 @@ class Resumption(msgspec.Struct, eq=False):
                 raise NotRunnableHere(unknown, _NO_CODE) from error
             result, raised = self._outcome(channel.request, error), error
         finally:
-            await channel.sink.flush()
+            await channel._sink.flush()
         if isinstance(result, Suspended):
             report(result)
             return result
@@ -112,8 +112,8 @@ class Resumption(msgspec.Struct, eq=False):
         The process that has cancelled it leaves that to this one, since `on_cancel` must follow the
         end of the hook.
         """
-        channel.call.advance(CallEvent.TASK_CANCEL)
-        if channel.call.continuation is not None:
+        channel._call.advance(CallEvent.TASK_CANCEL)
+        if channel._call.continuation is not None:
             now = await self._tasks.get(task.id, task.owner)
             if now.status == "cancelled":
                 await self._services.server.cancelled(channel)
@@ -125,7 +125,7 @@ class Resumption(msgspec.Struct, eq=False):
         kept = StoredRequest.unpack(call)
         sink = TaskSink(self._services, self._tasks, call_state, kept.client_key)
         channel = kept.channel(self._services.server, sink, self._services.assigns, own)
-        channel.state = call_state
+        channel._state = call_state
         return channel
 
 

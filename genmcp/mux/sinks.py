@@ -146,7 +146,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
         """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
-        request, copied, keep = channel.request, channel._copied or {}, channel.sink.keep
+        request, copied, keep = channel.request, channel._copied or {}, channel._sink.keep
         raw = request.raw
         return cls(
             id=request.id,
@@ -159,7 +159,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             principal=channel.principal,
             kept={key: value for key, value in copied.items() if key in keep},
             gone=[key for key in copied if key not in keep],
-            address=channel.sink.client_key.address,
+            address=channel._sink.client_key.address,
         )
 
     def pack(self) -> bytes:

@@ -121,22 +121,22 @@ class Tasks:
 
         A repeated answer has the same continuation, and thereby the same id: its work begins once.
         """
-        keyed, suspended = channel.keyed, suspension_of(continuation, work)
+        keyed, suspended = channel._keyed, suspension_of(continuation, work)
         call = StoredRequest.of(channel).pack()
         if keyed is not None:
             # From now on `keyed` frees the key, and a cancellation has to cancel the record.
-            channel.call.task, channel.call.unconfirmed = keyed.id, None
+            channel._call.task, channel._call.unconfirmed = keyed.id, None
             return await self._publish(channel, keyed, suspended, call)
         step = str(continuation.step)
         id = self._services.seal.mark(
             Purpose.TASK, continuation.id, step, key_id=continuation.key_id
         )
-        channel.call.task = id
+        channel._call.task = id
         return await self.service.create(self._made(channel, id, suspended), call)
 
     def new_id(self, channel: Channel) -> str:
         """Return an id for the call as a task: unguessable, 160 random bits."""
-        keyed = channel.keyed
+        keyed = channel._keyed
         return secrets.token_urlsafe(20) if keyed is None else keyed.id
 
     async def promote(self, channel: Channel, id: str) -> Task | None:
@@ -145,7 +145,7 @@ class Tasks:
         None: the call has ended in the meantime, and its idempotency key has its outcome.
         """
         self._services.bus.open()
-        continuation, keyed = channel.call.continuation, channel.keyed
+        continuation, keyed = channel._call.continuation, channel._keyed
         call = StoredRequest.of(channel).pack()
         suspended = Suspended(0, b"", Running(self._services.bus.node))
         if continuation is not None:
@@ -163,7 +163,7 @@ class Tasks:
         If another client got it, by the idempotency key, the task ends with the outcome of the
         call.
         """
-        call, keyed = channel.call, channel.keyed
+        call, keyed = channel._call, channel._keyed
         if slot_of(id) == id:
             await self.service.discard(id)
         # Otherwise another call has taken the key over, or this one waits for its client.
@@ -211,7 +211,7 @@ class Tasks:
         return Task(
             id=id,
             owner=channel.principal,
-            address=channel.sink.client_key.address,
+            address=channel._sink.client_key.address,
             tool=channel.request.key,
             node=self._services.bus.node,
             created=now,
@@ -229,9 +229,9 @@ class Tasks:
 
     async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Write to the record of the task which step the call of *channel* has reached."""
-        call = channel.call
+        call = channel._call
         assert call.task is not None
-        await channel.sink.flush()
+        await channel._sink.flush()
         task = await self.service.suspend(call.task, suspended, fencing_token=call.fencing_token)
         call.fencing_token = task.fencing_token
 
@@ -240,11 +240,11 @@ class Tasks:
 
         An error of the store is logged: the client already has its response.
         """
-        call = channel.call
+        call = channel._call
         id, token = call.task, call.fencing_token
         assert id is not None
         try:
-            await channel.sink.flush()
+            await channel._sink.flush()
             # IllegalTransition: it was cancelled, or another process has taken it over.
             with suppress(IllegalTransition):
                 if CallAction.LEAVE_RECORD in actions:
@@ -276,7 +276,7 @@ class Tasks:
         if channel.task is not None:
             try:
                 was = await self._cancel(channel.task, channel.principal, private=True)
-                channel.call.run = None if was is None else run_id(was)
+                channel._call.run = None if was is None else run_id(was)
             except TaskNotFound:  # it has expired
                 pass
             except StoreError as error:  # its tool is notified nevertheless

@@ -88,13 +88,13 @@ def answers_outcome(continuation: Continuation) -> Outcome:
 async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
     """Ask the client by requests of the server's own; return the answers, or the failure."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
-    channel.call.advance(CallEvent.ASK)
+    channel._call.advance(CallEvent.ASK)
     try:
         answers = await asyncio.gather(*asking)
     except WaitError as failure:
         return Failed(failure)
     finally:
-        channel.call.advance(CallEvent.ANSWERED)
+        channel._call.advance(CallEvent.ANSWERED)
         for each in asking:
             each.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -105,7 +105,7 @@ async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
     question = unpack(asked.question)
     params = question.request.params or ListRootsRequestParams()
     try:
-        return asked.key, await channel.sink.ask(channel.request, question.method, params)
+        return asked.key, await channel._sink.ask(channel.request, question.method, params)
     except MissingCapability as error:
         raise CapabilityMissing(error.data["requiredCapabilities"]) from error
 

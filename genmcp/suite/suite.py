@@ -166,7 +166,7 @@ class ComponentSnapshot:
 )
 async def get_call_result(id: str, channel: Channel) -> CallToolResult:
     """Gets the result of an earlier call by its id, if that was still running when answered."""
-    return await channel.outcome_of(id)
+    return await channel._outcome_of(id)
 
 
 def _has_result_tool(tools: Sequence[Any], result_tool: bool | None, *, extended: bool) -> bool:

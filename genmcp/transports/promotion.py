@@ -113,7 +113,7 @@ class Promotion(msgspec.Struct, eq=False):
 
     @property
     def _is_left_over(self) -> bool:
-        return self._channel.call.unconfirmed is not None and (
+        return self._channel._call.unconfirmed is not None and (
             self.writing is None or self.writing.done()
         )
 
@@ -140,7 +140,7 @@ class Promotion(msgspec.Struct, eq=False):
         except Exception as error:
             event = CallEvent.REFUSED
             logger.error("a call cannot become a task: %s", error, exc_info=error)
-        for action in self._channel.call.advance(event):
+        for action in self._channel._call.advance(event):
             try:
                 if action is CallAction.SEND_HANDLE:
                     await self._send_handle()
@@ -152,12 +152,12 @@ class Promotion(msgspec.Struct, eq=False):
                     self._call.perform((action,))
             except Exception as error:  # such as that of the host's `send`: the others follow
                 logger.error("the promotion of a call has failed: %s", error, exc_info=error)
-        if self._channel.call.phase is CallPhase.OVER:  # it has ended meanwhile: see `perform`
+        if self._channel._call.phase is CallPhase.OVER:  # it has ended meanwhile: see `perform`
             await self._delete()
 
     async def _write(self) -> CallEvent:
         """Write the record. A repetition has the same id, since the first one may take place."""
-        call, tasks = self._channel.call, self._mux.tasks
+        call, tasks = self._channel._call, self._mux.tasks
         self._step = None if call.unconfirmed else call.continuation
         call.unconfirmed = id = call.unconfirmed or tasks.new_id(self._channel)
         self._task = task = await tasks.promote(self._channel, id)
@@ -171,9 +171,9 @@ class Promotion(msgspec.Struct, eq=False):
     async def _read(self) -> CallEvent:
         """Read the record of the task that the call follows."""
         channel = self._channel
-        assert channel.call.follows is not None
+        assert channel._call.follows is not None
         try:
-            self._task = await self._mux.tasks.service.get(channel.call.follows, channel.principal)
+            self._task = await self._mux.tasks.service.get(channel._call.follows, channel.principal)
         except TaskNotFound as error:
             logger.debug("a task that is followed has no handle: %s", error)
             return CallEvent.REFUSED
@@ -183,7 +183,7 @@ class Promotion(msgspec.Struct, eq=False):
         """Send the handle, after which the output of a call that runs on goes to the record."""
         channel, mux, task = self._channel, self._mux, self._task
         assert task is not None
-        call = channel.call
+        call = channel._call
         if self._as_task:
             handle: Result = create_task_result(task, mux.store.now())
         else:
@@ -192,13 +192,15 @@ class Promotion(msgspec.Struct, eq=False):
         call.handle, self._reached = handle, call.continuation
         if call.phase is CallPhase.TASK:
             call.task, call.fencing_token, call.unconfirmed = task.id, task.fencing_token, None
-            channel.sink = TaskSink(mux.services, mux.tasks.service, call, channel.sink.client_key)
+            channel._sink = TaskSink(
+                mux.services, mux.tasks.service, call, channel._sink.client_key
+            )
             mux.tasks.runs(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
         await self._call.send_handle(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:
         """Write the step that the call has reached, if it is another one than was written."""
-        call, tasks = self._channel.call, self._mux.tasks
+        call, tasks = self._channel._call, self._mux.tasks
         reached = self._reached  # a later step is written by the hook itself
         if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
             try:
@@ -210,7 +212,7 @@ class Promotion(msgspec.Struct, eq=False):
 
     async def _delete(self) -> None:
         """Delete the record; if the store fails it becomes lost within a lease."""
-        call = self._channel.call
+        call = self._channel._call
         id, call.unconfirmed = call.unconfirmed, None
         if id is not None:
             try:

@@ -201,7 +201,7 @@ class RunningCall(CallSink[C], eq=False):
             self.end()
             raise
         self.end()
-        call = channel.state
+        call = channel._state
         if call is None:  # nothing happened to the call that needs a decision
             return answer
         call.outcome = answer.outcome  # set before a late promotion reads it
@@ -224,7 +224,7 @@ class RunningCall(CallSink[C], eq=False):
 
     async def _report_end(self, channel: Channel, event: CallEvent) -> Collection[CallAction]:
         """Report the end of the hook, and write it to the record of a task; return the actions."""
-        call = channel.call
+        call = channel._call
         promoted = call.promoted
         actions = call.advance(event)
         self.perform(actions)
@@ -282,7 +282,7 @@ class RunningCall(CallSink[C], eq=False):
     def report(self, event: CallEvent) -> None:
         """Report *event* from the loop of the call; ignored if the hook does not wait."""
         if self.channel is not None:
-            self.perform(self.channel.call.advance(event))
+            self.perform(self.channel._call.advance(event))
 
     def perform(self, actions: Collection[CallAction]) -> None:
         """Perform those of *actions* that take no time."""

@@ -301,7 +301,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
         """Store with the events which task *call* waits for."""
-        state = call.channel and call.channel.state
+        state = call.channel and call.channel._state
         if self._kept is not None and state:
             self._kept.set_task(call.request, state.follows)
 

@@ -21,7 +21,7 @@ _REQUEST = SimpleNamespace(session=None, answers_by_retry=True)
 #: A line to a client that cannot be told again.
 NOBODY = cast(
     Channel,
-    SimpleNamespace(principal=None, request=_REQUEST, sink=SimpleNamespace(client_key=LOCAL)),
+    SimpleNamespace(principal=None, request=_REQUEST, _sink=SimpleNamespace(client_key=LOCAL)),
 )
 OLD, NEW = "2025-06-18", "2026-07-28"
 WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}

@@ -341,7 +341,7 @@ class Long(Tool):
 
     async def call(self, request: Any, channel: Channel) -> Any:
         if request.arguments["how"] == "asks":
-            await channel.sink.promote()
+            await channel._sink.promote()
             return Continue("sure", elicit("Sure?"))
         return Continue("worked", work.job())
 

@@ -71,7 +71,7 @@ class Staged(Tool):
 
     async def call(self, request: Any, channel: Channel) -> Any:
         self.calls += 1
-        self.sink = channel.sink
+        self.sink = channel._sink
         await self.go.wait()
         return f"call {self.calls}" if self.gives is None else self.gives()
 

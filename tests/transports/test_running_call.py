@@ -49,7 +49,7 @@ def held(host: Host, id: int = 1) -> RunningCall[Host]:
 def phase_of(call: RunningCall[Host]) -> CallPhase:
     """Return the phase of a call whose hook has not ended."""
     assert call.channel is not None
-    return call.channel.call.phase
+    return call.channel._call.phase
 
 
 async def cancelled_call(host: Host, *ids: int | None) -> CallPhase:
@@ -156,7 +156,7 @@ async def test_impossible_event_costs_one_call() -> None:
 
         async def call(self, request: Any, channel: Channel) -> str:
             await asyncio.sleep(0)
-            channel.call.advance(CallEvent.WRITTEN)
+            channel._call.advance(CallEvent.WRITTEN)
             return "unreachable"
 
     client = asgi.Client(Endpoint(Suite(name="test", version="1", tools=[Defect])))
