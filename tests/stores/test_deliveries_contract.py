@@ -126,7 +126,7 @@ async def test_claims_that_race_share_what_is_there(deliveries: Deliveries) -> N
     assert all(len(share) <= 7 for share in shares)
 
 
-async def test_claim_gives_the_longest_due_of_the_queues_asked_for(
+async def test_claim_prefers_the_queue_due_for_longest(
     deliveries: Deliveries, advance: PassTime
 ) -> None:
     """In the order in which they became due, over all queues, and never of another queue."""

@@ -69,7 +69,7 @@ async def test_memory_store_drops_the_oldest_logs_first() -> None:
     assert [[], [], [], [b"1", b"2", b"3", b"4"]] == await logs_of(store, "abcd")
 
 
-async def test_memory_store_drops_the_oldest_events_of_the_last_log() -> None:
+async def test_memory_store_drops_oldest_events_of_last_log() -> None:
     """The log that is being appended to loses no more than it must."""
     store = MemoryStore(max_bytes=10)
     for number in range(5):
@@ -80,7 +80,7 @@ async def test_memory_store_drops_the_oldest_events_of_the_last_log() -> None:
     assert [[b"4...", b"6"], [b"5..."]] == await logs_of(store, ["a", "a#b"])
 
 
-async def test_memory_store_drops_logs_to_make_room_for_records() -> None:
+async def test_memory_store_drops_logs_for_records() -> None:
     """A record is worth more than a replay."""
     store = MemoryStore(max_bytes=10)
     for log in "ab":
@@ -90,7 +90,7 @@ async def test_memory_store_drops_logs_to_make_room_for_records() -> None:
     assert [[], [b"12345"]] == await logs_of(store, "ab")
 
 
-async def test_memory_store_tells_followers_what_its_bound_dropped() -> None:
+async def test_memory_store_follower_gets_log_truncated() -> None:
     """A follower that had read all of a dropped log continues; another gets LogTruncated."""
     store = MemoryStore(max_entries=2)
     await store.apply(Append("a", b"1", ttl=60))
@@ -106,7 +106,7 @@ async def test_memory_store_tells_followers_what_its_bound_dropped() -> None:
             await next_data(behind)
 
 
-async def test_memory_store_keeps_its_bound_beside_a_log_without_events() -> None:
+async def test_memory_store_limit_with_an_empty_log() -> None:
     """A log that is only followed has nothing to drop, and its follower loses nothing."""
     store = MemoryStore(max_entries=2)
     async with aclosing(store.follow("empty")) as followed:
@@ -143,7 +143,7 @@ async def test_memory_store_that_is_full_of_records_says_so(
     assert b"56" == entry.value
 
 
-async def test_memory_store_that_is_full_drops_what_has_run_out(clock: Clock) -> None:
+async def test_full_memory_store_drops_expired_entries(clock: Clock) -> None:
     """Room is made of all that has run out before anything is refused."""
     store = MemoryStore(max_entries=1000, clock=clock)
     for number in range(1000):
@@ -167,7 +167,7 @@ async def test_memory_store_sweeps_a_little_at_each_apply(clock: Clock) -> None:
     assert EMPTY == repr(store)
 
 
-async def test_memory_store_forgets_the_deadlines_it_no_longer_needs(clock: Clock) -> None:
+async def test_memory_store_drops_superseded_deadlines(clock: Clock) -> None:
     """Records that are touched or replaced a thousand times weigh no more than others."""
     store = MemoryStore(clock=clock)
     for number in range(1000):
@@ -212,7 +212,7 @@ async def test_memory_store_lets_a_followed_log_run_out(clock: Clock) -> None:
     assert EMPTY == repr(store)
 
 
-async def test_memory_store_ids_are_past_those_of_an_earlier_one() -> None:
+async def test_memory_store_ids_continue_after_a_restart() -> None:
     """A client with an id from before a restart gets LogTruncated, and no foreign events."""
     ids = []
     for _ in range(2):
@@ -280,7 +280,7 @@ async def test_memory_deliveries_are_bounded() -> None:
     assert "<MemoryDeliveries: 2 in 1 queues>" == repr(deliveries)
 
 
-async def test_memory_deliveries_forget_the_leases_that_were_renewed(clock: Clock) -> None:
+async def test_memory_deliveries_drop_renewed_deadlines(clock: Clock) -> None:
     """A delivery that is renewed a thousand times weighs no more than another."""
     deliveries = MemoryStore(clock=clock).deliveries
     await deliveries.put("held")

@@ -53,7 +53,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 @needs_steady_clock
 @pytest.mark.parametrize("by", [-3600.0, 2 * 3600.0, 8 * DAY])
-async def test_clock_that_is_set_stops_no_queue_and_drops_nothing(
+async def test_setting_the_clock_keeps_queues_and_data(
     by: float, opened: Callable[[], SQLiteStore], set_clock: SetClock
 ) -> None:
     """Neither here nor in a process that opens the file later."""
@@ -75,7 +75,7 @@ async def test_clock_that_is_set_stops_no_queue_and_drops_nothing(
 
 
 @needs_steady_clock
-async def test_clock_behind_after_a_boot_stops_no_queue(
+async def test_clock_behind_after_boot_keeps_queues_running(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine without a battery boots in 1970; due deliveries stay due."""
@@ -90,7 +90,7 @@ async def test_clock_behind_after_a_boot_stops_no_queue(
     assert None is not await other.get("result")
 
 
-async def test_file_has_unix_time_where_no_steady_clock_is_shared(
+async def test_file_uses_unix_time_without_a_steady_clock(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On macOS and Windows."""
@@ -121,7 +121,7 @@ def test_clock_has_no_name_where_it_cannot_be_told(
 
 
 @pytest.mark.parametrize(("children", "ahead"), [("a", 1000.25), ("b", None)])
-def test_clock_of_a_time_namespace_is_that_of_its_machine(
+def test_time_namespace_uses_the_machine_clock(
     children: str, ahead: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The offset is known unless the process has unshared the namespace for its children only."""
@@ -158,7 +158,7 @@ def test_file_has_one_clock_for_all_time_namespaces(path: Path) -> None:
     assert before < float(inside.stdout) < before + 60.0
 
 
-async def test_claim_that_waited_for_the_file_takes_nothing_held(path: Path) -> None:
+async def test_slow_claim_takes_over_nothing(path: Path) -> None:
     """It waited for a third of its lease: so did the holder, who could not renew."""
     now = 0.0
     store = SQLiteStore(path, clock=lambda: now)

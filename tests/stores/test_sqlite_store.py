@@ -182,9 +182,7 @@ asyncio.run(main())
 """
 
 
-async def test_sqlite_store_has_one_winner_a_version_among_processes(
-    opened: Opened, path: Path
-) -> None:
+async def test_sqlite_version_has_one_winner_among_processes(opened: Opened, path: Path) -> None:
     """Of the increments of two processes none is lost, and each version is won once."""
     store = opened()
     await store.apply(Put("count", b"0"))
@@ -210,9 +208,7 @@ asyncio.run(main())
 """
 
 
-async def test_sqlite_store_keeps_what_a_killed_process_was_told_is_kept(
-    opened: Opened, path: Path
-) -> None:
+async def test_sqlite_write_survives_a_killed_process(opened: Opened, path: Path) -> None:
     """`kill -9` in the midst of many writes loses nothing, and leaves no half of any."""
     async with python(WRITES, path) as process:
         acknowledged = [await line(process) for _ in range(300)]
@@ -298,9 +294,7 @@ def forked_child_has_open(path: Path) -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-async def test_sqlite_store_has_no_file_open_while_its_process_forks(
-    opened: Opened, path: Path
-) -> None:
+async def test_sqlite_file_is_closed_during_a_fork(opened: Opened, path: Path) -> None:
     """A child inherits no connection, and the parent's next request is answered as any other."""
     store = opened()
     await store.apply(Put("k", b"1"))
@@ -316,7 +310,7 @@ async def test_sqlite_follower_goes_on_after_a_fork(path: Path) -> None:
         assert ["0", "1", "2", "3", "4"] == await ended(process)
 
 
-async def test_sqlite_store_is_made_by_many_processes_at_once(path: Path) -> None:
+async def test_sqlite_store_is_created_by_many_processes(path: Path) -> None:
     """Those that start together agree on who makes the tables."""
     script = "asyncio.run(SQLiteStore(path).apply(Append('log', b'', ttl=60)))"
     async with python(script, path) as one, python(script, path) as two, python(script, path) as go:
@@ -351,9 +345,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files here")
-async def test_sqlite_store_loses_nothing_acknowledged_to_a_full_disk(
-    opened: Opened, path: Path
-) -> None:
+async def test_sqlite_full_disk_loses_no_acknowledged_write(opened: Opened, path: Path) -> None:
     """A write without room is rejected, and every acknowledged record is there."""
     async with python(FILLS, path) as process:
         said = await ended(process)
@@ -369,7 +361,7 @@ async def test_sqlite_store_loses_nothing_acknowledged_to_a_full_disk(
     await store.apply(Put("again", b"x" * 100_000))
 
 
-async def test_sqlite_store_that_is_full_takes_more_when_something_ran_out(opened: Opened) -> None:
+async def test_full_sqlite_store_accepts_writes_after_expiry(opened: Opened) -> None:
     """Past max_bytes nothing is written, small things beside a large one are, and it recovers."""
     clock = Clock()
     store = opened(max_bytes=200_000, clock=clock)
@@ -408,7 +400,7 @@ async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -
     assert StoreEntry(b"3", 2) == await store.get("k")
 
 
-async def test_sqlite_store_does_all_of_what_many_ask_at_once(opened: Opened, path: Path) -> None:
+async def test_sqlite_store_batches_concurrent_writes(opened: Opened, path: Path) -> None:
     """A thousand writes that have waited for another process are done in the order they came."""
     store = opened()
     await store.apply(Put("first", b""))
@@ -426,9 +418,7 @@ async def test_sqlite_store_does_all_of_what_many_ask_at_once(opened: Opened, pa
     assert [b"%d" % number for number in range(1000)] == kept
 
 
-async def test_sqlite_store_is_unavailable_where_the_file_is_broken(
-    opened: Opened, path: Path
-) -> None:
+async def test_sqlite_broken_file_is_unavailable(opened: Opened, path: Path) -> None:
     """A fault of the file is raised by each operation; a waiting follower gets it too."""
     store, other = opened(), opened()
     followed = store.follow("log")
@@ -447,7 +437,7 @@ async def test_sqlite_store_is_unavailable_where_the_file_is_broken(
         await other.get("k")
 
 
-async def test_sqlite_store_does_not_let_one_caller_spoil_anothers_writes(opened: Opened) -> None:
+async def test_sqlite_failed_write_does_not_affect_others(opened: Opened) -> None:
     """Of many that are written together, each is kept or refused for itself."""
     store = opened()
     asked = [Put("a", b"", expect=0), Put("\ud800", b""), Put("c", b"", expect=7), Put("d", b"")]
@@ -511,7 +501,7 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
         await store.read("0", ids[0])
 
 
-async def test_sqlite_log_that_ran_out_begins_anew_before_it_is_swept(opened: Opened) -> None:
+async def test_sqlite_expired_log_restarts_before_the_sweep(opened: Opened) -> None:
     """An expired record is gone although it was not removed yet."""
     clock = Clock()
     store = opened(clock=clock)
@@ -537,7 +527,7 @@ async def test_sqlite_idle_follower_keeps_its_position(opened: Opened) -> None:
         assert b"1" == await waiting
 
 
-async def test_sqlite_store_forgets_who_does_not_wait_any_more(opened: Opened, path: Path) -> None:
+async def test_sqlite_store_ignores_cancelled_callers(opened: Opened, path: Path) -> None:
     """A caller that is cancelled, or whose loop was closed, delays no other."""
     store = opened()
 
@@ -636,7 +626,7 @@ def test_sqlite_store_refuses_a_path_it_cannot_use(
     assert repr(str(make(path))) in str(caught.value)
 
 
-def test_sqlite_store_refuses_a_file_that_is_not_its_own(path: Path) -> None:
+def test_sqlite_store_rejects_a_foreign_file(path: Path) -> None:
     """A file that is not a database, or not one of ours, is not changed."""
     path.write_text("a letter to my aunt, and rather a long one\n" * 100)
     with pytest.raises(ConfigurationError, match="not a database"):
@@ -668,7 +658,7 @@ def test_sqlite_store_refuses_a_file_that_stays_locked(lock: str, path: Path) ->
             SQLiteStore(path, busy_timeout=0.05)
 
 
-def test_sqlite_store_refuses_a_file_system_without_shared_memory(
+def test_sqlite_store_rejects_a_network_file_system(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where SQLite has no write-ahead log, the error states the required file system."""

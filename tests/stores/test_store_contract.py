@@ -86,7 +86,7 @@ async def test_get_gives_nothing_where_nothing_was_put(store: Store) -> None:
     assert await store.get("task:1") is None
 
 
-async def test_put_replaces_the_record_and_counts_its_version(store: Store) -> None:
+async def test_put_replaces_and_increments_the_version(store: Store) -> None:
     """Each Put makes the version one larger."""
     await store.apply(Put("task:1", b"one"))
     first = await entry(store, "task:1")
@@ -156,7 +156,7 @@ async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
 
 
 @pytest.mark.parametrize("runs_out", [True, False])
-async def test_version_of_a_record_that_was_gone_is_not_used_again(
+async def test_version_of_a_deleted_record_is_not_reused(
     store: Store, advance: PassTime, *, runs_out: bool
 ) -> None:
     """The holder of an expired lease cannot renew that of its successor."""
@@ -502,7 +502,7 @@ async def test_follow_replays_a_long_log(store: Store) -> None:
         assert [b"%d" % number for number in range(250)] == await take(followed, 250)
 
 
-async def test_follow_gives_every_event_once_while_appends_race(store: Store) -> None:
+async def test_follow_yields_each_event_once_under_races(store: Store) -> None:
     """Followers that join before, amid and after racing appends see the same log."""
     writers, each = 5, 40
     total = writers * each

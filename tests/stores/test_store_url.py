@@ -25,7 +25,7 @@ def test_store_url_names_a_file_or_the_memory(
 @pytest.mark.parametrize(
     "url", ["", "memory", "sqlite://", "sqlite:///", "sqlite://studio.db", "redis:///studio"]
 )
-def test_store_url_that_is_none_is_refused(url: str) -> None:
+def test_unsupported_store_url_is_rejected(url: str) -> None:
     """The message names the accepted URLs."""
     with pytest.raises(ConfigurationError, match="sqlite:////absolute/path or memory://") as caught:
         open_store(url)

@@ -143,7 +143,7 @@ async def yields(run: Run) -> Any:
         (print, {}, "functions"),
     ],
 )
-def test_job_that_could_not_work_is_refused_where_it_stands(
+def test_invalid_job_is_rejected_at_import(
     function: Callable[..., Any], options: Any, says: str
 ) -> None:
     """Wrong configuration fails when the module is imported."""

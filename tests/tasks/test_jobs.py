@@ -118,7 +118,7 @@ async def test_job_brings_its_result_to_the_call_that_waits(bench: Bench) -> Non
     assert [(0, b"the call", Done(42))] == bench.resumed.seen
 
 
-async def test_job_runs_in_whichever_process_serves_its_queue(bench: Bench) -> None:
+async def test_job_runs_in_a_process_that_serves_its_queue(bench: Bench) -> None:
     """A process that does not serve a queue only submits to it, and follows."""
     here, there = bench.jobs("n1"), bench.jobs("n2", queues=["gpu"])
     await there.start()
@@ -181,7 +181,7 @@ async def test_job_is_tried_again_when_it_fails(bench: Bench) -> None:
     assert [1, 2, 3] == [await gate.attempt() for _ in range(3)]
 
 
-async def test_job_that_raises_tells_no_more_than_a_reference(
+async def test_job_error_is_shown_as_a_reference(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The text is in the log under the reference; one that was raised to be shown is shown."""
@@ -269,7 +269,7 @@ async def test_job_may_raise_stop_iteration_in_a_thread(bench: Bench) -> None:
 # JobProgress and messages
 
 
-async def test_progress_is_kept_ten_times_a_second_and_the_last_always(bench: Bench) -> None:
+async def test_progress_is_rate_limited_and_last_is_written(bench: Bench) -> None:
     """A thousand reports cost a few writes, and do not hold the job up."""
 
     @job
@@ -325,7 +325,7 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
     assert last == late[-1]
 
 
-async def test_messages_and_steps_of_a_task_that_is_not_there_are_refused(bench: Bench) -> None:
+async def test_unknown_task_rejects_messages_and_steps(bench: Bench) -> None:
     """Its time has run out, or it never was."""
     jobs = bench.jobs()
 
@@ -373,7 +373,7 @@ async def test_task_of_another_owner_is_not_found(bench: Bench) -> None:
 # TaskRunner of a call
 
 
-async def test_call_goes_on_from_a_job_to_a_question_and_another_job(bench: Bench) -> None:
+async def test_call_continues_from_job_to_question_to_job(bench: Bench) -> None:
     """Each wait is a step of one task; its answers come from any process."""
     bench.resumed.gives = [
         Suspended(2, b"c2", Asking({"q": b"{}"})),
@@ -393,7 +393,7 @@ async def test_call_goes_on_from_a_job_to_a_question_and_another_job(bench: Benc
     ]
 
 
-async def test_call_may_await_in_the_worker_that_continues_it(bench: Bench) -> None:
+async def test_continuation_may_await_in_the_worker(bench: Bench) -> None:
     """What `continue_` awaits is a step of its own, of the process that runs it."""
 
     async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
@@ -438,7 +438,7 @@ async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("given", [ValueError("secret"), IllegalTransition("a", "b"), "nonsense"])
-async def test_call_that_cannot_be_continued_ends_with_an_error(
+async def test_failed_continuation_ends_with_an_error(
     bench: Bench, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What goes wrong around `continue_` is an internal error with a reference."""
@@ -471,7 +471,7 @@ async def test_call_whose_request_is_not_kept_is_lost(bench: Bench) -> None:
 # Cancelling
 
 
-async def test_cancel_before_the_start_keeps_the_job_from_running(bench: Bench) -> None:
+async def test_cancel_before_start_prevents_the_job(bench: Bench) -> None:
     """Nobody is delivered what was cancelled."""
     jobs = bench.jobs(queues=["other"])
     await jobs.create(made(Working(double.job(1))), b"")
@@ -546,7 +546,7 @@ async def test_job_is_handed_on_by_a_process_that_shuts_down(bench: Bench) -> No
     assert b'"attempt 2"' == (await ended(there)).result
 
 
-async def test_job_of_a_frozen_worker_is_refused_when_it_thaws(bench: Bench) -> None:
+async def test_suspended_worker_is_fenced_off(bench: Bench) -> None:
     """Whoever claimed the job last has it; the other's function is cancelled."""
     here, there = bench.jobs("n1"), bench.jobs("n2")
     await here.create(made(Working(thaws.job())), b"")
@@ -593,7 +593,7 @@ async def test_continuation_that_kills_its_workers_ends(bench: Bench) -> None:
     assert [] == bench.resumed.seen
 
 
-async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
+async def test_awaiting_call_is_handed_over_at_shutdown(
     bench: Bench,
 ) -> None:
     """Its wait fails with WorkerLost at once, and another process resumes it."""
@@ -617,7 +617,7 @@ async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
     assert [(2, b"", Failed(WorkerLost()))] == bench.resumed.seen
 
 
-async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> None:
+async def test_unsubmitted_job_is_submitted_by_a_reader(bench: Bench) -> None:
     """The process died between the record and the engine."""
     jobs = bench.jobs()
     records = TaskRecords(bench.store(), JobOptions(max_events=10))
@@ -637,7 +637,7 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
     assert gate.came.empty()
 
 
-async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(bench: Bench) -> None:
+async def test_unsubmitted_retry_follows_a_repeated_delivery(bench: Bench) -> None:
     """The process died between the record and the engine, and its delivery lapses."""
     jobs = bench.jobs()
     records = TaskRecords(bench.store(), JobOptions(max_events=10))
@@ -688,7 +688,7 @@ async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> No
         await here.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
 
-async def test_continuation_that_several_find_lost_goes_on_once(bench: Bench) -> None:
+async def test_lost_continuation_is_resumed_once(bench: Bench) -> None:
     """Whoever is first settles it; the others see what it has become."""
     here = bench.jobs("n1", lease=0.9)
     await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
@@ -702,7 +702,7 @@ async def test_continuation_that_several_find_lost_goes_on_once(bench: Bench) ->
     assert [Failed(WorkerLost())] == bench.resumed.outcomes
 
 
-async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench: Bench) -> None:
+async def test_continuation_is_handed_over_at_shutdown(bench: Bench) -> None:
     """It does not wait until the process is missed."""
     here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
     task = await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
@@ -732,7 +732,7 @@ async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
     assert b"1" == (await ended(there)).result
 
 
-async def test_continuation_whose_store_fails_is_delivered_again(bench: Bench) -> None:
+async def test_continuation_is_redelivered_after_store_failure(bench: Bench) -> None:
     """`continue_` runs at least once."""
     bench.resumed.gives = [StoreUnavailable("gone"), Conflict("moved")]
     jobs = bench.jobs(lease=0.3)

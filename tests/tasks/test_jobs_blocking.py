@@ -127,7 +127,7 @@ async def test_job_that_reports_ends_at_its_report(bench: Bench) -> None:
     assert b'"attempt 2"' == (await ended(other)).result
 
 
-async def test_attempt_does_not_begin_beside_a_thread_that_was_left(
+async def test_attempt_waits_for_an_abandoned_thread(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The job comes back to a process that had handed it on: it is taken when the thread ended."""

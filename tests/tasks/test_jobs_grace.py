@@ -61,7 +61,7 @@ async def test_what_runs_ends_within_the_grace() -> None:
     assert ["b"] == [id for id, *_ in await store.deliveries.claim(["default"], "n2", 1.0, 9)]
 
 
-async def test_what_runs_on_is_cancelled_when_the_grace_is_over() -> None:
+async def test_running_steps_are_cancelled_after_the_grace() -> None:
     """It is delivered to another process at once."""
     steps, store = TaskRunner(), MemoryStore()
     engine = LocalEngine(store.deliveries)
@@ -115,7 +115,7 @@ async def test_options_count_from_the_next_start_on() -> None:
     await service.aclose()
 
 
-async def test_engine_that_fails_in_one_queue_serves_no_other() -> None:
+async def test_engine_failing_in_one_queue_serves_none() -> None:
     """Whoever starts it is told why, and nothing goes on behind that."""
 
     class Half(LocalEngine):

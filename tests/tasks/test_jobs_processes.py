@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sqlite3
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -20,7 +21,7 @@ from tests.tasks.worker_process import LEASE
 
 
 class Worker:
-    """A worker, and what it says."""
+    """A worker process, which reports its steps on standard output."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -29,9 +30,13 @@ class Worker:
         self._process.send_signal(number)
 
     def freeze(self, path: Path) -> None:
-        """Stop it where it is, but not within a transaction: it would hold SQLite's one lock."""
+        """Suspend the process, but not within a transaction: it would hold SQLite's write lock."""
         for _ in range(50):
             self.signal(signal.SIGSTOP)
+            # The signal takes effect later: a thread in a system call completes that first, and on
+            # a loaded machine it may then take the lock that has just been found free.
+            while not self._is_suspended():
+                time.sleep(0.001)
             try:
                 with closing(sqlite3.connect(path, timeout=0.2)) as connection:
                     connection.execute("BEGIN IMMEDIATE")
@@ -39,7 +44,12 @@ class Worker:
                 self.signal(signal.SIGCONT)
             else:
                 return
-        raise AssertionError("it always writes")
+        raise AssertionError("the process was in a transaction at each attempt")
+
+    def _is_suspended(self) -> bool:
+        """Return whether all threads are stopped; True where the system has no /proc."""
+        threads = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
+        return all(each.read_text().rpartition(")")[2].split()[0] in "tT" for each in threads)
 
     async def line(self) -> str:
         """Return the next line; "" at the end."""
@@ -120,9 +130,7 @@ async def test_job_of_a_worker_that_is_killed_runs_again(bench: Bench, start: St
     assert b'"attempt 2"' == (await over(jobs)).result
 
 
-async def test_job_that_is_not_to_run_again_is_lost_with_its_worker(
-    bench: Bench, start: Start
-) -> None:
+async def test_job_without_rerun_is_lost_with_its_worker(bench: Bench, start: Start) -> None:
     """Another worker continues its call, with that."""
     one, other = await start("w1"), await start("w2")
     jobs = await submitted(bench, until=2, on_lost="fail")
@@ -134,7 +142,7 @@ async def test_job_that_is_not_to_run_again_is_lost_with_its_worker(
     assert b'"WorkerLost"' == (await over(jobs)).result
 
 
-async def test_job_of_a_worker_that_is_frozen_is_taken_over(
+async def test_job_of_a_suspended_worker_is_taken_over(
     bench: Bench, start: Start, tmp_path: Path
 ) -> None:
     """When it thaws its attempt is refused and cancelled, and overwrites nothing."""
@@ -175,7 +183,7 @@ async def test_job_outlives_a_freeze_of_all_processes(
     assert b'"attempt 1"' == (await over(jobs)).result
 
 
-async def test_job_outlives_a_process_that_starts_after_a_freeze(
+async def test_job_survives_a_process_started_after_suspension(
     bench: Bench, start: Start, tmp_path: Path
 ) -> None:
     """A rolling deploy or an autoscaler starts it, and it finds leases that have expired. It takes
@@ -198,7 +206,7 @@ async def test_job_outlives_a_process_that_starts_after_a_freeze(
     assert b'"attempt 1"' == (await ended(new)).result
 
 
-async def test_job_continues_behind_what_a_killed_worker_saved(bench: Bench, start: Start) -> None:
+async def test_job_continues_from_state_of_a_killed_worker(bench: Bench, start: Start) -> None:
     """No item that was saved is done again."""
     one, other = await start("w1"), await start("w2")
     jobs = client(bench)
@@ -214,7 +222,7 @@ async def test_job_continues_behind_what_a_killed_worker_saved(bench: Bench, sta
     assert b'"5 items"' == (await over(jobs)).result
 
 
-async def test_worker_that_thaws_does_not_overwrite_saved_state(
+async def test_resumed_worker_cannot_overwrite_saved_state(
     bench: Bench, start: Start, tmp_path: Path
 ) -> None:
     """Another one has the job: the save of the first is rejected, and its attempt cancelled."""
@@ -237,9 +245,7 @@ async def test_worker_that_thaws_does_not_overwrite_saved_state(
     assert b'"saved by 2"' == (await over(jobs)).result
 
 
-async def test_job_does_not_run_again_for_a_continuation_that_was_killed(
-    bench: Bench, start: Start
-) -> None:
+async def test_killed_continuation_does_not_rerun_its_job(bench: Bench, start: Start) -> None:
     """The outcome was kept before `continue_` began: another worker goes on with it."""
     one, other = await start("w1"), await start("w2")
     jobs = await submitted(bench, until=1, call=b"hang")
@@ -251,9 +257,7 @@ async def test_job_does_not_run_again_for_a_continuation_that_was_killed(
     assert b'"attempt 1"' == (await over(jobs)).result
 
 
-async def test_job_on_another_process_can_be_cancelled_and_followed(
-    bench: Bench, start: Start
-) -> None:
+async def test_job_in_another_process_can_be_cancelled(bench: Bench, start: Start) -> None:
     """A client's process sees its progress, and stops it."""
     worker = await start("w1")
     jobs = await submitted(bench, until=2)

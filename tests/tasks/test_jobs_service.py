@@ -81,7 +81,7 @@ async def reports(run: Run) -> int:
     return run.attempt
 
 
-def test_jobs_are_worked_on_by_the_next_loop_when_one_was_closed() -> None:
+def test_next_loop_serves_after_one_was_closed() -> None:
     """A host that makes a loop for each test, or restarts, has them served again."""
     bench = Bench(MemoryStore)
     jobs = bench.jobs(store=MemoryStore())
@@ -112,7 +112,7 @@ def belongs(task: asyncio.Task[Any]) -> bool:
     return task is asyncio.current_task() or "jobs" in repr(task)
 
 
-async def test_jobs_of_a_loop_that_stands_still_are_not_waited_for() -> None:
+async def test_stopped_loop_is_not_waited_for() -> None:
     """A loop that is neither closed nor running can end nothing."""
     jobs = Bench(MemoryStore).jobs(store=MemoryStore())
     loop = asyncio.new_event_loop()
@@ -131,7 +131,7 @@ async def test_jobs_of_a_loop_that_stands_still_are_not_waited_for() -> None:
     await asyncio.to_thread(end)
 
 
-async def test_jobs_are_not_begun_where_the_store_is_not_there(bench: Bench) -> None:
+async def test_no_jobs_start_without_the_store(bench: Bench) -> None:
     """Who submits one is told, and may try again."""
     store = MemoryStore()
     jobs = bench.jobs(store=store)
@@ -160,7 +160,7 @@ async def test_process_that_cannot_say_it_lives_goes_on(
     assert "touch failed" in caplog.text
 
 
-async def test_progress_that_cannot_be_written_is_no_failure_of_the_job(
+async def test_unwritten_progress_does_not_fail_the_job(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and comes with the outcome."""
@@ -175,7 +175,7 @@ async def test_progress_that_cannot_be_written_is_no_failure_of_the_job(
     assert "progress failed" in caplog.text
 
 
-async def test_outcome_that_cannot_be_written_at_once_is_written_again(bench: Bench) -> None:
+async def test_write_of_an_outcome_is_retried(bench: Bench) -> None:
     """What took an hour to come by is not thrown away for a moment's failure."""
     store = Flaky()
     store.fails["settle"] = 2
@@ -251,7 +251,7 @@ async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
     assert b'"WorkerLost"' == (await ended(jobs, "t2")).result
 
 
-async def test_job_that_will_not_be_cancelled_holds_nobody_up(
+async def test_job_that_ignores_cancellation_is_given_up(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It goes on by itself; what it gives counts no more, and the log says so."""
@@ -275,7 +275,7 @@ async def test_job_that_will_not_be_cancelled_holds_nobody_up(
     assert "continues although it was cancelled" in caplog.text
 
 
-async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
+async def test_step_that_ignores_cancellation_is_not_released(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """At the end of a worker it is still held, until its lease has run out."""
@@ -303,7 +303,7 @@ async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
     assert "continues although it was cancelled" in caplog.text
 
 
-async def test_job_that_raises_when_it_is_cancelled_is_cancelled(
+async def test_job_that_raises_on_cancellation_is_cancelled(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it raises then is logged, and is not its outcome."""
@@ -367,7 +367,7 @@ async def test_progress_needs_no_writer_in_a_silence() -> None:
     assert JobProgress() == await reporter.close()
 
 
-async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(bench: Bench) -> None:
+async def test_outcome_is_written_after_a_long_outage(bench: Bench) -> None:
     """What the job gave is kept meanwhile: it is neither lost, nor worked for again."""
     store = Flaky()
     store.fails["settle"] = 5
@@ -378,7 +378,7 @@ async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(bench:
     assert 0 == store.fails["settle"]
 
 
-async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(bench: Bench) -> None:
+async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
     """The record is written, and not what comes after it: a second attempt finds it there."""
     store = Flaky()
 
@@ -407,7 +407,7 @@ async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> No
     assert b"1" == (await ended(jobs)).result
 
 
-async def test_process_that_stops_to_serve_by_a_defect_begins_again(
+async def test_worker_restarts_after_a_defect(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is logged; the next job is worked on."""
@@ -474,7 +474,7 @@ async def test_worker_does_not_begin_twice_what_it_works_on() -> None:
             assert begun.empty()
 
 
-async def test_task_that_runs_out_while_it_is_followed_is_not_found(bench: Bench) -> None:
+async def test_task_that_expires_while_followed_is_not_found(bench: Bench) -> None:
     """Who follows it learns that there is none."""
     store = bench.store()
     jobs = bench.jobs()
@@ -545,7 +545,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
     assert b"1" == (await ended(jobs)).result
 
 
-async def test_foreign_job_is_left_where_the_cancellation_did_not_arrive(
+async def test_external_job_ends_after_a_lost_cancellation(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is what counts: the next progress is refused."""

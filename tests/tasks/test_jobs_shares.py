@@ -113,7 +113,7 @@ async def test_full_store_finishes_what_it_accepted(
     assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-async def test_result_past_the_share_of_its_client_is_an_error(bench: Bench) -> None:
+async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
     """The task ends and says why; the client's other tasks, and those of others, go on."""
     jobs = bench.jobs(accounts=accounts)
     await jobs.create(waiting("mallory", "large", size=400_000), b"call")

@@ -54,7 +54,7 @@ async def test_queue_that_another_process_serves_is_not_told(
     assert "no process serves" not in caplog.text
 
 
-async def test_job_is_submitted_though_its_queue_cannot_be_looked_up(bench: Bench) -> None:
+async def test_job_is_submitted_if_the_queue_check_fails(bench: Bench) -> None:
     """It is a warning that is missed, and no job."""
 
     class Blind(MemoryStore):

@@ -141,7 +141,7 @@ WAITS = made(Working(Job(name=gives_one.name, arguments={})), step=1, continuati
 # What `continue_` awaits
 
 
-async def test_wait_in_a_continuation_begins_when_the_engine_is_there_again() -> None:
+async def test_wait_starts_when_the_engine_is_back() -> None:
     """The record is written, nobody was to look after it: the call is not stuck for that."""
     store, awaits = MemoryStore(), Awaits()
     engine = Halting(store)
@@ -155,7 +155,7 @@ async def test_wait_in_a_continuation_begins_when_the_engine_is_there_again() ->
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-async def test_wait_in_a_continuation_begins_when_the_store_is_there_again(fault: str) -> None:
+async def test_wait_starts_when_the_store_is_back(fault: str) -> None:
     """Also where the record was written although the store said that it failed."""
     store, awaits = Flaky(), Awaits()
     setattr(store, fault, 1)
@@ -229,7 +229,7 @@ async def cancelled_at(engine: Halting, id: str, writing: Coroutine[Any, Any, An
             await task
 
 
-async def test_task_is_submitted_though_its_maker_is_cancelled(bench: Bench) -> None:
+async def test_task_is_submitted_if_its_creator_is_cancelled(bench: Bench) -> None:
     """The record is there and its step is delivered: it is not left for nobody to find."""
     store = MemoryStore()
     engine = Halting(store)
@@ -243,7 +243,7 @@ async def test_task_is_submitted_though_its_maker_is_cancelled(bench: Bench) -> 
     await jobs.aclose()
 
 
-async def test_task_that_waits_again_is_submitted_though_its_hook_is_cancelled(
+async def test_task_is_submitted_if_its_hook_is_cancelled(
     bench: Bench,
 ) -> None:
     """A hook comes to a job, and is stopped while that is written."""
@@ -287,7 +287,7 @@ class FollowResult(ExternalQueue):
 
 
 @pytest.mark.parametrize("by", ["who tells it again", "who follows it"])
-async def test_foreign_job_that_is_over_is_gone_on_with_at_last(bench: Bench, by: str) -> None:
+async def test_ended_external_job_is_continued_after_failures(bench: Bench, by: str) -> None:
     """By a webhook that comes a second time, or by the step that it was to end."""
     ref, store, watched = ExternalJob("watched", "7"), MemoryStore(), FollowResult()
     engine = Halting(store)
@@ -331,7 +331,7 @@ async def test_result_of_a_hook_is_written_again(bench: Bench, fault: str) -> No
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-async def test_task_is_left_to_others_though_the_store_failed(bench: Bench, fault: str) -> None:
+async def test_task_is_abandoned_after_a_store_failure(bench: Bench, fault: str) -> None:
     """It goes on without its process."""
     store = Flaky()
     jobs = process(store, bench.resumed)
@@ -358,7 +358,7 @@ async def test_task_is_discarded_though_the_store_failed(bench: Bench) -> None:
     await jobs.aclose()
 
 
-async def test_result_is_written_when_nobody_waits_for_that_any_more(bench: Bench) -> None:
+async def test_result_is_written_after_the_caller_left(bench: Bench) -> None:
     """A request does not hang for a store that is away; that has it as soon as it is back."""
     store = Flaky()
     jobs = process(store, bench.resumed)
@@ -375,7 +375,7 @@ async def test_result_is_written_when_nobody_waits_for_that_any_more(bench: Benc
     await jobs.aclose()
 
 
-async def test_result_is_not_insisted_on_by_a_process_that_has_ended(bench: Bench) -> None:
+async def test_stopped_process_does_not_retry_a_result(bench: Bench) -> None:
     """Others know that it is gone, and that its call is lost."""
     store = Flaky()
     jobs = process(store, bench.resumed)

@@ -45,7 +45,7 @@ def clocks() -> Clocks:
     return Clocks()
 
 
-def test_process_that_shows_itself_doubts_nobody(clocks: Clocks) -> None:
+def test_process_with_heartbeats_is_sure(clocks: Clocks) -> None:
     """Each third of a lease is enough."""
     presence = clocks.presence()
     for _ in range(9):
@@ -55,7 +55,7 @@ def test_process_that_shows_itself_doubts_nobody(clocks: Clocks) -> None:
     assert not presence.is_unsure
 
 
-def test_process_that_was_away_doubts_for_a_lease(
+def test_suspended_process_is_unsure_for_a_lease(
     clocks: Clocks, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From the moment on that it is back; it is logged."""
@@ -74,7 +74,7 @@ def test_process_that_was_away_doubts_for_a_lease(
 
 
 @pytest.mark.parametrize("seconds", [40.0, -3600.0])
-def test_clock_that_was_set_makes_a_process_doubt(clocks: Clocks, seconds: float) -> None:
+def test_set_clock_makes_a_process_unsure(clocks: Clocks, seconds: float) -> None:
     """Where leases are measured by it, all of them seem to have run out."""
     presence = clocks.presence()
     clocks.wall += seconds
@@ -88,7 +88,7 @@ def test_clock_that_was_set_makes_a_process_doubt(clocks: Clocks, seconds: float
     assert not presence.is_unsure
 
 
-def test_new_process_doubts_for_a_third_of_a_lease(clocks: Clocks) -> None:
+def test_new_process_is_unsure_for_a_third_of_a_lease(clocks: Clocks) -> None:
     """It cannot know whether the others were all prevented from giving signs of life."""
     presence = clocks.new_presence()
     assert presence.is_unsure
@@ -116,7 +116,7 @@ def test_process_that_works_again_is_like_a_new_one(
     assert "was away" not in caplog.text
 
 
-async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks: Clocks) -> None:
+async def test_common_suspension_loses_no_call(clocks: Clocks) -> None:
     """What runs in a process whose record has run out goes on, until that had time to renew it."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
@@ -136,7 +136,7 @@ async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks:
     assert await here.is_alive("there")
 
 
-async def test_call_is_not_lost_to_a_process_that_starts_after_a_freeze(clocks: Clocks) -> None:
+async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> None:
     """A third of a lease is enough for the others to renew their records; the rest are gone."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
@@ -157,7 +157,7 @@ async def test_call_is_not_lost_to_a_process_that_starts_after_a_freeze(clocks: 
     assert not await new.is_alive("dead")
 
 
-async def test_new_process_knows_at_once_that_a_queue_is_not_served(clocks: Clocks) -> None:
+async def test_new_process_detects_an_unserved_queue(clocks: Clocks) -> None:
     """The warning for it costs nothing, and is due with the first job that is submitted."""
     nodes = Heartbeats(MemoryStore(), "new", 9.0, clocks.new_presence())
     await nodes.beat()

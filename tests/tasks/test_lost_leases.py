@@ -26,9 +26,7 @@ async def work(run: Run) -> str:
 @pytest.mark.parametrize(
     ("on_lost", "result"), [("fail", b'"WorkerLost"'), ("rerun", b'"attempt 2"')]
 )
-async def test_holder_releases_nothing_that_was_taken_from_it(
-    on_lost: OnLost, result: bytes
-) -> None:
+async def test_holder_cannot_release_a_lost_lease(on_lost: OnLost, result: bytes) -> None:
     """It was frozen past its lease. Its cancelled step leaves the record as it is: the process that
     has the delivery next sees that its holder was lost, and begins the job anew only if it may."""
     global runs

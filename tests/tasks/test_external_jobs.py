@@ -96,7 +96,7 @@ async def test_foreign_job_may_bring_no_value(
 
 
 @pytest.mark.parametrize("gone", [ConnectionError("away"), None])
-async def test_foreign_job_is_watched_again_when_that_breaks_off(
+async def test_external_job_is_watched_again_after_an_error(
     bench: Bench, gone: Exception | None
 ) -> None:
     """A queue that cannot be asked for a while does not end the call."""
@@ -112,7 +112,7 @@ async def test_foreign_job_is_watched_again_when_that_breaks_off(
     assert b'{"rows":3}' == (await ended(jobs)).result
 
 
-async def test_foreign_job_of_an_unknown_scheme_fails_clearly(
+async def test_external_job_of_unknown_scheme_fails(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says which is missing."""
@@ -152,7 +152,7 @@ async def test_foreign_job_may_be_over_before_anybody_waits(bench: Bench) -> Non
     assert b'{"rows":3}' == (await ended(jobs)).result
 
 
-async def test_foreign_job_that_is_pushed_after_its_watch_ended_changes_nothing(
+async def test_late_settle_of_external_job_is_ignored(
     bench: Bench,
 ) -> None:
     """Whichever comes first counts."""
@@ -181,7 +181,7 @@ async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> No
     assert {"completed"} == {(await ended(jobs, id)).status for id in ("t1", "t2")}
 
 
-async def test_foreign_job_may_outlive_the_call_that_waits_for_it(bench: Bench) -> None:
+async def test_external_job_may_outlive_its_call(bench: Bench) -> None:
     """Nobody is left to be told, and that is no failure."""
     jobs = bench.jobs(external=[Celery()])
     await jobs.create(made(Following(REF)), b"")
@@ -216,7 +216,7 @@ async def test_foreign_job_is_cancelled_with_its_call(
     assert "cancelled" == (await ended(jobs)).status
 
 
-async def test_foreign_job_may_be_cancelled_where_its_queue_is_unknown(bench: Bench) -> None:
+async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None:
     """The call is cancelled all the same."""
     records = TaskRecords(bench.store(), JobOptions(max_events=10))
     await records.create(made(Following(REF)), b"")
@@ -280,7 +280,7 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     assert 3 == endless.most
 
 
-async def test_job_of_another_queue_is_not_left_while_there_is_room(bench: Bench) -> None:
+async def test_external_job_keeps_its_place_while_there_is_room(bench: Bench) -> None:
     """Nor is what it says written again while it says the same."""
     endless = Endless()
     jobs = bench.jobs(external=[endless], refs=2, watch=0.01)

@@ -52,7 +52,7 @@ async def kept(run: Run) -> str:
 
 
 @pytest.mark.parametrize("work", [Working(kept.job()), Running("n1")])
-async def test_task_that_nobody_has_worked_on_yet_is_kept_for_its_life(work: Work) -> None:
+async def test_waiting_task_is_retained_for_its_retention(work: Work) -> None:
     """Not for its `ttl`, which is its client's: a queue may be longer than that."""
     store = Timed()
     records = TaskRecords(store, JobOptions(max_events=10, retention=100.0))
@@ -81,9 +81,7 @@ async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("touchable", [True, False])
-async def test_request_of_a_task_that_was_cancelled_is_kept_for_its_tool(
-    bench: Bench, touchable: bool
-) -> None:
+async def test_request_of_a_cancelled_task_is_retained(bench: Bench, touchable: bool) -> None:
     """Whoever tells that needs it; it does not outlive the task, if the store takes that."""
     store = Timed()
     jobs = bench.jobs(store=store, retention=100.0)
@@ -180,7 +178,7 @@ async def test_messages_and_changes_are_told_in_their_order(bench: Bench) -> Non
     assert [b"before", "input_required", b"behind"] == said(await told(jobs, 3))
 
 
-async def test_who_goes_on_behind_a_change_is_told_nothing_twice(bench: Bench) -> None:
+async def test_follow_after_a_change_repeats_nothing(bench: Bench) -> None:
     """Each message and each change has its place."""
     jobs = await asking(bench)
     _, question, _ = await told(jobs, 3)
@@ -202,7 +200,7 @@ async def test_who_goes_on_behind_the_end_is_told_it_again(bench: Bench) -> None
     assert [end] == [each async for each in jobs.follow("t1", None, end.id)]
 
 
-async def test_change_whose_place_was_dropped_is_told_behind_what_is_kept(bench: Bench) -> None:
+async def test_dropped_change_is_reported_after_stored_events(bench: Bench) -> None:
     """More was said since than is kept."""
     jobs = bench.jobs(max_events=2)
     await jobs.create(made(Running("n1")), b"")
@@ -212,7 +210,7 @@ async def test_change_whose_place_was_dropped_is_told_behind_what_is_kept(bench:
     assert [b"2", b"3", "working"] == said(await told(jobs, 3))
 
 
-async def test_changes_that_come_fast_are_told_once_at_the_last_place(bench: Bench) -> None:
+async def test_fast_changes_are_reported_once(bench: Bench) -> None:
     """Whoever is late is told how it stands, not how it stood."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
@@ -240,7 +238,7 @@ async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -
     assert (pack(Done(7)) if known else None) == await ExternalJobs(store).outcome(ref)
 
 
-async def test_record_of_another_format_is_left_to_its_release(
+async def test_record_of_another_format_is_not_handled(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names both formats; the step is delivered again, and nothing is overwritten."""
