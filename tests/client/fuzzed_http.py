@@ -1,4 +1,4 @@
-"""The same faults over HTTP, and those that only HTTP has."""
+"""The faults of `fuzzed_peer` over HTTP, and those of HTTP itself."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ class HttpPeer:
                 pass
 
     async def exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; return whether the connection goes on."""
+        """Respond to one request; return whether to keep the connection."""
         first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -114,7 +114,7 @@ class HttpPeer:
         return True
 
     async def stream(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        """Send an event stream up to its end, which is still to come."""
+        """Send an event stream without its end."""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
         writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
         for piece in cut(self.rng, data):
@@ -123,7 +123,7 @@ class HttpPeer:
                 await writer.drain()
 
     def event(self, message: bytes) -> bytes:
-        """Return an event with *message*, and what may stand around it."""
+        """Return an event with *message*, with random comments and fields."""
         end = self.rng.choice([b"\n", b"\r", b"\r\n"])
         noise = [b"", b": \xff", b"what: ever", b"event: message", b"event: other\ndata: wrong\n"]
         lines = [self.rng.choice(noise), self.rng.choice(RETRIES).rstrip()]
@@ -135,7 +135,7 @@ class HttpPeer:
 
 @asynccontextmanager
 async def http_peer(rng: random.Random, fault: str = "none") -> AsyncIterator[str]:
-    """Serve one, and give its URL."""
+    """Start a server and return its URL."""
     peer = HttpPeer(rng, fault)
     server = await asyncio.start_server(peer.begin, "127.0.0.1", 0, limit=2**20)
     host, port = server.sockets[0].getsockname()

@@ -1,4 +1,4 @@
-"""Real servers that do what a test says, request by request."""
+"""Servers over sockets that run a function of the test for each request."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ NOTE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 
 
 class Asked:
-    """A request as a scripted server sees it, and what it can answer."""
+    """A request to a scripted server, with methods to respond."""
 
     def __init__(self, scope: Any, receive: Any, send: Any, body: bytes) -> None:
         self.method: str = scope["method"]
@@ -74,7 +74,7 @@ def app_of(script: Script) -> ASGIApp:
 
 @asynccontextmanager
 async def served(script: Script) -> AsyncIterator[str]:
-    """Serve a script, which is run for every request."""
+    """Serve *script* and return its URL."""
     async with serve(app_of(script)) as url:
         yield url + "/mcp"
 

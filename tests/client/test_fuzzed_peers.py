@@ -1,6 +1,6 @@
-"""The client with peers that do everything wrong: an error in time, or the right answer.
+"""Faulty servers: each call ends in time, with an error or with the right result.
 
-What a peer does is chosen by seeds, which a failure names.
+The faults are chosen at random from a seed, which a failed test names.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ PEER = str(Path(__file__).with_name("fuzzed_peer.py"))
 
 @pytest.fixture(autouse=True)
 async def _nothing_crashes(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """Fail a test in which something was raised where nobody looks."""
+    """Fail a test if a callback raised an exception or an error was logged."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     yield
@@ -58,7 +58,7 @@ async def _nothing_crashes(caplog: pytest.LogCaptureFixture) -> AsyncIterator[No
 
 @asynccontextmanager
 async def connected(target: Target, *, opening: float = 10, **more: Any) -> AsyncIterator[Client]:
-    """Connect within *opening* seconds: on a busy machine a process takes a while to start."""
+    """Connect within *opening* seconds; on a busy machine a process starts slowly."""
     options = ClientOptions(
         timeout=TIME,
         open_timeout=opening,
@@ -75,7 +75,7 @@ def process(seed: int, fault: str = "none") -> Command:
 
 
 async def called(client: Client, n: int, fault: str) -> ClientError | None:
-    """Call, and return the error; what is no error is the right answer, and both are in time."""
+    """Call a tool and return its error. Check the result, and that either comes in time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -90,8 +90,7 @@ async def called(client: Client, n: int, fault: str) -> ClientError | None:
 
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
-async def test_client_lives_with_a_faulty_process(revision: str) -> None:
-    """Each fault fails its own call at most; the next one is answered."""
+async def test_fault_of_a_process_fails_only_its_call(revision: str) -> None:
     async with connected(process(1), revision=revision) as client:
         for fault in HARMLESS * 3:
             assert await called(client, 1, fault) is None, fault
@@ -107,8 +106,7 @@ async def test_client_lives_with_a_faulty_process(revision: str) -> None:
         assert isinstance(await called(client, 5, "none"), ProcessExited)
 
 
-async def test_client_gives_up_on_a_process_that_does_not_read() -> None:
-    """A call that cannot even be sent is over in its time, too."""
+async def test_call_to_a_process_that_does_not_read_times_out() -> None:
     options = StdioOptions(exit_timeout=0.1)
     async with connected(process(1), stdio=options) as client:
         assert isinstance(await called(client, 1, "deaf"), RequestTimeout)
@@ -119,7 +117,7 @@ async def test_client_gives_up_on_a_process_that_does_not_read() -> None:
 async def fuzz(
     target: Target, rng: random.Random, faults: list[str], ending: list[str], **more: Any
 ) -> None:
-    """Call with faults, some at once; if no fault is one that ends the peer, it is well then."""
+    """Make faulty calls, some concurrently. Unless one ends the peer, it works afterwards."""
     chosen = rng.choices([*faults, "none", *ending], k=8)
     options: dict[str, Any] = {"revision": rng.choice([None, "2026-07-28", "2025-11-25"])}
     async with connected(target, **options, **more) as client:
@@ -129,8 +127,7 @@ async def fuzz(
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_client_survives_processes(seed: int) -> None:
-    """Whatever a process writes, in whatever order."""
+async def test_random_faults_of_a_process_are_errors_in_time(seed: int) -> None:
     faults = [*HARMLESS, *FATAL, *OTHER]
     rngs = [random.Random(f"{seed} {each}") for each in range(4)]
     async with asyncio.TaskGroup() as group:
@@ -139,7 +136,7 @@ async def test_client_survives_processes(seed: int) -> None:
 
 
 async def opened_or_not(target: Target, **more: Any) -> None:
-    """Open, which fails in time or gives a client that works, or is told why it does not."""
+    """Connect, which fails in time or returns a client whose call succeeds or fails."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -150,8 +147,8 @@ async def opened_or_not(target: Target, **more: Any) -> None:
     assert loop.time() - began < 4 * TIME + SLACK
 
 
-async def test_client_survives_the_opening_of_processes() -> None:
-    """A peer whose first answers are faulty is connected to, or is an error in time."""
+async def test_faults_while_connecting_to_a_process() -> None:
+    """The client connects, or fails in time."""
     rng = random.Random(1)
     faults = [*HARMLESS, *FATAL, *OTHER, *ENDING]
     turns = asyncio.Semaphore(8)
@@ -174,7 +171,7 @@ EVERYTHING = [*HARMLESS, *FATAL, *OTHER, *ENDING, *RESPONSES]
 
 @asynccontextmanager
 async def requester(name: str) -> AsyncIterator[dict[str, Any]]:
-    """Give the options with which the requests are made by ours, or by httpx."""
+    """Return options for the client's own pool, or for httpx."""
     if name == "ours":
         yield {}
         return
@@ -184,8 +181,7 @@ async def requester(name: str) -> AsyncIterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", REQUESTERS)
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
-async def test_client_lives_with_a_faulty_http_server(revision: str, name: str) -> None:
-    """Each fault fails its own call at most; the next one is answered."""
+async def test_fault_of_an_http_server_fails_only_its_call(revision: str, name: str) -> None:
     async with (
         requester(name) as options,
         http_peer(random.Random(1)) as url,
@@ -202,8 +198,7 @@ async def test_client_lives_with_a_faulty_http_server(revision: str, name: str) 
 
 @pytest.mark.parametrize("name", REQUESTERS)
 @pytest.mark.parametrize("seed", range(3))
-async def test_client_survives_http_servers(seed: int, name: str) -> None:
-    """Whatever a server sends, in whatever order."""
+async def test_random_faults_of_an_http_server_are_errors_in_time(seed: int, name: str) -> None:
     rng = random.Random(f"http {seed}")
     async with requester(name) as options, http_peer(rng) as url:
         for _ in range(2):
@@ -211,8 +206,8 @@ async def test_client_survives_http_servers(seed: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTERS)
-async def test_client_survives_the_opening_of_http_servers(name: str) -> None:
-    """A server whose first answers are faulty is connected to, or is an error in time."""
+async def test_faults_while_connecting_over_http(name: str) -> None:
+    """The client connects, or fails in time."""
     turns = asyncio.Semaphore(16)
 
     async with requester(name) as options, asyncio.TaskGroup() as group:
@@ -225,8 +220,8 @@ async def test_client_survives_the_opening_of_http_servers(name: str) -> None:
             group.create_task(one(fault))
 
 
-async def test_client_finds_an_endpoint_that_is_nowhere() -> None:
-    """An event stream that names no address is not that of 2024-11-05."""
+async def test_endless_stream_without_endpoint_is_not_sse() -> None:
+    """An event stream without an `endpoint` event is not HTTP+SSE of 2024-11-05."""
 
     async def script(asked: Asked) -> None:
         if asked.method == "GET":
@@ -240,8 +235,10 @@ async def test_client_finds_an_endpoint_that_is_nowhere() -> None:
                 pass
 
 
-async def test_client_does_not_wait_for_ever_to_be_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`notifications/initialized` may never be accepted, in a session that is begun anew."""
+async def test_unaccepted_initialized_does_not_block_a_new_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server never responds to `notifications/initialized` of the second session."""
     monkeypatch.setattr(pending, "_GREETING", 0.1)
     begun = 0
 

@@ -237,7 +237,7 @@ class _PooledConnection(asyncio.Protocol):
             raise self._error
         data = bytes(self._received)
         self._received.clear()
-        if self._paused:
+        if self._paused and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
         return data
