@@ -40,7 +40,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ClientLog
 
 
 async def call(client: Client, name: str, level: LoggingLevel | None = "debug") -> Connection:
-    """Call a tool, and want to hear of *level*."""
+    """Call a tool with the log level *level*."""
     meta: dict[str, Any] = {LEVEL: level} if client.version == MODERN and level else {}
     if client.version != MODERN and level:
         await client.send(client.request("logging/setLevel", {"level": level}))
@@ -107,7 +107,7 @@ async def test_log_handler_sends_while_the_hook_still_runs(install: Any) -> None
 
 
 async def test_log_handler_forwards_from_threads_and_tasks(install: Any) -> None:
-    """Whatever runs in a copy of the hook's context belongs to its request."""
+    """Work in a copy of the hook's context belongs to its request."""
 
     @tool
     def in_thread() -> str:
@@ -190,7 +190,7 @@ async def test_log_handler_respects_the_requested_level(install: Any) -> None:
 
 
 async def test_log_handler_has_a_level_of_its_own(install: Any) -> None:
-    """What it does not look at is not sent, whatever the client wants."""
+    """The level of the handler limits that of the client."""
     install(ClientLogHandler("ERROR"))
 
     assert [("error", "major")] == logged(await call(Client(serving(both)), "both"))
@@ -207,7 +207,7 @@ async def crash() -> str:
 
 
 async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -> None:
-    """Its type goes out, neither its text nor the traceback, whatever other handlers made of it."""
+    """The type is sent, but not the text or traceback, even if other handlers cached it."""
     other = logging.StreamHandler()  # formats the traceback, and keeps it in the record
     shop.addHandler(other)
     install()
@@ -221,7 +221,7 @@ async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -
 
 
 async def test_log_handler_sends_tracebacks_on_request(install: Any) -> None:
-    """With traceback=True the client sees what the log sees."""
+    """With traceback=True the traceback is sent."""
     install(ClientLogHandler(traceback=True))
 
     said = data(await call(Client(serving(crash)), "crash"))
@@ -242,7 +242,7 @@ async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
 async def test_log_handler_truncates_messages(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message is bounded, and what no JSON can carry is replaced."""
+    """A message is truncated, and lone surrogates are replaced."""
     # The record must not become part of a test report, which is sent as UTF-8 between processes.
     monkeypatch.setattr(shop, "propagate", False)
 
@@ -261,7 +261,7 @@ async def test_log_handler_truncates_messages(
 
 
 async def test_log_handler_reports_dropped_records(install: Any) -> None:
-    """So many records wait and no more; the client is told how many it does not get."""
+    """Beyond the limit, records are dropped, and the client gets their number."""
 
     @tool
     async def log() -> str:
@@ -281,7 +281,7 @@ async def test_log_handler_reports_dropped_records(install: Any) -> None:
 async def test_log_handler_ignores_records_of_forwarding(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message or a store that logs is no loop, nor is a logger of this package."""
+    """A message or store that logs, or a logger of this package, causes no loop."""
 
     class Talkative(MemoryStore):
         async def get(self, key: str) -> StoreEntry | None:
@@ -316,7 +316,7 @@ async def test_log_handler_ignores_records_of_forwarding(
 
 
 async def test_log_handler_drops_records_after_the_response(install: Any) -> None:
-    """An asyncio.Task that goes on logs to nobody, and fails at nothing."""
+    """Records of an asyncio.Task that is still running are dropped without an error."""
     go = asyncio.Event()
     left: list[asyncio.Task[None]] = []
 
@@ -427,7 +427,7 @@ async def test_log_handler_reports_formatting_errors(
 
 
 async def test_log_handler_forwards_nothing_outside_of_requests(install: Any) -> None:
-    """There is nobody to tell; and without any handler, no request is prepared for one."""
+    """Outside of requests nothing is sent; without a handler, calls skip the preparation."""
     assert not ClientLogHandler.created
     install()
 

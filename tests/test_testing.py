@@ -36,7 +36,7 @@ class Agreeing(ClientHandler[None]):
 
 @tool
 async def greet(name: str, channel: Channel) -> str:
-    """Greets somebody."""
+    """Returns a greeting."""
     await channel.progress(1, 2)
     await channel.log("debug", name)
     await channel.notify("notifications/tools/list_changed", NotificationParams())
@@ -54,7 +54,7 @@ async def test_testing_client_discovers_lists_and_calls() -> None:
         answer = await client.call("greet", {"name": "Ada"})
 
     assert "2026-07-28" == discovered.supported_versions[0]
-    assert ("greet", "Greets somebody.") == (listed.name, listed.description)
+    assert ("greet", "Returns a greeting.") == (listed.name, listed.description)
     assert "Hello, Ada." == answer.content[0].text  # type: ignore[union-attr]
 
 

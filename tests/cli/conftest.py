@@ -1,4 +1,4 @@
-"""What tests of commands share: the command itself."""
+"""Fixtures of the tests of commands."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from genmcp.cli.command import main
 def run(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> Callable[..., tuple[int, str, str]]:
-    """Run a command, and give its exit status, output, and what is on standard error."""
+    """Run a command, and return its exit status, output and standard error."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:

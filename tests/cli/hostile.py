@@ -1,4 +1,4 @@
-"""A server over stdio whose every text would be obeyed by a terminal."""
+"""A stdio server whose texts contain escape sequences of terminals."""
 
 import json
 import sys

@@ -61,7 +61,7 @@ def plan(
     by: Literal["train", "boat"] = "train",
     stops: list[str] | None = None,
 ) -> dict[str, int]:
-    """Plans a trip by land or by sea, which takes as long as it takes, and says how long that is.
+    """Plans a trip by land or by sea, and returns its duration.
 
     In days.
     """

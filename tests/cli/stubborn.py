@@ -1,4 +1,4 @@
-"""A server over stdio of 2025-11-25, written by hand, which does what few of them do.
+"""A stdio server of 2025-11-25 with unusual behaviour.
 
 It refuses to be told what to log, goes on while it asks, and does not end with its input. What its
 process is given is the path of a FIFO, which it opens once the client has heard all it said.

@@ -1,4 +1,4 @@
-"""What the tests of the worker work on: a tool whose job counts until it is told to stop.
+"""The server of the worker tests: a tool whose job counts until it is stopped.
 
 The server is in the test, and takes no jobs itself; workers are processes of their own.
 """

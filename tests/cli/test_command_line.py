@@ -11,7 +11,7 @@ from genmcp.cli.command import main
 def test_command_line_is_a_module_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`python -m genmcp` is `genmcp`: it says what there is to be done, and ends well."""
+    """`python -m genmcp` is `genmcp`: it lists the commands, with status 0."""
     monkeypatch.setattr(sys, "argv", ["genmcp", "--help"])
 
     with pytest.raises(SystemExit) as ended:
@@ -26,7 +26,7 @@ def test_command_line_is_a_module_too(
 def test_command_line_prints_help_and_version(
     typed: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Alone it says what there is to be done; and which version does it."""
+    """Without arguments the commands are listed; `--version` prints the version."""
     with pytest.raises(SystemExit) as ended:
         main(typed)
 

@@ -1,4 +1,4 @@
-"""The fields of a form: what is asked, and what is taken for an answer."""
+"""The fields of a form: their prompts, and the conversion of input."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ BLUE = {"const": "b", "title": "Blue"}
     ],
 )
 def test_field_prompt_shows_constraints(schema: dict[str, Any], asked: str) -> None:
-    """Its title or key, its bounds or choices, its description, and what it is otherwise."""
+    """Its title or key, bounds or choices, description and default."""
     assert asked in FormField("key", schema, required=True).prompt
 
 
@@ -53,7 +53,7 @@ def test_field_prompt_shows_constraints(schema: dict[str, Any], asked: str) -> N
     ],
 )
 def test_field_converts_input(schema: dict[str, Any], typed: str, value: Any) -> None:
-    """A choice by its value or its title; what only the server understands is left to it."""
+    """A choice by its value or title; an unsupported pattern is left to the server."""
     assert value == FormField("key", schema, required=True).convert(typed)
 
 

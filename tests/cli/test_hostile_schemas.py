@@ -1,4 +1,4 @@
-"""The command shows and calls tools whatever their schemas hold."""
+"""Commands list and call tools with malformed or recursive schemas."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("schema", [*LOOPS, *ODD, *(hostile_schema(3, n) for n in range(300))])
 def test_hostile_schema_is_shown_and_read(schema: Any) -> None:
-    """References that lead back are followed once; what has another shape says nothing."""
+    """Recursive references are followed once; malformed members are ignored."""
     if not isinstance(schema, dict):
         return
     for text in describe_tool(ToolDefinition("t", schema)):

@@ -1,4 +1,4 @@
-"""What tools, resources and prompts give, as people and pipes get it."""
+"""The output of tools, resources and prompts."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ BLOB = ResourceContents("a://b", blob="AAE=")
     ],
 )
 def test_content_is_text_or_bytes(content: Any, piece: Any) -> None:
-    """Whatever it is wrapped in; what nobody knows is shown as it came."""
+    """In any kind of content; unknown kinds are shown as JSON."""
     assert piece == content_of(content)
 
 

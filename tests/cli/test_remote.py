@@ -41,11 +41,11 @@ def test_remote_commands_use_a_server(target: str, run: Run) -> None:
 
 
 def test_remote_commands_list_components(run: Run) -> None:
-    """Tools as they are called, with what their arguments are and mean; and the other lists."""
+    """Tools in the form in which they are called, with their arguments; and the other lists."""
     tools = run("tools", SHOP)[1]
 
     assert "\nplan [city=string] [by=boat|train] [stops=string,...]\n" in tools
-    assert "\n    Plans a trip by land or by sea, which takes as long as it takes, and" in tools
+    assert "\n    Plans a trip by land or by sea, and returns its duration." in tools
     assert "\n    city: Where to go.\n" in tools
     assert "In days" not in tools
     assert (0, "greeting://Oslo  Oslo\n", "") == run("resources", SHOP)
@@ -69,7 +69,7 @@ def test_remote_commands_say_that_there_is_nothing(run: Run, tmp_path: Path) -> 
 
 
 def test_remote_commands_use_a_server_that_refuses_much(run: Run) -> None:
-    """To be told what to log, and what it does not say it has: then it has none."""
+    """A server without logging, and without a list: the list is empty."""
     status, said, noise = run("resources", STUBBORN)
 
     assert (0, "") == (status, said)
@@ -79,7 +79,7 @@ def test_remote_commands_use_a_server_that_refuses_much(run: Run) -> None:
 
 
 def test_remote_commands_show_json_and_nothing_else(run: Run) -> None:
-    """The whole value, as the protocol has it; what a tool prints goes to standard error."""
+    """The whole result; output printed by a tool goes to standard error."""
     status, said, noise = run("call", SHOP, "plan", "--json")
     tools = json.loads(run("tools", SHOP, "--json")[1])
 
@@ -225,7 +225,7 @@ def test_remote_commands_show_an_older_server_as_it_is(
 
 
 def test_remote_commands_say_once_that_a_process_has_ended(run: Run) -> None:
-    """What it wrote to standard error is passed on, and not said again."""
+    """Its standard error is passed through, and not repeated in the message."""
     target = shlex.join([sys.executable, "-c", "raise SystemExit('no key')"])
     status, _, noise = run("tools", target)
 
@@ -254,7 +254,7 @@ def test_remote_commands_say_once_that_a_process_has_ended(run: Run) -> None:
     ],
 )
 def test_command_reports_unwritable_output(shell: str, status: int, said: str) -> None:
-    """And where nobody reads on it says nothing, as any command before `head`."""
+    """A closed pipe is not an error, as for any command before `head`."""
     command = f"{shlex.quote(sys.executable)} -m genmcp {shell.format(shop=SHOP)}"
     if "|" in command:
         command = command.replace("| true", "| (exec <&-; true)")
@@ -284,7 +284,7 @@ def test_remote_commands_log_no_terminal_sequences() -> None:
 
 
 def test_arguments_refused_by_a_hostile_schema_are_plain(run: Run) -> None:
-    """What is missing has a name that the server has chosen."""
+    """The name of the missing property comes from the server."""
     status, _, noise = run("call", HOSTILE, "t")
 
     assert status == 2

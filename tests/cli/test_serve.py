@@ -93,7 +93,7 @@ def call(name: str) -> bytes:
 
 
 async def status_of(url: str, more: Mapping[str, str] | None = None) -> int:
-    """Return the status of a listing with *more* headers, once somebody answers."""
+    """Return the status of a listing with *more* headers, once the server responds."""
     headers = {
         **(more or {}),
         "accept": "application/json, text/event-stream",
@@ -152,7 +152,7 @@ async def test_serve_ignores_forwarded_headers_by_default(
 async def test_serve_gives_pipelined_requests_contexts_of_their_own(
     shop: Path, free_port: int
 ) -> None:
-    """What a hook sets in a ContextVar is not there in the next request of the connection."""
+    """A ContextVar that a hook sets is unset in the next request of the connection."""
     with started("shop:suite", "--port", str(free_port), cwd=shop):
         await status_of(f"http://127.0.0.1:{free_port}/mcp")
         async with await Connection.open(f"http://127.0.0.1:{free_port}") as connection:
@@ -162,7 +162,7 @@ async def test_serve_gives_pipelined_requests_contexts_of_their_own(
 
 
 def test_serve_over_streams_redirects_output_of_imports(shop: Path) -> None:
-    """What the module prints goes to stderr, and the process ends with its input."""
+    """Output of the module goes to stderr, and the process ends with its input."""
     with started("shop:suite", "--stdio", cwd=shop) as process:
         said, noise = process.communicate(line(modern("tools/list", id=7)), PATIENCE * 2)
 
@@ -174,7 +174,7 @@ def test_serve_over_streams_redirects_output_of_imports(shop: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_over_streams_ends_on_a_signal(shop: Path, number: int) -> None:
-    """What is open is cancelled; it ends with 0."""
+    """Open requests are cancelled, and the exit status is 0."""
     with started("shop:suite", "--stdio", cwd=shop) as process:
         assert process.stdin is not None
         assert process.stderr is not None
@@ -190,7 +190,7 @@ def test_serve_over_streams_ends_on_a_signal(shop: Path, number: int) -> None:
 
 
 def test_serve_over_streams_ends_despite_a_thread(shop: Path) -> None:
-    """A `def` hook cannot be cancelled; nobody waits for it."""
+    """A `def` hook cannot be cancelled; the process does not wait for it."""
     with started("shop:suite", "--stdio", cwd=shop) as process:
         assert process.stdin is not None
         assert process.stderr is not None
@@ -233,7 +233,7 @@ def test_serve_reports_configuration_errors(
 
 
 async def test_serve_closes_endpoint_and_mux(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker process finds in its environment what it is to serve."""
+    """A worker process gets its options from its environment."""
     monkeypatch.setenv("GENMCP_SERVE", '{"target":"tests.cli.shop:suite","path":"/tools"}')
     app = create_app()
     async with app.router.lifespan_context(app):
@@ -267,7 +267,7 @@ def test_serve_passes_options_to_uvicorn(
 def test_serve_ends_with_a_status_of_its_own(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupt is how one ends it; whatever keeps uvicorn from serving is 1."""
+    """0 after an interrupt; 1 if uvicorn cannot serve."""
 
     def run(self: Any) -> None:
         self.started = not status
@@ -298,7 +298,7 @@ def test_serve_that_cannot_listen_fails(options: tuple[str, ...]) -> None:
 def test_serve_over_streams_needs_streams(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A closed one is told as such."""
+    """A closed stream is reported."""
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(SystemExit):
         main(["serve", "tests.cli.shop:suite", "--stdio"])
@@ -307,7 +307,7 @@ def test_serve_over_streams_needs_streams(
 
 
 async def test_serve_logs_its_url_once_it_listens(shop: Path) -> None:
-    """With the port that it was given; whoever reads that is answered. SIGINT is no failure."""
+    """With the port it got; from then on requests are served. SIGINT is not a failure."""
     with started("shop:suite", "--port", "0", cwd=shop) as process:
         assert process.stderr is not None
         while not (found := re.search(rb"serving shop:suite at (\S+)", process.stderr.readline())):

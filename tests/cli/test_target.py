@@ -1,4 +1,4 @@
-"""What a command is about: targets, and how they are reached."""
+"""Targets of commands, and the options to reach them."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def test_targets_are_urls_commands_and_names() -> None:
-    """What the client takes."""
+    """Every kind of target that the client supports."""
     assert "HTTPS://example.com/mcp" == parse_target("HTTPS://example.com/mcp")[0]
     assert isinstance(parse_target(SHOP)[0], Mux)
     assert Command("env", ["-u", "a server"]) == parse_target("env -u 'a server'")[0]
@@ -162,7 +162,7 @@ suite = Suite(name="keys", version="1", tools=[key])
 
 
 def test_process_gets_environment_variables(run: Run, tmp_path: Path) -> None:
-    """A small environment, with what `-e` adds; and the revision that is asked for is spoken."""
+    """A small environment, the variables of `-e`, and the requested revision."""
     (tmp_path / "keys.py").write_text(SERVER)
     command = shlex.join([sys.executable, "-m", "genmcp", "serve", "keys:suite", "--stdio"])
     path = f"PYTHONPATH={tmp_path}"
@@ -174,7 +174,7 @@ def test_process_gets_environment_variables(run: Run, tmp_path: Path) -> None:
 
 
 def test_timeout_is_how_long_a_server_is_waited_for(run: Run) -> None:
-    """Also one that never says a word."""
+    """Also one that never responds."""
     status, _, noise = run("tools", "sleep 60", "--timeout", "0.05")
 
     assert 1 == status
@@ -182,7 +182,7 @@ def test_timeout_is_how_long_a_server_is_waited_for(run: Run) -> None:
 
 
 def test_headers_are_sent(run: Run, free_port: int) -> None:
-    """And somebody whom the server wants to know is told how to say who asks."""
+    """A missing authorization is reported with the option that sets it."""
     seen: list[str | None] = []
 
     class Locked(BaseHTTPRequestHandler):

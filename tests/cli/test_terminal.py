@@ -1,4 +1,4 @@
-"""The user at a terminal: asked what a server asks, and told how far it is."""
+"""The user at a terminal: questions of the server, and progress."""
 
 import asyncio
 import io
@@ -97,7 +97,7 @@ async def test_terminal_prompts_for_each_field(lines: list[str], answer: Any) ->
     ],
 )
 async def test_terminal_asks_for_confirmation(lines: list[str], answer: Any) -> None:
-    """Where there are no fields, and where the user is sent to a URL; yes or no is asked for."""
+    """For a form without fields, and for a URL."""
     terminal, _ = asked(*lines)
     other, screen = asked(*lines)
 
@@ -108,7 +108,7 @@ async def test_terminal_asks_for_confirmation(lines: list[str], answer: Any) -> 
 
 
 async def test_terminal_does_not_obey_a_server() -> None:
-    """Whatever of a form holds what would move the cursor."""
+    """Every text of a form may contain escape sequences."""
     field = {"type": "string", "title": "\x1b[1m", "enum": ["\x1b[2J"], "default": "\x1b]0;x\x07"}
     terminal, screen = asked("x\n", "\n", "x\n", "!\n")
     form = {"properties": {"a": field, "\x1b[3m": {"type": "integer"}}}
@@ -238,7 +238,7 @@ async def test_terminal_warns_of_punycode() -> None:
 
 
 def test_user_answers_questions_of_a_tool() -> None:
-    """A wrong answer is asked for again, and the tool gets what fits."""
+    """An invalid value is prompted for again, and the tool gets a valid one."""
     with at_terminal("call", SHOP, "book") as user:
         user.sees("Who travels?")
         user.sees("Your name (at least 2 characters): ")
@@ -254,7 +254,7 @@ def test_user_answers_questions_of_a_tool() -> None:
 
 
 def test_user_is_left_alone_with_a_question(tmp_path: Path) -> None:
-    """What the server goes on to tell is shown after the answer, and no bar in its line."""
+    """Log messages during a prompt are shown after the answer, and progress is not."""
     fifo = tmp_path / "heard"
     os.mkfifo(fifo)
     heard = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -285,7 +285,7 @@ def test_user_interrupts_a_waiting_command() -> None:
 
 
 async def test_bar_leaves_a_question_that_is_given_up() -> None:
-    """What comes then begins a line of its own."""
+    """The next output begins a new line."""
     screen = Screen()
     bar = StatusLine(screen)
     bar.begin_prompt("  name: ")
@@ -301,7 +301,7 @@ async def test_bar_leaves_a_question_that_is_given_up() -> None:
     ("keys", "status", "said"), [("\x04", 0, "nobody"), ("!\n", 0, "nobody"), ("\x03", 130, "")]
 )
 def test_user_can_leave_a_question(keys: str, status: int, said: str) -> None:
-    """By Ctrl-D, `!` and Ctrl-C; what comes then begins a line of its own."""
+    """By Ctrl-D, `!` and Ctrl-C; the next output begins a new line."""
     with at_terminal("call", SHOP, "book") as user:
         user.sees("Your name (at least 2 characters): ")
         user.types(keys)
@@ -313,7 +313,7 @@ def test_user_can_leave_a_question(keys: str, status: int, said: str) -> None:
 
 
 def test_user_sees_that_the_command_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a server says nothing for some seconds."""
+    """If the server does not respond for some seconds."""
     with at_terminal("tools", "sleep 60") as user:
         user.sees("waiting for an answer (Ctrl-C ends this): sleep 60")
         user.types("\x03")
@@ -322,7 +322,7 @@ def test_user_sees_that_the_command_waits(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_user_sees_results_for_people() -> None:
-    """What is structured is indented, bytes are described, and long lines are wrapped."""
+    """Structured content is indented, bytes are described, and long lines are wrapped."""
     with at_terminal("call", SHOP, "add", "a=1", "b=2") as user:
         assert "warning: adding\n" in user.sees("3\n")
     with at_terminal("call", SHOP, "plan") as user:

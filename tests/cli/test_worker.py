@@ -1,4 +1,4 @@
-"""`genmcp worker`: processes that work on jobs, killed and told to stop."""
+"""`genmcp worker`: processes that run jobs, killed and stopped."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ async def exit_code(process: subprocess.Popen[bytes]) -> int:
 
 
 async def test_job_of_a_worker_that_was_killed_is_done_by_another(bench: Bench) -> None:
-    """Nothing is told by the one that dies: its lease runs out."""
+    """The process that dies sends nothing: its lease expires."""
     first = bench.worker(lease=1.0)
     async with bench.called(lease=1.0) as call:
         assert first.pid == await bench.attempt(1)
@@ -112,7 +112,7 @@ async def test_job_of_a_worker_that_was_killed_is_done_by_another(bench: Bench) 
 
 
 async def test_worker_returns_jobs_when_stopped(bench: Bench) -> None:
-    """When its grace is over it ends, with 0, and another goes on before any lease runs out."""
+    """After its grace it exits with 0, and another continues before the lease expires."""
     first = bench.worker("--grace", "0.1")
     async with bench.called() as call:
         await bench.attempt(1)
@@ -139,7 +139,7 @@ async def test_worker_finishes_jobs_when_stopped(bench: Bench) -> None:
 
 
 async def test_worker_leaves_a_thread_that_cannot_be_cancelled(tmp_path: Path) -> None:
-    """Its job was handed back; the process ends although the thread goes on."""
+    """Its job was returned; the process ends although the thread is still running."""
     (tmp_path / "shop.py").write_text(
         "import threading, time\n"
         "from pathlib import Path\n"
@@ -176,7 +176,7 @@ async def test_worker_leaves_a_thread_that_cannot_be_cancelled(tmp_path: Path) -
 
 
 class App:
-    """An ASGI application that notes what its lifespan is told."""
+    """An ASGI application that records the events of its lifespan."""
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers = list(answers)
@@ -196,7 +196,7 @@ STOPPED = {"type": "lifespan.shutdown.complete"}
 async def test_worker_works_within_a_lifespan(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The application is started first and stopped last, and the queues are those asked for."""
+    """The application starts first and stops last, and the options are applied."""
     caplog.set_level(logging.INFO, "genmcp")
     mux = studio(tmp_path / "studio.db", "studio")
     app = App(STARTED, STOPPED)
@@ -220,7 +220,7 @@ async def test_worker_works_within_a_lifespan(
 async def test_worker_ends_when_its_engine_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not stay there doing nothing: whoever supervises it starts another."""
+    """The process exits, so that its supervisor starts another."""
 
     class Broken(LocalEngine):
         def serve(self, handler: Any, **options: Any) -> Any:
@@ -259,7 +259,7 @@ async def test_worker_ends_when_its_engine_does(
     ],
 )
 async def test_lifespan_startup_failure_is_reported(app: Any, why: str) -> None:
-    """What it says itself is passed on."""
+    """The message of the application is included."""
     with pytest.raises(ConfigurationError, match=why):
         async with run_lifespan(app):
             raise AssertionError("never entered")
@@ -282,7 +282,7 @@ async def test_lifespan_shutdown_failure_is_logged(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder; what is imported from it is forgotten afterwards."""
+    """The current folder, without its modules after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = {*sys.modules}
@@ -292,7 +292,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_target_may_be_mux_endpoint_or_server(folder: Path) -> None:
-    """A Mux and an Endpoint have theirs; a server gets one, with what the environment says."""
+    """A Mux and an Endpoint have theirs; a server gets a new one, configured by the environment."""
     (folder / "targets.py").write_text(
         "from genmcp import Endpoint, Mux, Suite\n"
         "suite = Suite(name='shop', version='1')\n"
@@ -360,7 +360,7 @@ async def app(scope, receive, send):
 
 
 def test_worker_exits_after_a_signal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal that comes while the application starts counts; a thread that goes on is left."""
+    """A signal during startup stops the worker; a running thread is abandoned."""
     (folder / "itself.py").write_text(ENDS_ITSELF)
     left: list[int] = []
     monkeypatch.setattr("genmcp.cli.command.os._exit", left.append)
@@ -382,7 +382,7 @@ def test_worker_exits_after_a_signal(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_worker_shows_where_a_module_fails(
     code: str, first: str, last: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From its own first line on; what its imports lack is not told as if it were not there."""
+    """From its own first line on; a missing import is not reported as a missing module."""
     (folder / "lacking.py").write_text(code)
     with pytest.raises(SystemExit) as ended:
         main(["worker", "lacking:mux"])

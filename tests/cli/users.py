@@ -1,4 +1,4 @@
-"""A user at a terminal, who types what the command that runs there waits for."""
+"""A user at a pseudo-terminal, who answers the prompts of a command."""
 
 import os
 import pty
@@ -16,7 +16,7 @@ PATIENCE = 30.0
 
 
 class User:
-    """Sees what a process writes to its terminal, and types."""
+    """Reads the output of a process on its terminal, and types."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", terminal: int) -> None:
         self.process = process
@@ -24,7 +24,7 @@ class User:
         self._terminal = terminal
 
     def sees(self, text: str) -> str:
-        """Wait until *text* is on the screen, and return what came up to there since the last."""
+        """Wait until *text* is on the screen, and return the output up to it."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.seen:
             left = deadline - time.monotonic()
@@ -43,7 +43,7 @@ class User:
         os.write(self._terminal, text.encode())
 
     def ends(self) -> tuple[int, str]:
-        """Wait for the end, and return the exit status, and the rest of what was written."""
+        """Wait for the exit, and return the status and the rest of the output."""
         while select.select([self._terminal], [], [], PATIENCE)[0]:
             try:
                 data = os.read(self._terminal, 65536)
@@ -80,7 +80,7 @@ def at_terminal(*arguments: str, piped: bool = False, cwd: Path = ROOT) -> Itera
 
 
 def _controlled() -> None:
-    """Let what is typed interrupt the process: its terminal is the one it is controlled by."""
+    """Make the terminal the controlling one, so that Ctrl-C interrupts the process."""
     import fcntl
     import termios
 

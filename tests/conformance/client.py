@@ -57,7 +57,7 @@ async def accept_defaults(client: Client) -> None:
 
 
 async def reconnect(client: Client) -> None:
-    """Call a tool whose stream breaks."""
+    """Call a tool, and resume its broken stream."""
     await client.tools()
     await client.call("test_reconnection", {})
 

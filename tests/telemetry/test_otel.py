@@ -155,7 +155,7 @@ async def test_otel_names_sessions_prompts_and_resources(spans: Spans) -> None:
 
 
 async def test_otel_parent_from_meta_links_the_host_span(spans: Spans) -> None:
-    """SEP-414: the client's span is the parent, whatever HTTP request carried the message."""
+    """SEP-414: the span of the client is the parent, not that of the HTTP request."""
     client = Client(spans.endpoint)
     meta = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1"}
 
