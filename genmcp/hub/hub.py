@@ -28,7 +28,7 @@ from genmcp.errors import ConfigurationError, ContractError, GenmcpError
 from genmcp.hub.config import Backoff, HubLimits, ServerConfig
 from genmcp.hub.connection import HubPrompt, HubResource, HubTool
 from genmcp.hub.member import HubMember, HubServer, SuspendedCalls
-from genmcp.hub.reconnecting import RequestDeadline
+from genmcp.hub.reconnecting import ConnectionDeadline
 from genmcp.hub.relay import QuestionLimiter
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
@@ -201,7 +201,7 @@ class Hub:
         if member.find("tools/call", tool) is None:
             raise UnknownTool(name)
         values = _decoded(arguments)
-        deadline = RequestDeadline(timeout)
+        deadline = ConnectionDeadline(timeout)
         return await member.client.send(
             lambda client: client.call(tool, values, progress=progress, timeout=deadline.left),
             deadline,
@@ -214,7 +214,7 @@ class Hub:
             UnknownServer: no server has this name.
             ClientError: as for `call`.
         """
-        deadline = RequestDeadline(timeout)
+        deadline = ConnectionDeadline(timeout)
         return await self._members[server].client.send(
             lambda client: client.read(uri, timeout=deadline.left), deadline
         )
@@ -233,7 +233,7 @@ class Hub:
             UnknownServer: no server has this name.
             ClientError: as for `call`.
         """
-        deadline = RequestDeadline(timeout)
+        deadline = ConnectionDeadline(timeout)
         return await self._members[server].client.send(
             lambda client: client.prompt(name, arguments, timeout=deadline.left), deadline
         )

@@ -48,7 +48,7 @@ from genmcp.hub.relay import (
 )
 from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
 
-__all__ = ["InflightCounter", "ReconnectingClient", "RequestDeadline"]
+__all__ = ["ConnectionDeadline", "InflightCounter", "ReconnectingClient"]
 
 logger = logging.getLogger("genmcp.hub")
 
@@ -72,7 +72,7 @@ class _ConnectionTimeout(RequestTimeout):
     sent = False
 
 
-class RequestDeadline:
+class ConnectionDeadline:
     """The deadline of a request, which includes the wait for a connection.
 
     *seconds* count from now; None and UNSET set no deadline here, and are passed to the client.
@@ -108,7 +108,7 @@ class RequestDeadline:
             raise _ConnectionTimeout("connecting again", server_name, self._seconds) from None
 
 
-_NO_DEADLINE: Final = RequestDeadline()
+_NO_DEADLINE: Final = ConnectionDeadline()
 
 
 class InflightCounter:
@@ -220,7 +220,7 @@ class ReconnectingClient:
     async def send(
         self,
         request: Callable[[Client], Awaitable[R]],
-        deadline: RequestDeadline = _NO_DEADLINE,
+        deadline: ConnectionDeadline = _NO_DEADLINE,
     ) -> R:
         """Return the response to *request*, which is called with the connected client.
 

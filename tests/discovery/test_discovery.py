@@ -136,7 +136,7 @@ def test_discovery_logs_each_component(tmp_path: Path, caplog: pytest.LogCapture
     ] == caplog.messages
 
 
-def test_discovery_leaves_no_trace_but_modules_of_their_own(tmp_path: Path) -> None:
+def test_discovery_adds_only_modules(tmp_path: Path) -> None:
     """Two files of one name do not meet, and `sys.path` stays."""
     write(tmp_path, tools__a__same=ADD, tools__b__same=GREET)
     path, before = list(sys.path), set(sys.modules)
@@ -150,7 +150,7 @@ def test_discovery_leaves_no_trace_but_modules_of_their_own(tmp_path: Path) -> N
     assert {"a", "b"} == {Path(str(module.__file__)).parent.name for module in modules}
 
 
-def test_discovery_takes_what_a_file_defines_and_not_what_it_imports(tmp_path: Path) -> None:
+def test_discovery_ignores_imported_names(tmp_path: Path) -> None:
     """Imported classes, functions and instances are not components, whatever their name."""
     write(
         tmp_path,
@@ -292,9 +292,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
         ("class Odd(Tool):\n name = 'add'\n call = call", "odd: tool 'add' is in {add} already"),
     ],
 )
-def test_discovery_leaves_out_one_component_that_is_wrong(
-    source: str, said: str, tmp_path: Path
-) -> None:
+def test_discovery_leaves_out_invalid_components(source: str, said: str, tmp_path: Path) -> None:
     """It is reported, and the other components of the file are found."""
     head = "from genmcp.tool import Tool\nasync def call(self, request, channel): ...\n"
     tail = "\nclass Fine(Tool):\n name = 'fine'\n call = call\n"
@@ -317,7 +315,7 @@ def test_discovery_leaves_out_files_with_an_underscore(tmp_path: Path) -> None:
     assert ([], []) == (names(discovery.scan(tmp_path)), faults(discovery.scan(tmp_path)))
 
 
-def test_discovery_refuses_a_folder_without_components(tmp_path: Path) -> None:
+def test_discovery_rejects_a_folder_without_components(tmp_path: Path) -> None:
     """A wrong path is reported at once, in full."""
     with pytest.raises(
         ConfigurationError, match=re.escape(f"the folder {tmp_path}/x does not exist")
@@ -380,9 +378,7 @@ def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
     assert [] == discovery.reload(discovery.scan(made)).added
 
 
-def test_discovery_reload_tells_what_changed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_discovery_reload_returns_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A changed file is run again, a new one is found, a deleted one is removed."""
     tools = tmp_path / "tools"
     write(tools, same=ADD, edited=GREET, gone=ADD.replace('"add"', '"old"'), bad="1 / 0")

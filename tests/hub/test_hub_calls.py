@@ -20,8 +20,8 @@ from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, User, gate, said
 
 
-async def test_hub_keeps_a_connection_on_which_a_call_is_being_answered() -> None:
-    """A call that reached nobody is made again after a while; the other runs once."""
+async def test_unsent_call_keeps_a_working_connection() -> None:
+    """A call that was not sent is sent again after a wait; the other call runs once."""
     came, go, answer = gate()
     far = Far(slow=answer)
 
@@ -44,8 +44,8 @@ async def test_hub_keeps_a_connection_on_which_a_call_is_being_answered() -> Non
     assert far.called == ["slow", "quick"]
 
 
-async def test_hub_without_retry_tells_of_a_call_that_reached_nobody() -> None:
-    """The connection stays while others are being answered."""
+async def test_unsent_call_without_retry_fails() -> None:
+    """The connection stays open while other calls are answered."""
     came, go, answer = gate()
     far = Far(slow=answer)
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
@@ -60,8 +60,8 @@ async def test_hub_without_retry_tells_of_a_call_that_reached_nobody() -> None:
         assert hub.servers() == ["far"]
 
 
-async def test_client_tells_a_call_that_was_under_way_that_it_may_have_run() -> None:
-    """Who closes the client ends it, and only what comes later was certainly not sent."""
+async def test_closed_client_fails_running_calls_as_sent() -> None:
+    """Only requests made after the close were certainly not sent."""
     came, go, answer = gate()
     client = Client(Far(slow=answer), options=ClientOptions(revision=OLD))
     async with asyncio.timeout(TIME):
@@ -84,8 +84,8 @@ ASKS = {"resultType": "input_required", "requestState": "s"}
 
 
 @pytest.mark.parametrize("first", [TASK, ASKS])
-async def test_hub_begins_no_call_again_that_was_answered_once(first: Any) -> None:
-    """With a task, or with questions: that the server is away then is an unknown outcome."""
+async def test_call_with_a_first_response_is_not_repeated(first: Any) -> None:
+    """After a task handle or a question, a lost server is an unknown outcome."""
 
     async def answer(far: Far, message: Send) -> Any:
         far.down = True
@@ -110,8 +110,8 @@ async def test_hub_begins_no_call_again_that_was_answered_once(first: Any) -> No
     assert far.called == ["quick"]
 
 
-async def test_hub_server_asks_nobody_whose_call_a_question_may_not_be_about() -> None:
-    """A stream that was begun during a call of one is not that call's."""
+async def test_question_of_unknown_call_is_rejected() -> None:
+    """A stream that was opened during a call does not belong to that call."""
     came, go, answer = gate()
     far = Far(slow=answer)
     ada, bob = User("Ada"), User("Bob")
@@ -139,8 +139,8 @@ async def test_hub_server_asks_nobody_whose_call_a_question_may_not_be_about() -
     assert "Bob" in str(asked.content)
 
 
-async def test_hub_server_puts_the_question_of_a_call_that_was_given_up_to_nobody() -> None:
-    """Until the server has answered that call, it may be about it."""
+async def test_question_after_cancelled_call_is_rejected() -> None:
+    """It may be about that call until the server has responded to it."""
     came, _, answer = gate()
     ids: list[Any] = []
 
@@ -174,8 +174,8 @@ async def test_hub_server_puts_the_question_of_a_call_that_was_given_up_to_nobod
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's", "the program's"])
-async def test_hub_server_puts_a_question_to_who_has_given_up_a_call_before(whose: str) -> None:
-    """It is about one of that client's calls, whichever; not so if somebody else gave one up."""
+async def test_question_after_own_cancelled_call_is_forwarded(whose: str) -> None:
+    """Both calls are of one client. It is rejected if another client cancelled a call."""
     came, _, answer = gate()
 
     async def quick(far: Far, message: Send) -> Any:
@@ -204,8 +204,8 @@ async def test_hub_server_puts_a_question_to_who_has_given_up_a_call_before(whos
     assert ("Ada" if asked else "No client can answer") in str(result.content)
 
 
-async def test_hub_server_forgets_who_gave_up_a_call_that_was_answered_since() -> None:
-    """A later call that its own client gives up is nobody else's."""
+async def test_answered_cancelled_call_is_forgotten() -> None:
+    """Afterwards only a later cancelled call counts, which is of the same client."""
     gates = [gate(), gate()]
     ids: list[Any] = []
 
@@ -239,8 +239,8 @@ async def test_hub_server_forgets_who_gave_up_a_call_that_was_answered_since() -
     assert "Bob" in str(asked.content)
 
 
-async def test_relay_asks_nobody_when_its_call_is_over() -> None:
-    """Neither what is asked then, nor what nobody has answered until then."""
+async def test_ended_call_rejects_questions() -> None:
+    """New ones, and those that had no answer when it ended."""
     asking: list[asyncio.Future[Any]] = []
 
     async def work(relay: ForwardedCall) -> CallToolResult:
@@ -257,8 +257,8 @@ async def test_relay_asks_nobody_when_its_call_is_over() -> None:
             await relay.ask(RootsQuestion())
 
 
-async def test_hub_stops_servers_that_are_on_their_way() -> None:
-    """Their `register` fails, and nothing of them is left; the hub can be used again."""
+async def test_stop_cancels_registrations() -> None:
+    """`register` fails, nothing remains, and the hub can be used again."""
     came, go, answer = gate()
     far = Far(initialize=answer)
     async with asyncio.timeout(TIME):
@@ -275,8 +275,8 @@ async def test_hub_stops_servers_that_are_on_their_way() -> None:
 
 
 @pytest.mark.parametrize("breaks", ["stream", "list"])
-async def test_hub_hears_of_changes_again_after_it_could_not(breaks: str) -> None:
-    """The stream of changes has ended, or a list could not be read: both are tried again."""
+async def test_stream_of_changes_is_opened_again(breaks: str) -> None:
+    """After the stream has ended, or a list could not be read."""
     ended, again, held = asyncio.Event(), asyncio.Event(), asyncio.Event()
     listens: list[Any] = []
 

@@ -10,8 +10,8 @@ from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig, load_servers, server_of
 
 
-def test_retry_waits_twice_as_long_each_time_up_to_a_cap() -> None:
-    """0.5, 1 and 2 s; never more than 30."""
+def test_retry_delay_doubles_up_to_a_cap() -> None:
+    """0.5, 1 and 2 s; at most 30."""
     retry = Retry(3, 0.5)
 
     assert [retry.delay(attempt, 0.9) for attempt in range(3)] == [0.5, 1.0, 2.0]
@@ -19,8 +19,8 @@ def test_retry_waits_twice_as_long_each_time_up_to_a_cap() -> None:
     assert retry.delay(5000, 0.0) == 30.0
 
 
-def test_retry_leaves_a_part_to_chance_if_asked_to() -> None:
-    """With jitter a wait is shorter by up to that part."""
+def test_retry_jitter_shortens_the_delay() -> None:
+    """By at most that part."""
     assert Retry(3, 1.0, jitter=0.5).delay(1, 0.5) == 1.5
     assert Retry(3, 1.0, jitter=1.0).delay(1, 0.0) == 2.0
 
@@ -29,28 +29,28 @@ def test_retry_leaves_a_part_to_chance_if_asked_to() -> None:
     "options",
     [{"max_attempts": 0}, {"base_delay": -1}, {"cap": -1}, {"jitter": 1.5}, {"jitter": -0.1}],
 )
-def test_retry_refuses_what_means_nothing(options: dict[str, Any]) -> None:
-    """A wrong option is told when it is given."""
+def test_retry_rejects_invalid_values(options: dict[str, Any]) -> None:
+    """When it is made."""
     with pytest.raises(ConfigurationError, match="Retry"):
         Retry(**options)
 
 
 @pytest.mark.parametrize("name", ["", " ", "/a", "a/", 3])
-def test_server_config_refuses_a_name_that_tools_could_not_have(name: Any) -> None:
-    """A tool is `server/tool`."""
+def test_server_config_rejects_invalid_names(name: Any) -> None:
+    """The name is the beginning of `server/tool`."""
     with pytest.raises(ConfigurationError, match=r"ServerConfig\.name"):
         ServerConfig(name, command="x")
 
 
 @pytest.mark.parametrize("given", [{}, {"command": "x", "url": "http://x"}])
-def test_server_config_is_of_one_server(given: dict[str, str]) -> None:
-    """There is one way to it."""
+def test_server_config_takes_one_target(given: dict[str, str]) -> None:
+    """One of command, url and target."""
     with pytest.raises(ConfigurationError, match="one of command, url and target"):
         ServerConfig("s", **given)  # type: ignore[arg-type]
 
 
-def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
-    """Commands and URLs; what is disabled is left out, what is unknown left alone."""
+def test_load_servers_reads_a_desktop_clients_file(tmp_path: Path) -> None:
+    """Commands and URLs. Disabled servers are left out, unknown members ignored."""
     document = {
         "theme": "dark",
         "mcpServers": {
@@ -84,8 +84,8 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
         ({"mcpServers": {"a": {}}}, "'a'"),
     ],
 )
-def test_servers_that_cannot_be_read_are_told_of(document: dict[str, Any], fault: str) -> None:
-    """The message says what is wrong."""
+def test_load_servers_rejects_other_documents(document: dict[str, Any], fault: str) -> None:
+    """The message has the reason."""
     with pytest.raises(ConfigurationError, match=fault):
         load_servers(document)
 
@@ -101,10 +101,10 @@ ODD: Any = {
 }
 
 
-def test_servers_that_are_described_wrongly_leave_the_others_as_they_are(
+def test_load_servers_leaves_out_invalid_servers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log tells of each of them."""
+    """Each is logged."""
     assert load_servers(ODD) == [ServerConfig("io.example/good", command="x", args=())]
 
     faults = [record.getMessage() for record in caplog.records]
@@ -115,8 +115,8 @@ def test_servers_that_are_described_wrongly_leave_the_others_as_they_are(
     assert "server 'slashed/'" in faults[2]
 
 
-def test_server_is_read_alone_whatever_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
-    """What is wrong with it is told, and with no other."""
+def test_server_of_ignores_other_servers(caplog: pytest.LogCaptureFixture) -> None:
+    """An error is about the named server only."""
     good = ServerConfig("io.example/good", command="x", args=(), retry=Retry(2))
     assert server_of(ODD, "io.example/good", retry=Retry(2)) == good
     for name, fault in (
@@ -129,16 +129,16 @@ def test_server_is_read_alone_whatever_the_others_are(caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
-def test_servers_are_read_from_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
-    """As editors of one desktop write it."""
+def test_load_servers_accepts_a_byte_order_mark(tmp_path: Path) -> None:
+    """Some editors write one."""
     path = tmp_path / "config.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8-sig")
 
     assert load_servers(path) == [ServerConfig("a", command="x", args=())]
 
 
-def test_servers_of_a_file_that_is_no_json_name_the_file(tmp_path: Path) -> None:
-    """Which file it was is part of the message."""
+def test_load_servers_names_an_invalid_file(tmp_path: Path) -> None:
+    """The path is part of the message."""
     path = tmp_path / "config.json"
     path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"config\.json"):

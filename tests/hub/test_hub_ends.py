@@ -38,8 +38,8 @@ async def registered(hub: Hub, far: Far) -> "asyncio.Task[None]":
     return coming
 
 
-async def test_hub_lets_go_of_a_server_that_is_unregistered_as_soon_as_it_is_there() -> None:
-    """Its connection is closed, as early as that comes."""
+async def test_unregister_right_after_register_closes() -> None:
+    """The connection is closed, even before its watcher has begun."""
     far = Far()
     async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
         coming = await registered(hub, far)
@@ -48,8 +48,8 @@ async def test_hub_lets_go_of_a_server_that_is_unregistered_as_soon_as_it_is_the
         await coming
 
 
-async def test_hub_has_nothing_of_a_server_whose_registering_was_cancelled() -> None:
-    """Not even at the moment in which it succeeds."""
+async def test_cancelled_register_leaves_nothing() -> None:
+    """Also if it is cancelled in the moment in which it succeeds."""
     far = Far()
     async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
         coming = await registered(hub, far)
@@ -60,8 +60,8 @@ async def test_hub_has_nothing_of_a_server_whose_registering_was_cancelled() -> 
         assert far.closed
 
 
-async def test_hub_that_stops_takes_no_servers() -> None:
-    """What is registered meanwhile would be left behind; afterwards it may be."""
+async def test_register_fails_during_stop() -> None:
+    """The server would stay connected. After the stop it can be registered."""
     far = Slow()
     async with asyncio.timeout(TIME):
         hub = Hub(options=OPTIONS)
@@ -76,8 +76,8 @@ async def test_hub_that_stops_takes_no_servers() -> None:
             await hub.register(ServerConfig("other", target=Far()))
 
 
-async def test_hub_ends_what_nobody_waits_for_the_end_of() -> None:
-    """Leaving `unregister` or `stop` early leaves it to go on, and a later `stop` waits for it."""
+async def test_cancelled_stop_still_closes() -> None:
+    """A cancelled `unregister` or `stop` continues, and a later `stop` waits for it."""
     far = Slow()
     async with asyncio.timeout(TIME):
         hub = Hub(options=OPTIONS)
@@ -96,8 +96,8 @@ async def test_hub_ends_what_nobody_waits_for_the_end_of() -> None:
         assert far.closed
 
 
-async def test_hub_tells_who_waits_for_a_server_whose_unregistering_was_left() -> None:
-    """Nobody waits for ever for a connection that never comes."""
+async def test_cancelled_unregister_fails_waiting_calls() -> None:
+    """They would otherwise wait for a connection that is never opened."""
     asleep = asyncio.Event()
     far = Far()
 
@@ -118,8 +118,8 @@ async def test_hub_tells_who_waits_for_a_server_whose_unregistering_was_left() -
 
 
 @pytest.mark.parametrize("moment", ["broken", "not connected"])
-async def test_hub_has_let_go_of_a_server_when_unregister_returns(moment: str) -> None:
-    """Also of a connection that was being ended already, or did not come about."""
+async def test_unregister_waits_until_the_connection_is_closed(moment: str) -> None:
+    """Also if it was closing already, or was not open yet."""
     far = Slow()
     far.may.set()
     again = asyncio.Event()

@@ -111,7 +111,7 @@ async def test_large_schemas_leave_the_event_loop_free() -> None:
     assert longest < 1.5
 
 
-async def test_list_that_is_too_long_costs_that_list() -> None:
+async def test_list_that_is_too_long_is_left_out() -> None:
     """The member is registered without its tools; the log names the setting."""
     evil = offering(*[{"type": "object"}] * 50)
     options = ClientOptions(revision=OLD, max_list_items=49)
@@ -126,8 +126,8 @@ def route_of_tool(server: CompositeServer, name: str) -> Route:
     return route.alternatives[0].route
 
 
-async def test_one_change_leaves_the_index_of_others_as_it_is() -> None:
-    """A member that changes its list all the time does not make the others be indexed anew."""
+async def test_changed_list_keeps_routes_of_other_members() -> None:
+    """A member with a list that changes all the time causes no work for others."""
     evil, good = offering({"type": "object"}), offering({"type": "object"})
     async with asyncio.timeout(TIME), Hub(options=OLDER) as hub:
         server = hub.server()

@@ -62,7 +62,7 @@ def config(port: int, retry: Retry | None = None) -> ServerConfig:
 
 
 async def test_hub_sends_the_headers_of_a_server(free_port: int) -> None:
-    """Those of its configuration go with every request."""
+    """The headers of its configuration are part of every request."""
     async with serving(free_port) as app, Hub() as hub:
         await hub.register(config(free_port))
         result = await hub.call("far/add", {"a": 1, "b": 2})
@@ -71,8 +71,8 @@ async def test_hub_sends_the_headers_of_a_server(free_port: int) -> None:
     assert app.headers[b"x-who"] == b"me"
 
 
-async def test_hub_calls_a_server_that_has_come_back(free_port: int) -> None:
-    """A call that found nobody was not sent: it is made when somebody is there again."""
+async def test_call_waits_until_the_server_is_back(free_port: int) -> None:
+    """A call that was not sent is sent once the server listens again."""
     came, back = asyncio.Event(), asyncio.Event()
 
     async def sleep(delay: float) -> None:
@@ -90,7 +90,7 @@ async def test_hub_calls_a_server_that_has_come_back(free_port: int) -> None:
 
 
 async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
-    """The call says so, and afterwards there is none."""
+    """The call fails, and afterwards the server is unknown."""
     async with asyncio.timeout(30), Hub() as hub:
         async with serving(free_port):
             await hub.register(config(free_port))
@@ -99,10 +99,10 @@ async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
         assert hub.servers() == []
 
 
-async def test_hub_handler_that_cannot_begin_is_a_server_that_is_not_there(
+async def test_failed_handler_init_fails_register(
     free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What its `init` raises is told, and nothing is left."""
+    """The error has the text of the exception, and nothing remains."""
 
     class Broken(ClientHandler[None]):
         """Has no state to begin with."""

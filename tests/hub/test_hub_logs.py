@@ -63,8 +63,8 @@ def client_of(server: Any, revision: str, handler: Reader, level: LoggingLevel |
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
 @pytest.mark.parametrize("before", [NEW, OLD])
-async def test_hub_server_passes_on_what_a_call_logs(before: str, behind: str) -> None:
-    """To whoever has called, from the level on that it has asked for."""
+async def test_log_messages_go_to_the_caller(before: str, behind: str) -> None:
+    """From the level on that it requested."""
     ada, bob = Reader(), Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
         server = hub.server()
@@ -85,8 +85,8 @@ async def test_hub_server_passes_on_what_a_call_logs(before: str, behind: str) -
 
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
-async def test_hub_server_passes_nothing_on_to_who_does_not_ask_for_it(behind: str) -> None:
-    """Since 2026-07-28 that is what one who says nothing wants."""
+async def test_log_messages_need_a_requested_level(behind: str) -> None:
+    """Since 2026-07-28 the default is no messages."""
     reader = Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
         server = hub.server()
@@ -99,8 +99,8 @@ async def test_hub_server_passes_nothing_on_to_who_does_not_ask_for_it(behind: s
     assert reader.logged == [("warning", {"disk": "full"})]
 
 
-async def test_hub_handler_takes_what_is_logged_in_place_of_whoever_calls() -> None:
-    """As it answers what is asked."""
+async def test_handler_of_the_hub_gets_log_messages() -> None:
+    """As it answers the questions."""
     own, reader = Reader(), Reader()
     options = ClientOptions(revision=NEW, log_level="info")
     async with asyncio.timeout(TIME), Hub(handler=own, options=options) as hub:
@@ -112,8 +112,8 @@ async def test_hub_handler_takes_what_is_logged_in_place_of_whoever_calls() -> N
     assert reader.logged == []
 
 
-async def test_hub_server_passes_on_what_is_logged_just_before_the_answer() -> None:
-    """Both may come in one piece."""
+async def test_log_message_before_the_response_is_forwarded() -> None:
+    """Both may be read at once."""
 
     async def quick(far: Far, message: Send) -> Any:
         params = {"level": "error", "data": "hot"}
@@ -130,8 +130,8 @@ async def test_hub_server_passes_on_what_is_logged_just_before_the_answer() -> N
     assert reader.logged == [("error", "hot")]
 
 
-async def test_hub_server_passes_on_what_is_logged_over_stdio_during_one_call() -> None:
-    """With one call under way it is that one's; with two it may be anybody's."""
+async def test_log_message_over_stdio_needs_a_single_call() -> None:
+    """With two calls running its caller is unknown."""
     came, go, answer = gate()
 
     async def quick(far: Far, message: Send) -> Any:
@@ -159,8 +159,8 @@ async def test_hub_server_passes_on_what_is_logged_over_stdio_during_one_call() 
 
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
-async def test_hub_server_passes_on_what_a_call_over_http_logs(behind: str) -> None:
-    """Each to whose call it is, whatever else runs."""
+async def test_log_messages_over_http_go_to_their_caller(behind: str) -> None:
+    """Whatever other calls are running."""
     readers = Reader(), Reader()
     async with (
         asyncio.timeout(30),

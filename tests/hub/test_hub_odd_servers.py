@@ -51,8 +51,8 @@ def old(folder: Path) -> ServerConfig:
     return ServerConfig("old", command=sys.executable, args=[str(path)])
 
 
-async def test_hub_takes_what_a_server_has_and_leaves_what_it_refuses(tmp_path: Path) -> None:
-    """A list that cannot be had is empty, and the server is registered."""
+async def test_rejected_list_is_empty(tmp_path: Path) -> None:
+    """The server is registered with its other lists."""
     async with asyncio.timeout(30), Hub() as hub:
         await hub.register(old(tmp_path))
 
@@ -62,8 +62,8 @@ async def test_hub_takes_what_a_server_has_and_leaves_what_it_refuses(tmp_path: 
         assert (await hub.call("old/say")).content == [TextContent("said")]
 
 
-async def test_hub_serves_an_odd_server_as_far_as_it_can_be_served(tmp_path: Path) -> None:
-    """A header that cannot be sent, and a template that is none, keep nobody from the rest."""
+async def test_invalid_header_and_template_are_ignored(tmp_path: Path) -> None:
+    """The rest of the server can be used."""
     async with asyncio.timeout(30), Hub() as hub:
         await hub.register(old(tmp_path))
         async with Client(hub.server()) as client:
@@ -74,8 +74,8 @@ async def test_hub_serves_an_odd_server_as_far_as_it_can_be_served(tmp_path: Pat
                 await client.read("odd://x")
 
 
-async def test_hub_looks_at_all_lists_again_when_a_server_comes_back(tmp_path: Path) -> None:
-    """Even where the server tells of no changes; whoever is served hears of it."""
+async def test_reconnection_reads_all_lists(tmp_path: Path) -> None:
+    """Also of a server that announces no changes; clients are notified."""
     went = asyncio.Event()
 
     async def sleep(delay: float) -> None:
@@ -97,8 +97,8 @@ async def test_hub_looks_at_all_lists_again_when_a_server_comes_back(tmp_path: P
             assert [each.name for each in await client.tools()] == ["old/tell"]
 
 
-async def test_hub_takes_two_servers_in_this_process() -> None:
-    """A target may be anything a client takes; of equal names each is its own."""
+async def test_hub_connects_to_suites() -> None:
+    """A target may be anything that a client takes. Equal names of tools stay distinct."""
 
     @tool
     async def who() -> str:

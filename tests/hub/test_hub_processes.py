@@ -83,8 +83,8 @@ class Slept:
         await self.may.wait()
 
 
-async def test_hub_has_what_its_servers_have(hub: Hub) -> None:
-    """Tools by qualified names, resources and prompts; the same tool on two servers is two."""
+async def test_hub_lists_components_of_its_servers(hub: Hub) -> None:
+    """Tools by qualified names, resources and prompts."""
     await hub.register(config("one"))
     await hub.register(config("two", WHO="me"))
 
@@ -110,15 +110,15 @@ async def test_hub_has_what_its_servers_have(hub: Hub) -> None:
     assert prompted.messages[0].content == TextContent("Hello Ada.")
 
 
-async def test_hub_passes_large_answers_on_whole(hub: Hub) -> None:
-    """No answer is cut, however many reads it takes."""
+async def test_hub_returns_large_results(hub: Hub) -> None:
+    """Complete, however many reads they take."""
     await hub.register(config("one"))
 
     assert len(text(await hub.call("one/large", {"size": 3_000_000}))) == 3_000_000
 
 
-async def test_hub_that_is_stopped_leaves_no_process() -> None:
-    """Nor does a server that is unregistered, whose tools are gone at once."""
+async def test_stop_ends_all_processes() -> None:
+    """So does `unregister`, which removes the tools at once."""
     async with asyncio.timeout(30), Hub() as hub:
         await hub.register(config("one"))
         await hub.register(config("two"))
@@ -135,8 +135,8 @@ async def test_hub_that_is_stopped_leaves_no_process() -> None:
     assert not is_running(two)
 
 
-async def test_hub_says_what_it_does_not_have(hub: Hub) -> None:
-    """A name is taken once; an unknown tool or server, and arguments that are none, are told."""
+async def test_hub_rejects_unknown_names(hub: Hub) -> None:
+    """And a name that is taken, and arguments that are not JSON."""
     await hub.register(config("one"))
 
     with pytest.raises(AlreadyRegistered, match="Server already registered: one"):
@@ -152,8 +152,8 @@ async def test_hub_says_what_it_does_not_have(hub: Hub) -> None:
     assert repr(hub) == "<Hub of one>"
 
 
-async def test_hub_cannot_connect_to_what_does_not_start(hub: Hub, tmp_path: Path) -> None:
-    """The error says why, nothing is left, and the name is free again."""
+async def test_process_that_does_not_start_fails_register(hub: Hub, tmp_path: Path) -> None:
+    """With the reason; nothing remains, and the name can be used."""
     (tmp_path / "broken").touch()
     with pytest.raises(ConnectError, match=r"cannot reach one: .*broken"):
         await hub.register(config("one", tmp_path))
@@ -166,8 +166,8 @@ async def test_hub_cannot_connect_to_what_does_not_start(hub: Hub, tmp_path: Pat
     assert hub.servers() == ["one"]
 
 
-async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
-    """Those that fail are told of by their names, and do not concern the others."""
+async def test_register_all_returns_errors_by_name(hub: Hub, tmp_path: Path) -> None:
+    """Other servers are not affected."""
     (tmp_path / "broken").touch()
     servers = [config("a"), config("b", tmp_path), config("c"), config("a")]
 
@@ -180,16 +180,16 @@ async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
     }
 
 
-async def test_hub_registers_at_least_one_at_once(hub: Hub) -> None:
-    """None at all would never come to an end."""
+async def test_register_all_rejects_zero_concurrency(hub: Hub) -> None:
+    """It would never finish."""
     with pytest.raises(ConfigurationError, match="concurrency"):
         await hub.register_all([config("a")], concurrency=0)
 
 
-async def test_hub_evicts_a_killed_server_at_once_without_retry(
+async def test_killed_server_without_retry_is_evicted(
     hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody has to call it first; the others go on."""
+    """At once, not with the next call; other servers stay."""
     await hub.register(config("one"))
     await hub.register(config("two"))
 
@@ -205,8 +205,8 @@ async def test_hub_evicts_a_killed_server_at_once_without_retry(
     assert "server one is evicted: its connection broke, and it has no retry" in caplog.text
 
 
-async def test_hub_server_whose_name_has_slashes_is_used_as_any_other(hub: Hub) -> None:
-    """As long as it is clear whose a tool is."""
+async def test_server_name_may_contain_slashes(hub: Hub) -> None:
+    """Unless another server's name is its beginning."""
     await hub.register(config("io.example/one"))
 
     assert text(await hub.call("io.example/one/add", {"a": 1, "b": 2})) == "3"
@@ -218,8 +218,8 @@ async def test_hub_server_whose_name_has_slashes_is_used_as_any_other(hub: Hub) 
         await hub.call("io.example/two/add")
 
 
-async def test_hub_takes_no_servers_that_are_only_described(hub: Hub) -> None:
-    """It says what is needed, and shows no secrets."""
+async def test_register_rejects_other_types(hub: Hub) -> None:
+    """The message names the type, and shows no secrets."""
     described: Any = {"command": "x", "env": {"KEY": "secret"}}
     with pytest.raises(ConfigurationError, match="a ServerConfig is needed, not a dict") as refused:
         await hub.register(described)
@@ -229,8 +229,8 @@ async def test_hub_takes_no_servers_that_are_only_described(hub: Hub) -> None:
     assert hub.servers() == []
 
 
-async def test_hub_call_waits_for_the_connection_no_longer_than_it_may() -> None:
-    """The wait is a part of its time; nothing was sent."""
+async def test_timeout_includes_the_wait_for_a_connection() -> None:
+    """Nothing was sent."""
     slept = Slept(waits=True)
     async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(1)))
@@ -249,8 +249,8 @@ async def test_hub_call_waits_for_the_connection_no_longer_than_it_may() -> None
         assert text(await hub.call("one/add", {"a": 1, "b": 2}, timeout=TIME)) == "3"
 
 
-async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> None:
-    """The call that hit the crash may have run; those after it have a new process and new lists."""
+async def test_crashed_server_is_reconnected(tmp_path: Path) -> None:
+    """The running call has an unknown outcome; later ones get a new process and lists."""
     slept = Slept()
     async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
@@ -266,8 +266,8 @@ async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> No
         assert text(await hub.call("one/extra")) == "here"
 
 
-async def test_hub_waits_longer_for_a_server_that_crashes_again_and_again() -> None:
-    """One that lives for seconds only is not begun anew as fast as that goes."""
+async def test_repeated_crashes_lengthen_the_wait() -> None:
+    """A server that lives for seconds is not restarted at full speed."""
     slept = Slept()
     async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(2, 0.5)))
@@ -279,8 +279,8 @@ async def test_hub_waits_longer_for_a_server_that_crashes_again_and_again() -> N
         assert slept.delays == [0.5, 1.0, 2.0]
 
 
-async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Path) -> None:
-    """0.5, 1, 2 s; whoever waited is told why, and the others go on."""
+async def test_failed_attempts_lead_to_eviction(tmp_path: Path) -> None:
+    """After 0.5, 1 and 2 s. Waiting calls get the reason, other servers stay."""
     slept = Slept(waits=True)
     async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
@@ -300,8 +300,8 @@ async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Pa
         assert hub.servers() == ["two"]
 
 
-async def test_hub_server_that_is_late_does_not_make_others_wait(tmp_path: Path) -> None:
-    """A call waits for its own server alone, which comes back."""
+async def test_slow_reconnection_does_not_delay_other_servers(tmp_path: Path) -> None:
+    """A call waits for its own server only."""
     slept = Slept(waits=True)
     async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(1, 0.5)))
@@ -316,8 +316,8 @@ async def test_hub_server_that_is_late_does_not_make_others_wait(tmp_path: Path)
         assert text(await late) == "2"
 
 
-async def test_hub_server_may_be_unregistered_while_it_is_connected_to_again() -> None:
-    """It is not connected to any more, and who waited for it is told."""
+async def test_unregister_during_reconnection() -> None:
+    """The attempts end, and waiting calls fail."""
     slept = Slept(waits=True)
     async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
         await hub.register(config("one", retry=Retry(3, 0.5)))
@@ -332,8 +332,8 @@ async def test_hub_server_may_be_unregistered_while_it_is_connected_to_again() -
             await waiting
 
 
-async def test_hub_keeps_a_server_that_takes_too_long(hub: Hub, tmp_path: Path) -> None:
-    """A timeout is the call's affair: the connection is not suspected."""
+async def test_timeout_keeps_the_connection(hub: Hub, tmp_path: Path) -> None:
+    """It does not show that the connection is broken."""
     await hub.register(config("one", tmp_path))
     before = await pid_of(hub, "one")
 
@@ -343,8 +343,8 @@ async def test_hub_keeps_a_server_that_takes_too_long(hub: Hub, tmp_path: Path) 
     assert await pid_of(hub, "one") == before
 
 
-async def test_hub_takes_note_when_a_server_has_another_tool(hub: Hub) -> None:
-    """Its list is looked at again as soon as the server says so."""
+async def test_changed_list_is_read_again(hub: Hub) -> None:
+    """As soon as the server announces it."""
     await hub.register(config("one"))
     assert "one/extra" not in {each.name for each in hub.tools()}
 

@@ -116,8 +116,8 @@ def client_of(url: str, name: str, handler: ClientHandler[Any], before: str) -> 
 
 @pytest.mark.parametrize("before", REVISIONS)
 @pytest.mark.parametrize("behind", REVISIONS)
-async def test_unanswered_questions_keep_nobody_from_being_asked(behind: str, before: str) -> None:
-    """They hold none of the places for questions of the hub's client of that server."""
+async def test_open_questions_do_not_count_for_the_client(behind: str, before: str) -> None:
+    """They take none of the `input_concurrency` of the hub's client."""
     mallory = Mallory()
     async with (
         served(behind) as url,
@@ -171,10 +171,10 @@ def stdio(**options: Any) -> ServerConfig:
 @pytest.mark.parametrize(
     "config", [{"revision": "2026-07-28"}, {"revision": "2025-11-25", "asks_in_turn": True}]
 )
-async def test_open_forms_at_a_stdio_server_keep_nobody_from_being_asked(
+async def test_open_forms_over_stdio_do_not_block(
     config: dict[str, Any],
 ) -> None:
-    """Since 2026-07-28 a question is the answer to its call; before, if it asks in turn."""
+    """Since 2026-07-28 a question is a response; before, if the server asks in turn."""
     mallory = Mallory()
     app = hub_app(stdio(**config), options=ClientOptions())
     async with (
@@ -193,7 +193,7 @@ async def test_open_forms_at_a_stdio_server_keep_nobody_from_being_asked(
         await asyncio.wait(calls)
 
 
-async def test_question_of_a_client_that_is_gone_keeps_nobody_from_being_asked() -> None:
+async def test_form_of_a_disconnected_client_does_not_block() -> None:
     """At a server over stdio, which does not tell which call it asks about.
 
     Before 2026-07-28 the response is open while the client answers: its end is seen at once.
@@ -239,14 +239,14 @@ def message(**members: Any) -> bytes:
         {"anonymous_share": 0},
     ],
 )
-def test_hub_limits_name_the_wrong_value(wrong: dict[str, Any]) -> None:
-    """Wrong configuration fails when it is made."""
+def test_hub_limits_name_the_invalid_value(wrong: dict[str, Any]) -> None:
+    """When they are made."""
     with pytest.raises(ConfigurationError, match=rf"HubLimits\.{next(iter(wrong))}"):
         HubLimits(**wrong)
 
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
-    """By session, by address, and so that clients with a principal can still be asked."""
+    """By session and by address, so that clients with a principal can still be asked."""
     limits = HubLimits(
         max_questions_per_client=2,
         max_questions_per_address=3,

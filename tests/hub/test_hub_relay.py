@@ -19,8 +19,8 @@ from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, said
 
 
-async def test_relay_passes_on_together_what_is_asked_together() -> None:
-    """What is asked later comes out later, and is not answered before."""
+async def test_simultaneous_questions_are_forwarded_together() -> None:
+    """A later question is forwarded later, and not answered before."""
     late = asyncio.Event()
     answers: dict[str, Any] = {}
 
@@ -52,8 +52,8 @@ async def test_relay_passes_on_together_what_is_asked_together() -> None:
     assert set(answers.values()) == {*first.questions, "c"}
 
 
-async def test_relay_forgets_a_question_that_is_not_asked_any_more() -> None:
-    """The answer comes too late, and harms nobody."""
+async def test_answer_to_a_withdrawn_question_is_ignored() -> None:
+    """It arrives too late."""
     go = asyncio.Event()
 
     async def work(relay: ForwardedCall) -> CallToolResult:
@@ -78,10 +78,10 @@ async def test_relay_forgets_a_question_that_is_not_asked_any_more() -> None:
     ("failure", "error"),
     [(WorkerLost(), McpError), (CapabilityMissing({"roots": {}}), InvalidParams)],
 )
-async def test_relay_tells_whoever_asked_that_there_is_no_answer(
+async def test_missing_answer_is_an_error_for_the_server(
     failure: WorkerLost | CapabilityMissing, error: type[McpError]
 ) -> None:
-    """With the error that a client of its own would have answered."""
+    """The error that a client of its own would send."""
 
     async def work(relay: ForwardedCall) -> CallToolResult:
         await relay.ask(RootsQuestion())
@@ -95,7 +95,7 @@ async def test_relay_tells_whoever_asked_that_there_is_no_answer(
         await relay.step()
 
 
-async def test_hub_passes_no_dangerous_url_on() -> None:
+async def test_dangerous_url_is_rejected() -> None:
     """It is refused with -32602 before anybody is asked; https is passed on.
 
     Security Best Practices, "URL Scheme Validation".
@@ -143,8 +143,8 @@ async def welcomed(far: Far, message: Send) -> Any:
     }
 
 
-async def test_hub_speaks_the_revision_of_a_server_config() -> None:
-    """`ServerConfig(revision=...)` counts for one server, the options of the hub for the others."""
+async def test_revision_of_a_server_config() -> None:
+    """It counts for one server, the options of the hub for the others."""
     far, near = Far(), Far()
     async with asyncio.timeout(TIME), Hub() as hub:
         await hub.register(ServerConfig("far", target=far, revision=OLD))

@@ -74,10 +74,10 @@ async def served(
 
 
 @pytest.mark.parametrize("retry", [None, Retry(3, 4.0)])
-async def test_hub_connects_again_to_a_server_whose_questions_nobody_can_be_asked(
+async def test_rejected_question_leads_to_reconnection(
     retry: Retry | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It never answers a call that was given up; the call that says so is the last to suffer."""
+    """The server never responds to a cancelled call; one more call is affected."""
     came, _, never = gate()
     far = Piped(slow=never, quick=asks)
     bob = User("Bob")
@@ -98,8 +98,8 @@ async def test_hub_connects_again_to_a_server_whose_questions_nobody_can_be_aske
     assert "far is connected to again: a call was cancelled" in caplog.text
 
 
-async def test_hub_does_not_connect_again_before_all_calls_are_over() -> None:
-    """A call that is under way ends as it would have; later ones wait for the connection."""
+async def test_reconnection_waits_for_running_calls() -> None:
+    """They end as they would have; later calls wait for the connection."""
     came, _, never = gate()
     began, go, ends = gate()
     slow = [never, ends]
@@ -139,8 +139,8 @@ async def form(far: Far, message: Send) -> Any:
 
 
 @pytest.mark.parametrize("patience", [HubLimits().blocking_timeout, 0.0])
-async def test_open_form_keeps_others_from_being_asked_only_so_long(patience: float) -> None:
-    """Its client may be gone in the middle of it: 2026-07-28 has no connection that tells."""
+async def test_open_form_blocks_for_a_limited_time(patience: float) -> None:
+    """Since 2026-07-28 no connection shows that its client is gone."""
     far = Piped(slow=form, quick=asks)
     ada, bob = Undecided("Ada"), User("Bob")
     options = ClientOptions(revision=NEW)
@@ -167,8 +167,8 @@ async def test_open_form_keeps_others_from_being_asked_only_so_long(patience: fl
     assert bob.asked == ["Who?"]
 
 
-def test_client_that_leaves_forms_open_has_less_time_for_each() -> None:
-    """Or it would keep all others from being asked, again and again; an answer makes up for it."""
+def test_blocking_time_halves_with_each_open_form() -> None:
+    """Or one client could block all others repeatedly. An answer restores the time."""
     patience = QuestionLimiter(HubLimits(blocking_timeout=60)).blocking
     times = []
     for _ in range(4):

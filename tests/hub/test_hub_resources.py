@@ -91,8 +91,8 @@ async def read(client: Client, uri: str) -> str:
 
 
 @pytest.mark.parametrize("template", ["{+path}", "vault://{+path}"])
-async def test_later_member_takes_over_no_unlisted_resource(template: str) -> None:
-    """Whatever its template, it is not asked, and does not learn the URI."""
+async def test_later_member_cannot_take_over_a_resource(template: str) -> None:
+    """Whatever its template, it is not asked, and does not get the URI."""
     greedy = Greedy(template)
     async with client_of(suite(Vault), suite(greedy)) as client:
         assert await read(client, "vault://payroll") == "secret vault://payroll"
@@ -107,14 +107,14 @@ class Empty(Greedy):
         raise ResourceNotFound(str(key))
 
 
-async def test_template_without_a_scheme_is_no_claim() -> None:
-    """It would fit everything: members after it are asked all the same."""
+async def test_template_without_a_scheme_is_ignored() -> None:
+    """It would match every URI, and later members would not be asked."""
     async with client_of(suite(Empty("{+path}")), suite(Vault)) as client:
         assert await read(client, "vault://x") == "secret vault://x"
 
 
 async def test_template_ends_the_search() -> None:
-    """Members after the last one with a template for a URI are not asked for it."""
+    """Members after the last one with a matching template are not asked."""
     last = suite(ResourceRepoAt(""))
     async with client_of(suite(Vault), suite(Empty("web://{+path}")), last) as client:
         with pytest.raises(ServerError, match="Resource not found"):
@@ -122,16 +122,16 @@ async def test_template_ends_the_search() -> None:
         assert await read(client, "elsewhere://page") == "at "
 
 
-async def test_refusal_of_a_member_without_a_template_is_not_the_answer() -> None:
-    """Servers refuse what they do not have with codes of their own; the owner is asked next."""
+async def test_error_without_a_template_continues_the_search() -> None:
+    """Servers have codes of their own for an unknown resource."""
     async with client_of(suite(Refusing), suite(Greedy("web://{+path}"))) as client:
         assert await read(client, "web://page") == "forged"
         with pytest.raises(ServerError, match="Unknown resource"):
             await client.read("nothing://x")
 
 
-async def test_refusal_of_the_owner_is_the_answer() -> None:
-    """It has the template: what is wrong with the resource is told."""
+async def test_error_of_the_owner_is_the_response() -> None:
+    """Its template matches."""
 
     class Broken(Greedy):
         async def read(self, key: Any, channel: Channel) -> str:

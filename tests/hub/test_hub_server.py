@@ -174,7 +174,7 @@ def stdio(revision: str) -> tuple[ServerConfig, ClientOptions]:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_hub_server_lists_and_calls_what_its_servers_have(revision: str) -> None:
+async def test_components_of_members_are_served(revision: str) -> None:
     """Tools and prompts by qualified names, resources by their URIs."""
     async with Hub() as hub:
         await hub.register(ServerConfig("a", target=first()))
@@ -203,8 +203,8 @@ async def test_hub_server_lists_and_calls_what_its_servers_have(revision: str) -
             assert prompted.messages[0].content == TextContent("Hello Ada.")
 
 
-async def test_hub_server_says_what_nobody_has() -> None:
-    """As any server does."""
+async def test_unknown_components_are_rejected() -> None:
+    """As by any server."""
     async with Hub() as hub:
         await hub.register(ServerConfig("a", target=first()))
         async with client_of(hub, REVISIONS[0]) as client:
@@ -225,7 +225,7 @@ async def test_hub_server_says_what_nobody_has() -> None:
 
 
 async def test_hub_server_without_servers_is_empty() -> None:
-    """It has lists, which are."""
+    """Its lists are empty."""
     async with Hub() as hub, client_of(hub, REVISIONS[0]) as client:
         assert await client.tools() == []
         with pytest.raises(ServerError):
@@ -233,8 +233,8 @@ async def test_hub_server_without_servers_is_empty() -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_hub_server_passes_progress_on(revision: str) -> None:
-    """Each step, if whoever calls wants to know."""
+async def test_progress_is_forwarded(revision: str) -> None:
+    """If the client requested it."""
     seen: list[Any] = []
     async with Hub() as hub:
         await hub.register(ServerConfig("a", target=first()))
@@ -248,8 +248,8 @@ async def test_hub_server_passes_progress_on(revision: str) -> None:
 
 @pytest.mark.parametrize("behind", REVISIONS[:2])
 @pytest.mark.parametrize("before", REVISIONS[:2])
-async def test_hub_server_passes_questions_on(before: str, behind: str) -> None:
-    """Of all kinds, several at once, whatever revision either side speaks."""
+async def test_questions_are_forwarded(before: str, behind: str) -> None:
+    """Of all kinds, several at a time, with every pair of revisions."""
     async with Hub(options=ClientOptions(revision=behind)) as hub:
         client = client_of(hub, before, Human())
         await hub.register(ServerConfig("a", target=first()))
@@ -263,8 +263,8 @@ async def test_hub_server_passes_questions_on(before: str, behind: str) -> None:
 
 
 @pytest.mark.parametrize("behind", REVISIONS[:2])
-async def test_hub_server_questions_go_to_whoever_has_called(behind: str) -> None:
-    """Two who call the same tool at once each answer their own question."""
+async def test_questions_go_to_the_caller(behind: str) -> None:
+    """Two clients that call one tool at a time each get their own question."""
 
     class Named(Human):
         def __init__(self, name: str) -> None:
@@ -290,8 +290,8 @@ async def test_hub_server_questions_go_to_whoever_has_called(behind: str) -> Non
     assert ["Ada" in text(answers[0]), "Bob" in text(answers[1])] == [True, True]
 
 
-async def test_hub_server_tells_a_server_that_nobody_can_be_asked() -> None:
-    """Whoever calls may not have what it takes."""
+async def test_missing_capability_is_an_error_for_the_server() -> None:
+    """The caller may not have declared it."""
     async with Hub() as hub:
         client = client_of(hub, REVISIONS[1])
         await hub.register(ServerConfig("a", target=first()))
@@ -300,8 +300,8 @@ async def test_hub_server_tells_a_server_that_nobody_can_be_asked() -> None:
                 await client.call("a/ask")
 
 
-async def test_hub_handler_answers_in_place_of_whoever_calls() -> None:
-    """A hub with a handler passes no question on."""
+async def test_handler_of_the_hub_answers_questions() -> None:
+    """A hub with a handler does not forward them."""
     async with Hub(handler=Human()) as hub:
         client = client_of(hub, REVISIONS[0])
         await hub.register(ServerConfig("a", target=first()))
@@ -309,8 +309,8 @@ async def test_hub_handler_answers_in_place_of_whoever_calls() -> None:
             assert "Ada" in text(await client.call("a/ask"))
 
 
-async def test_hub_server_completes_arguments() -> None:
-    """Of prompts by their qualified names, of templates by themselves."""
+async def test_completion_is_forwarded() -> None:
+    """For prompts by qualified names, for templates by their own."""
     async with Hub() as hub:
         await hub.register(ServerConfig("a", target=first()))
         async with client_of(hub, REVISIONS[0]) as client:
@@ -320,8 +320,8 @@ async def test_hub_server_completes_arguments() -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS[:2])
-async def test_hub_server_tells_when_its_lists_change(revision: str) -> None:
-    """Because a server has other tools, has come, or is gone."""
+async def test_changed_lists_are_announced(revision: str) -> None:
+    """Because a server has other tools, or was added or removed."""
     suite = first()
     async with Hub() as hub:
         await hub.register(ServerConfig("a", target=suite))
@@ -345,8 +345,8 @@ async def test_hub_server_tells_when_its_lists_change(revision: str) -> None:
             assert await client.tools() == []
 
 
-async def test_hub_server_stops_what_is_cancelled() -> None:
-    """The server behind it hears of it."""
+async def test_cancellation_is_forwarded() -> None:
+    """The server behind the hub is notified."""
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -368,8 +368,8 @@ async def test_hub_server_stops_what_is_cancelled() -> None:
             await stopped.wait()
 
 
-async def test_hub_server_question_over_stdio_goes_to_the_only_call() -> None:
-    """A request of a legacy server does not say which call it is about."""
+async def test_question_over_stdio_goes_to_the_only_call() -> None:
+    """A legacy server does not state which call a question is about."""
     config, options = stdio("2025-11-25")
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         client = client_of(hub, REVISIONS[0], Human())
@@ -378,10 +378,10 @@ async def test_hub_server_question_over_stdio_goes_to_the_only_call() -> None:
             assert text(await client.call("far/ask")) == "agreed"
 
 
-async def test_hub_server_question_over_stdio_is_refused_if_it_might_be_anybodys(
+async def test_ambiguous_question_over_stdio_is_rejected(
     tmp_path: Path,
 ) -> None:
-    """With two calls under way it is passed on to neither."""
+    """With two calls running it goes to neither client."""
     config, options = stdio("2025-11-25")
     config = ServerConfig(
         "far", command=config.command, args=[*config.args, str(tmp_path)], env=config.env
@@ -397,8 +397,8 @@ async def test_hub_server_question_over_stdio_is_refused_if_it_might_be_anybodys
             other.cancel()
 
 
-async def test_hub_server_tells_of_a_server_that_is_gone() -> None:
-    """A call of a tool says it to the model, anything else as an error."""
+async def test_lost_server_is_an_error() -> None:
+    """For a tool a result with `isError`, for other requests an error."""
     config, options = stdio("2025-11-25")
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         await hub.register(config)
@@ -409,8 +409,8 @@ async def test_hub_server_tells_of_a_server_that_is_gone() -> None:
             assert sys.executable not in text(crashed)
 
 
-async def test_hub_server_tells_of_a_call_whose_server_was_unregistered() -> None:
-    """Nobody knows how far it came."""
+async def test_unregister_during_a_call_is_an_unknown_outcome() -> None:
+    """It may have been carried out."""
     begun = asyncio.Event()
 
     @tool
@@ -430,8 +430,8 @@ async def test_hub_server_tells_of_a_call_whose_server_was_unregistered() -> Non
     assert "may or may not have done this" in text(result)
 
 
-async def test_hub_server_asks_who_may_have_a_resource_that_nobody_lists() -> None:
-    """One after another, until one has it."""
+async def test_unlisted_resource_is_searched() -> None:
+    """At one member after another, until one has it."""
 
     class Hidden(ResourceRepo):
         """Resources that are listed nowhere."""
@@ -468,8 +468,8 @@ class Waiting(Human):
         await asyncio.Event().wait()
 
 
-async def test_hub_server_stops_a_call_that_is_cancelled_while_it_asks() -> None:
-    """The server behind it hears of it, and its question is withdrawn."""
+async def test_cancellation_withdraws_the_question() -> None:
+    """The server behind the hub is notified."""
     cancelled = asyncio.Event()
 
     class Stopped(Ask):
@@ -493,8 +493,8 @@ async def test_hub_server_stops_a_call_that_is_cancelled_while_it_asks() -> None
             await cancelled.wait()
 
 
-async def test_hub_server_keeps_a_call_that_asks_only_so_long() -> None:
-    """Whoever comes back too late is told."""
+async def test_suspended_call_expires() -> None:
+    """A later answer is rejected."""
     limits = HubLimits(answer_timeout=0)
     async with asyncio.timeout(TIME), Hub(limits=limits) as hub:
         client = client_of(hub, REVISIONS[0], Human())
@@ -504,7 +504,7 @@ async def test_hub_server_keeps_a_call_that_asks_only_so_long() -> None:
                 await client.call("a/ask")
 
 
-async def test_hub_server_refuses_a_form_that_may_not_be_asked_for() -> None:
+async def test_invalid_form_is_rejected() -> None:
     """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
     handler = RelayingHandler(QuestionLimiter(HubLimits()), lambda: (0, ()), lambda: None)
 

@@ -79,10 +79,8 @@ def options(revision: str = NEW) -> ClientOptions:
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
 @pytest.mark.parametrize("task", ["always", "never"])
-async def test_hub_server_makes_a_call_that_takes_long_a_task(
-    task: Literal["never", "always"], behind: str
-) -> None:
-    """Whether it is one of the server behind, too, or is just waited for there."""
+async def test_long_call_becomes_a_task(task: Literal["never", "always"], behind: str) -> None:
+    """Whether or not it is a task of the server behind the hub."""
     bake = Bake(task)
     suite = Suite(name="bakery", version="1", tools=[bake])
     async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
@@ -97,10 +95,10 @@ async def test_hub_server_makes_a_call_that_takes_long_a_task(
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
 @pytest.mark.parametrize("task", ["always", "never"])
-async def test_hub_server_cancels_the_task_behind_the_task_that_is_cancelled(
+async def test_cancelled_task_cancels_the_call(
     task: Literal["never", "always"], behind: str
 ) -> None:
-    """Or the call, where it is none."""
+    """And its task at the server behind the hub, if there is one."""
     bake = Bake(task)
     suite = Suite(name="bakery", version="1", tools=[bake])
     async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
@@ -114,8 +112,8 @@ async def test_hub_server_cancels_the_task_behind_the_task_that_is_cancelled(
 
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
-async def test_hub_server_passes_the_questions_of_a_task_on(behind: str) -> None:
-    """As questions of its own task."""
+async def test_questions_of_a_task_are_forwarded(behind: str) -> None:
+    """As questions of the hub's task."""
     ask = Ask()
     suite = Suite(name="bakery", version="1", tools=[ask])
     async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:

@@ -118,8 +118,8 @@ def client_of(mux: Mux, revision: str) -> Client:
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
 @pytest.mark.parametrize("before", [NEW, OLD])
-async def test_hub_server_tells_who_listens_of_updated_resources(before: str, behind: str) -> None:
-    """Of the very resource, and nobody else, whatever revision either side speaks."""
+async def test_updates_go_to_subscribers(before: str, behind: str) -> None:
+    """Of that resource only, with every pair of revisions."""
     async with asyncio.timeout(TIME), hub_of(behind) as hub:
         mux = Mux(hub.server())
         await hub.register(ServerConfig("a", target=notes()))
@@ -136,8 +136,8 @@ async def test_hub_server_tells_who_listens_of_updated_resources(before: str, be
             assert (await anext(lists)).params.uri == LIST
 
 
-async def test_hub_server_subscribes_once_for_all_who_listen() -> None:
-    """And gives it up when nobody listens any more."""
+async def test_one_subscription_serves_all_clients() -> None:
+    """It ends after the last client's."""
     far = Library()
     async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
         mux = Mux(hub.server())
@@ -155,8 +155,8 @@ async def test_hub_server_subscribes_once_for_all_who_listen() -> None:
                 assert far.asked[2:] == [("subscribe", NOTE)]
 
 
-async def test_hub_server_subscribes_once_for_all_servers_of_a_hub() -> None:
-    """However often it is served."""
+async def test_one_subscription_serves_all_composites() -> None:
+    """However often the hub is served."""
     far = Library()
     async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
         await hub.register(ServerConfig("far", target=far))
@@ -178,8 +178,8 @@ async def test_hub_server_subscribes_once_for_all_servers_of_a_hub() -> None:
             ]
 
 
-async def test_hub_server_asks_a_server_again_that_has_refused() -> None:
-    """What it does not tell of now it may tell of later."""
+async def test_rejected_subscription_is_tried_again() -> None:
+    """By the next subscriber."""
     far = Library(denies=NOTE)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=far))
@@ -193,8 +193,8 @@ async def test_hub_server_asks_a_server_again_that_has_refused() -> None:
                 assert (await anext(changes)).params.uri == NOTE
 
 
-async def test_hub_server_tells_a_resource_of_what_is_below_it() -> None:
-    """Before 2026-07-28 a server may tell of a part of what it was asked for."""
+async def test_update_of_a_part_updates_the_resource() -> None:
+    """Before 2026-07-28 a server may announce a part of the resource."""
     far = Library()
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=far))
@@ -206,8 +206,8 @@ async def test_hub_server_tells_a_resource_of_what_is_below_it() -> None:
 
 
 @pytest.mark.parametrize("revision", [NEW, OLD])
-async def test_hub_server_honors_nothing_a_server_does_not_tell_of(revision: str) -> None:
-    """One that has not the capability is not even asked."""
+async def test_subscription_needs_the_capability(revision: str) -> None:
+    """A server without it is not asked."""
     far = Library(tells=False)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=far))
@@ -223,8 +223,8 @@ async def test_hub_server_honors_nothing_a_server_does_not_tell_of(revision: str
     assert far.asked == []
 
 
-async def test_hub_server_honors_what_is_not_refused() -> None:
-    """That a server refuses one resource keeps nobody from hearing of the others."""
+async def test_one_rejected_resource_does_not_affect_others() -> None:
+    """They get streams of their own."""
     far = Library(denies=LIST)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=far))
@@ -237,8 +237,8 @@ async def test_hub_server_honors_what_is_not_refused() -> None:
             assert (await anext(changes)).params.uri == NOTE
 
 
-async def test_hub_server_goes_on_telling_when_a_server_comes_back() -> None:
-    """It is subscribed to anew, and what it may have said meanwhile is told of."""
+async def test_subscription_survives_a_reconnection() -> None:
+    """An update is sent, since some may have been missed."""
     far = Library()
 
     async def sleep(delay: float) -> None:
@@ -255,8 +255,8 @@ async def test_hub_server_goes_on_telling_when_a_server_comes_back() -> None:
             assert (await anext(changes)).params.uri == NOTE
 
 
-async def test_hub_server_goes_on_telling_when_another_server_has_the_resource() -> None:
-    """Whoever listens need not listen again."""
+async def test_subscription_follows_the_resource() -> None:
+    """Its clients need not subscribe again."""
     one, other = Library(), Library()
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=one))
@@ -270,8 +270,8 @@ async def test_hub_server_goes_on_telling_when_another_server_has_the_resource()
 
 
 @pytest.mark.parametrize("breaks", ["ends", "refuses"])
-async def test_hub_server_hears_again_after_a_stream_has_ended(breaks: str) -> None:
-    """That a server ends a stream, or takes no new one at once, says nothing of the connection."""
+async def test_ended_stream_is_opened_again(breaks: str) -> None:
+    """Its end, or a rejection, does not show that the connection is broken."""
     again, held, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
     listens: list[Any] = []
 
@@ -310,10 +310,10 @@ async def test_hub_server_hears_again_after_a_stream_has_ended(breaks: str) -> N
 
 
 @pytest.mark.parametrize("ends", ["late", "gone"])
-async def test_hub_server_does_not_wait_for_ever_for_a_server(
+async def test_slow_subscription_is_treated_as_accepted(
     ends: str,
 ) -> None:
-    """One that does not say whether it tells of a resource is supposed to; one that leaves not."""
+    """One at a server that was removed is not."""
     came, _, answer = gate()
     far = Library()
     far.answers["resources/subscribe"] = answer
@@ -333,8 +333,8 @@ async def test_hub_server_does_not_wait_for_ever_for_a_server(
             await changes.__aexit__()
 
 
-async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up() -> None:
-    """The server is asked in the right order."""
+async def test_subscribe_during_unsubscribe() -> None:
+    """The server gets both requests in order."""
     came, go, answer = gate()
 
     async def late(far: Far, message: Send) -> Any:
@@ -361,8 +361,8 @@ async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up() 
             await changes.__aexit__()
 
 
-async def test_hub_server_bounds_what_is_listened_for() -> None:
-    """Who comes too late is told."""
+async def test_subscriptions_are_bounded() -> None:
+    """The error names the setting."""
     async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(max_subscriptions=1)) as hub:
         mux = Mux(hub.server())
         await hub.register(ServerConfig("far", target=Library()))
@@ -375,8 +375,8 @@ async def test_hub_server_bounds_what_is_listened_for() -> None:
 
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
-async def test_hub_server_goes_on_telling_when_a_process_is_there_again(behind: str) -> None:
-    """That of a server over stdio, which has crashed."""
+async def test_subscription_survives_a_crash(behind: str) -> None:
+    """Of a server over stdio."""
     path = str(Path(__file__).with_name("stdio_server.py"))
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
     config = ServerConfig("far", sys.executable, [path], env, retry=Retry(1, 0))
@@ -392,8 +392,8 @@ async def test_hub_server_goes_on_telling_when_a_process_is_there_again(behind: 
 
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
-async def test_hub_server_tells_of_updates_at_a_server_over_http(behind: str) -> None:
-    """Of several resources, while calls of that server run as well, and the hub is wrapped."""
+async def test_updates_of_a_server_over_http(behind: str) -> None:
+    """Of several resources, during other calls of the server, through a middleware."""
     async with asyncio.timeout(30), serve(Endpoint(notes())) as url, hub_of(behind) as hub:
         await hub.register(ServerConfig("a", url=url))
         async with (

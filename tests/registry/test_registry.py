@@ -95,7 +95,7 @@ def test_registry_takes_muxes_and_other_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b"])
-def test_registry_refuses_names_that_cannot_be_told_from_tools(name: str) -> None:
+def test_registry_rejects_ambiguous_names(name: str) -> None:
     """A slash ends the server's name in that of a tool."""
     with pytest.raises(ConfigurationError, match="registered as"):
         Registry().register(suite("math", add), name=name)
@@ -114,7 +114,7 @@ def test_registry_names_its_servers_for_agents() -> None:
     } == registry.servers_for_cli()
 
 
-async def test_registry_lists_the_tools_of_servers_that_are_enabled() -> None:
+async def test_registry_lists_tools_of_enabled_servers() -> None:
     """In the order of the servers, on all their pages."""
     paged = Suite(name="art", version="1", tools=[draw, hang, fail], page_size=1)
     registry = Registry([suite("math", add), paged])
@@ -150,7 +150,7 @@ class Plugins(Provider):
         return self.given
 
 
-async def test_registry_calls_tools_that_only_an_extension_knows() -> None:
+async def test_registry_calls_tools_of_providers() -> None:
     """A server without the tool does not hide the next one."""
     first = Suite(name="first", version="1", tools=[], providers=[Plugins(draw)])
     registry = Registry([first, suite("math", add)])
@@ -161,7 +161,7 @@ async def test_registry_calls_tools_that_only_an_extension_knows() -> None:
         await registry.call_tool_by_name("nobody")
 
 
-async def test_registry_call_gives_content_of_every_kind() -> None:
+async def test_registry_call_returns_all_kinds_of_content() -> None:
     """An image is an image."""
     result = await Registry([suite("art", draw)]).call_tool_by_name("draw")
 
@@ -210,7 +210,7 @@ async def test_registry_answers_with_errors(message: Any, code: int) -> None:
     assert code == answer["error"]["code"]
 
 
-async def test_registry_refuses_servers_that_are_not_there_or_disabled() -> None:
+async def test_registry_rejects_unknown_and_disabled_servers() -> None:
     """The message names the cause."""
     registry = Registry([suite("math", add)]).toggle("math", False)
 
@@ -221,7 +221,7 @@ async def test_registry_refuses_servers_that_are_not_there_or_disabled() -> None
 
 
 @pytest.mark.parametrize(("how", "text"), [("told", "out of paper"), ("exit", "unexpectedly")])
-async def test_registry_isolates_what_fails(how: str, text: str) -> None:
+async def test_registry_isolates_failures(how: str, text: str) -> None:
     """Whatever a hook raises, the response is an `isError` result."""
     registry = Registry([suite("art", fail)])
     answer = await registry.handle_message("art", call("fail", how=how))
@@ -233,7 +233,7 @@ async def test_registry_isolates_what_fails(how: str, text: str) -> None:
     assert "a secret" not in result.text
 
 
-async def test_registry_ends_what_takes_too_long() -> None:
+async def test_registry_cancels_a_slow_call() -> None:
     """Its asyncio.Task is cancelled, and the response states it."""
     registry = Registry([suite("slow", hang)])
     async with asyncio.timeout(PATIENCE):
@@ -244,8 +244,8 @@ async def test_registry_ends_what_takes_too_long() -> None:
     assert "Tool handler timed out after 0.01 seconds" == result.text
 
 
-async def test_registry_tells_when_a_list_takes_too_long() -> None:
-    """An error then: only a call has a result that can carry it."""
+async def test_registry_list_times_out() -> None:
+    """With an error: only the result of a call can have `isError`."""
 
     class Stuck(Suite):
         async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
@@ -258,7 +258,7 @@ async def test_registry_tells_when_a_list_takes_too_long() -> None:
     assert "timed out after 0.01 seconds" in answer["error"]["message"]
 
 
-async def test_registry_call_raises_errors_that_are_no_results() -> None:
+async def test_registry_call_raises_protocol_errors() -> None:
     """With code and message of the server."""
 
     class Broken(Suite):
@@ -275,7 +275,7 @@ async def test_registry_call_raises_errors_that_are_no_results() -> None:
 # B. While it runs.
 
 
-async def test_registry_tells_how_its_servers_stand() -> None:
+async def test_registry_status() -> None:
     """Name, version, number of tools, whether it is enabled, its error; `reconnect` clears it."""
     registry = Registry([suite("math", add, fail), suite("art", draw, version="2")])
     broken = registry.toggle("art", False).failed("art", "no paint")
@@ -288,7 +288,7 @@ async def test_registry_tells_how_its_servers_stand() -> None:
     assert {} == await Registry().status()
 
 
-async def test_registry_lists_what_it_can_beside_a_server_that_cannot() -> None:
+async def test_registry_leaves_out_a_failing_server() -> None:
     """Its status has the error, unless there is one already."""
 
     class Broken(Suite):
@@ -305,7 +305,7 @@ async def test_registry_lists_what_it_can_beside_a_server_that_cannot() -> None:
     assert "no paint" == (await registry.failed("broken", "no paint").status())["broken"].error
 
 
-def test_registry_set_keeps_what_is_disabled() -> None:
+def test_set_servers_keeps_servers_disabled() -> None:
     """Absent ones are dropped, new ones are enabled."""
     registry = Registry([suite("a", add), suite("b", add), suite("c", add)]).toggle("b", False)
     other = registry.set_servers([suite("b", draw), suite("d", add)])
@@ -315,7 +315,7 @@ def test_registry_set_keeps_what_is_disabled() -> None:
     assert [] == other.set_servers([]).names
 
 
-def test_registry_changes_nothing_of_a_server_it_does_not_know() -> None:
+def test_registry_rejects_changes_of_unknown_servers() -> None:
     """Each change names the unknown server."""
     registry = Registry()
     with pytest.raises(UnknownServer, match="x"):
@@ -351,7 +351,7 @@ async def test_registry_closes_the_muxes_it_made(tmp_path: Path) -> None:
 # C, D, E. Registries that change.
 
 
-def test_live_registry_is_changed_by_many_threads_at_once() -> None:
+def test_live_registry_is_thread_safe() -> None:
     """No change is lost, and each has a version of its own."""
     live = LiveRegistry()
     versions: list[int] = []
@@ -372,8 +372,8 @@ def test_live_registry_is_changed_by_many_threads_at_once() -> None:
     assert repr(live).startswith("<LiveRegistry 20: <Registry of s")
 
 
-def test_live_registry_stays_as_it_is_when_a_change_fails() -> None:
-    """Nobody is told of anything either."""
+def test_failed_change_keeps_the_registry() -> None:
+    """No watcher is called."""
     live = LiveRegistry(Registry([suite("math", add)]))
     versions: list[int] = []
     unwatch = live.watch(versions.append)
@@ -390,7 +390,7 @@ def test_live_registry_stays_as_it_is_when_a_change_fails() -> None:
     assert [] == live.current.names
 
 
-def test_live_registry_tells_all_that_watch_though_one_fails(
+def test_failed_watcher_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The change has taken effect; the failed watcher is logged."""
@@ -408,7 +408,7 @@ def test_live_registry_tells_all_that_watch_though_one_fails(
     assert "no paper" in caplog.text
 
 
-def test_global_registry_is_there_for_everybody() -> None:
+def test_global_registry() -> None:
     """One per process; registering again replaces, unregistering twice is not an error."""
     try:
         GLOBAL.register(suite("math", add))

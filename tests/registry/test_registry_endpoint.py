@@ -103,7 +103,7 @@ def registry(*, page_size: int | None = None) -> LiveRegistry:
     return LiveRegistry(Registry([first, suite("empty"), second]))
 
 
-async def test_together_lists_all_servers_with_qualified_names() -> None:
+async def test_composite_lists_qualified_names() -> None:
     """Tools and prompts have the name of their server before them, resources their URI."""
     async with connect(registry().server()) as client:
         tools = [each.name for each in await client.tools()]
@@ -117,8 +117,8 @@ async def test_together_lists_all_servers_with_qualified_names() -> None:
     assert ["math://books/{id}", "art://books/{id}"] == templates
 
 
-async def test_together_lists_servers_page_by_page() -> None:
-    """Pages of a server are pages of all; behind a full one comes the next server."""
+async def test_composite_lists_page_by_page() -> None:
+    """A page of a member ends a page; after `page_size` items the next member begins one."""
     live = LiveRegistry(
         Registry([suite("a", add, Ask(), page_size=1), suite("b", add), suite("c", add)])
     )
@@ -128,7 +128,7 @@ async def test_together_lists_servers_page_by_page() -> None:
     assert ["a/add", "a/ask", "b/add", "c/add"] == tools
 
 
-async def test_together_calls_reads_and_gets_what_belongs_to_each() -> None:
+async def test_composite_routes_requests_by_name() -> None:
     """By the name it is listed under."""
     async with connect(registry().server()) as client:
         three = await client.call("art/add", {"a": 1, "b": 2})
@@ -141,7 +141,7 @@ async def test_together_calls_reads_and_gets_what_belongs_to_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["add", "nobody/add", "math/nothing", "off/add", ""])
-async def test_together_knows_no_other_names(name: str) -> None:
+async def test_composite_rejects_other_names(name: str) -> None:
     """A server that is disabled has no tools either."""
     live = registry()
     live.register(suite("off", add))
@@ -165,7 +165,7 @@ class Plugins(Provider):
         return [Books("more")]
 
 
-async def test_together_finds_what_only_an_extension_knows() -> None:
+async def test_composite_finds_components_of_providers() -> None:
     """A server with a catch-all template does not hide the listed resources of others."""
     live = LiveRegistry(Registry([suite("late", providers=[Plugins()]), suite("math", add)]))
     live.register(suite("art", resources=[Books("art")]))
@@ -179,7 +179,7 @@ async def test_together_finds_what_only_an_extension_knows() -> None:
     assert ("3", "Book 1 of art", "Book 2 of more") == (three.text, sure.text, late.text)
 
 
-async def test_together_completes_for_its_servers() -> None:
+async def test_composite_routes_completion() -> None:
     """A prompt by its qualified name, a resource template by its own."""
     async with connect(registry().server()) as client:
         city = await client.complete(PromptReference("art/greet"), "city", "O")
@@ -192,7 +192,7 @@ async def test_together_completes_for_its_servers() -> None:
     assert ["1", "2"] == book.values
 
 
-async def test_together_goes_on_with_calls_that_ask() -> None:
+async def test_composite_resumes_calls() -> None:
     """The continuation returns to the server that asked."""
     client = await Client.begin(
         RegistryEndpoint(registry()), capabilities={"elicitation": {}}, path="/", root_path=""
@@ -207,7 +207,7 @@ async def test_together_goes_on_with_calls_that_ask() -> None:
     assert "went on" == answered["content"][0]["text"]
 
 
-async def test_together_tells_a_tool_that_its_call_was_cancelled() -> None:
+async def test_composite_forwards_cancellation() -> None:
     """As if its server stood alone."""
     hang = Hang()
     endpoint = RegistryEndpoint(Registry([suite("slow", hang)]))
@@ -217,7 +217,7 @@ async def test_together_tells_a_tool_that_its_call_was_cancelled() -> None:
     await asyncio.wait_for(hang.cancelled.wait(), PATIENCE)
 
 
-async def test_together_announces_what_changes() -> None:
+async def test_composite_announces_changes() -> None:
     """Of the registry, and of every server in it."""
     live = registry()
     together = live.server()
@@ -240,7 +240,7 @@ async def test_together_announces_what_changes() -> None:
     assert [*everything, "tools", "art://books/1", *everything] == heard
 
 
-def test_together_is_let_go_of_though_its_registry_stays() -> None:
+def test_composite_is_collected_before_its_registry() -> None:
     """A registry may be served for a while, many times."""
     live = registry()
     together = ref(live.server())
@@ -250,8 +250,8 @@ def test_together_is_let_go_of_though_its_registry_stays() -> None:
     assert together() is None
 
 
-async def test_together_refuses_the_cursor_of_a_server_that_is_gone() -> None:
-    """It points nowhere any more."""
+async def test_composite_rejects_cursor_of_removed_server() -> None:
+    """The list would look complete without its rest."""
     live = LiveRegistry(Registry([suite("a", add, Ask(), page_size=1)]))
     async with connect(live.server()) as client:
         page = await client.request("tools/list")
@@ -313,7 +313,7 @@ async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
     assert 2 == len(endpoint._endpoints)  # that of the `art` before has been removed
 
 
-async def test_registry_endpoint_ends_what_is_open_at_a_server_that_is_gone() -> None:
+async def test_registry_endpoint_ends_calls_of_removed_servers() -> None:
     """The calls that run there are cancelled once their grace is over."""
     hang = Hang()
     live = LiveRegistry(Registry([suite("math", add), suite("idle", hang)]))
@@ -333,7 +333,7 @@ def error_of(response: httpx.Response) -> str:
     return message
 
 
-async def test_registry_endpoint_takes_a_registry_that_never_changes() -> None:
+async def test_registry_endpoint_takes_an_immutable_registry() -> None:
     """And forwards scopes that are not requests."""
     endpoint = RegistryEndpoint(Registry([suite("math", add)]))
     said: list[Any] = []
@@ -351,7 +351,7 @@ async def test_registry_endpoint_takes_a_registry_that_never_changes() -> None:
     assert repr(endpoint).startswith("<RegistryEndpoint of <LiveRegistry")
 
 
-def test_registry_endpoint_refuses_what_is_wrong() -> None:
+def test_registry_endpoint_rejects_invalid_options() -> None:
     """At construction, naming the option."""
     with pytest.raises(ConfigurationError, match="registry must be"):
         RegistryEndpoint(suite("math", add))  # type: ignore[arg-type]

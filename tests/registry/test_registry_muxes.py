@@ -72,7 +72,7 @@ async def finished(registry: Registry, server: str, id: str) -> str:
         return (await client.task(id).wait(timeout=PATIENCE)).text
 
 
-async def test_task_is_answered_at_once_and_goes_on() -> None:
+async def test_task_continues_after_its_handle() -> None:
     """However long it takes: `timeout` is for the answer, which is its handle."""
     bake = Bake()
     registry = Registry([suite("bakery", bake)])
@@ -83,7 +83,7 @@ async def test_task_is_answered_at_once_and_goes_on() -> None:
     await registry.aclose()
 
 
-async def test_call_that_its_caller_gives_up_is_cancelled() -> None:
+async def test_cancelled_caller_cancels_the_call() -> None:
     """It has no response yet, and would have no worker."""
     waits, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -106,7 +106,7 @@ async def test_call_that_its_caller_gives_up_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("change", ["set_servers", "register"])
-async def test_server_that_stays_keeps_its_tasks(change: str) -> None:
+async def test_kept_server_keeps_its_tasks(change: str) -> None:
     """It is the same mux, whichever servers are registered beside it."""
     bake = Bake()
     bakery = suite("bakery", bake)
@@ -136,7 +136,7 @@ async def test_set_servers_keeps_the_error_of_a_known_server() -> None:
     assert ["math"] == list(registry.register(math).enabled)
 
 
-def test_server_that_stays_keeps_the_name_it_was_given() -> None:
+def test_kept_server_keeps_its_name() -> None:
     """And is disabled there too, whichever way: by its mux, or by its server."""
     tools, others = suite("tools", add), suite("others", add)
     registry = Registry().register(tools, name="mine").toggle("mine", False)
@@ -148,8 +148,8 @@ def test_server_that_stays_keeps_the_name_it_was_given() -> None:
         assert ["others"] == [*changed.enabled]
 
 
-def test_mux_that_stays_is_the_same() -> None:
-    """Also if it is notified by its server."""
+def test_kept_server_keeps_its_mux() -> None:
+    """Also if it is given by its server."""
     mux = Mux(suite("math", add))
     registry = Registry([mux])
 
@@ -167,7 +167,7 @@ class Closing(Mux):
         await super().aclose()
 
 
-async def test_registry_closes_the_muxes_that_it_has_made() -> None:
+async def test_registry_closes_its_muxes() -> None:
     """Those of removed servers, too; a given mux may serve elsewhere."""
     given = Closing(suite("given", add))
     live = LiveRegistry(Registry([suite("a", add), suite("b", add), given], serve=Closing))
@@ -210,7 +210,7 @@ async def test_registry_ends_tasks_when_it_is_closed() -> None:
     assert all(each.is_set() for each in ended)
 
 
-async def test_registry_endpoint_closes_the_mux_of_a_server_that_is_gone() -> None:
+async def test_registry_endpoint_closes_mux_of_removed_server() -> None:
     """If it was made there, when all that was open at it has ended."""
     given = Closing(suite("given", add))
     live = LiveRegistry(Registry([suite("a", add), suite("b", add), given], serve=Closing))
@@ -227,7 +227,7 @@ async def test_registry_endpoint_closes_the_mux_of_a_server_that_is_gone() -> No
     assert (["closed"], (), ()) == (made[0].closed, made[1].closed, given.closed)
 
 
-async def test_registry_endpoint_closes_the_mux_of_a_server_called_with_all_others() -> None:
+async def test_registry_endpoint_closes_mux_called_as_composite() -> None:
     """Its own URL need not have been requested before."""
     live = LiveRegistry(Registry([suite("a", add), suite("b", add)], serve=Closing))
     made: Any = [live.current.find(each) for each in ("a", "b")]
@@ -241,8 +241,8 @@ async def test_registry_endpoint_closes_the_mux_of_a_server_called_with_all_othe
     assert (["closed"], ()) == (made[0].closed, made[1].closed)
 
 
-async def test_registry_that_never_changes_closes_the_muxes_that_it_has_made() -> None:
-    """And no other ones."""
+async def test_immutable_registry_closes_its_muxes() -> None:
+    """Given muxes stay open."""
     given = Closing(suite("given", add))
     registry = Registry([suite("a", add), given], serve=Closing)
     made: Any = registry.find("a")
@@ -251,7 +251,7 @@ async def test_registry_that_never_changes_closes_the_muxes_that_it_has_made() -
     assert (["closed"], ()) == (made.closed, given.closed)
 
 
-async def test_servers_that_do_not_answer_are_asked_all_at_once() -> None:
+async def test_slow_servers_are_listed_concurrently() -> None:
     """No server waits for another, and the status has the error of a list that fails."""
     asked = 0
 

@@ -111,7 +111,7 @@ def placed() -> Registry:
 # The settings of the members.
 
 
-async def test_together_gives_each_server_the_assigns_of_its_own_mux() -> None:
+async def test_composite_uses_assigns_of_each_mux() -> None:
     """The hooks of a member see them; other members do not."""
     async with connect(placed().server()) as client:
         called = [(await client.call(f"{each}/where")).text for each in ("north", "south")]
@@ -129,7 +129,7 @@ async def test_together_gives_each_server_the_assigns_of_its_own_mux() -> None:
     assert ["north/in_Oslo", "south/in_Rome", "nowhere/in_None"] == tools
 
 
-async def test_together_puts_them_over_those_of_the_mux_of_all() -> None:
+async def test_assigns_of_the_outer_mux_are_defaults() -> None:
     """They apply where a member has none of its own."""
     mux = Mux(placed().server(), assigns={"place": "Earth"})
     async with connect(mux) as client:
@@ -138,7 +138,7 @@ async def test_together_puts_them_over_those_of_the_mux_of_all() -> None:
     assert ["Oslo", "Earth"] == told
 
 
-async def test_together_gives_them_to_a_call_that_goes_on() -> None:
+async def test_resumed_call_has_assigns_of_its_mux() -> None:
     """Beside those that the call itself has set."""
     endpoint = Endpoint(placed().server())
     client = await Client.begin(endpoint, capabilities={"elicitation": {}})
@@ -154,8 +154,8 @@ async def test_together_gives_them_to_a_call_that_goes_on() -> None:
     assert "Rome, kept" == answered["content"][0]["text"]
 
 
-async def test_together_has_its_servers_see_to_what_is_listened_for() -> None:
-    """Each to its own resources."""
+async def test_composite_forwards_subscriptions() -> None:
+    """To the member that has the resource."""
     heard: list[tuple[str, str]] = []
 
     class Distant(Suite):
@@ -195,12 +195,12 @@ class Broken(Suite):
         (None, "took longer than 0.05 s (list_timeout)"),
     ],
 )
-async def test_together_lists_what_it_can_beside_a_server_that_cannot(
+async def test_composite_leaves_out_a_failing_server(
     error: Exception | None,
     said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is logged."""
+    """With a warning in the log."""
     broken = Broken(name="broken", version="1", tools=[add])
     broken.error = error
     registry = Registry([broken, suite("math", add)], list_timeout=0.05)
@@ -212,7 +212,7 @@ async def test_together_lists_what_it_can_beside_a_server_that_cannot(
     assert said in caplog.text
 
 
-async def test_together_refuses_a_cursor_that_a_server_does_not_know() -> None:
+async def test_composite_rejects_a_cursor_unknown_to_its_server() -> None:
     """The client has to begin anew: to leave the rest out would look like the end."""
 
     class Changed(Suite):
@@ -230,8 +230,8 @@ async def test_together_refuses_a_cursor_that_a_server_does_not_know() -> None:
 # How it is served.
 
 
-async def test_registry_is_one_server_for_whatever_serves_one() -> None:
-    """It changes as the registry does; one that never changes has one as well."""
+async def test_registry_serves_all_as_one() -> None:
+    """A live registry changes while it is served."""
     live = LiveRegistry(Registry([suite("math", add)]))
     together = live.server(name="all", version="3")
     async with connect(together) as client:
@@ -247,8 +247,8 @@ async def test_registry_is_one_server_for_whatever_serves_one() -> None:
 
 
 @pytest.mark.parametrize("kind", [Registry, LiveRegistry])
-async def test_registry_itself_is_refused_with_what_to_do_instead(kind: Any) -> None:
-    """It is many servers."""
+async def test_registry_is_not_a_server(kind: Any) -> None:
+    """The error names `server()` and `RegistryEndpoint`."""
     with pytest.raises(ConfigurationError, match=r"server\(\).* RegistryEndpoint"):
         Endpoint(kind())
     with pytest.raises(ConfigurationError, match=r"server\(\).* RegistryEndpoint"):
@@ -266,7 +266,7 @@ async def test_registry_endpoint_may_be_closed_twice() -> None:
 
 
 @pytest.mark.parametrize("name", ["my server", "..", ".", "x?y", "ä", "a%2Fb", "a\n", 5])
-def test_registry_refuses_names_that_no_tool_may_have(name: Any) -> None:
+def test_registry_rejects_invalid_names(name: Any) -> None:
     """At once, with their purpose and the remedy."""
     with pytest.raises(ConfigurationError, match=r"names of its tools.*register\(server, name"):
         Registry().register(suite("math", add), name=name)
@@ -276,8 +276,8 @@ def test_registry_refuses_names_that_no_tool_may_have(name: Any) -> None:
 
 
 @pytest.mark.parametrize("separator", ["__", ".", "-", "/"])
-async def test_together_separates_names_as_it_is_told(separator: str) -> None:
-    """Some models take no slash; names of servers may have the separator in them."""
+async def test_composite_separator(separator: str) -> None:
+    """Some models reject a slash. Names of servers may contain the separator."""
     names = ["my__math", "my.math", "my-math"]
     greet = PromptTemplate(name="greet", messages="Hello {x}", completions={"x": ["y"]})
     registry = Registry([suite(each, add, prompts=[greet]) for each in names])
@@ -295,7 +295,7 @@ async def test_together_separates_names_as_it_is_told(separator: str) -> None:
 
 
 @pytest.mark.parametrize("separator", ["", " ", "::", None])
-def test_together_refuses_a_separator_that_no_tool_may_have(separator: Any) -> None:
+def test_composite_rejects_invalid_separators(separator: Any) -> None:
     """When it is made."""
     for make in (Registry().server, LiveRegistry().server):
         with pytest.raises(ConfigurationError, match="separator"):
@@ -307,7 +307,7 @@ def test_together_refuses_a_separator_that_no_tool_may_have(separator: Any) -> N
 # Values that are not a registry, and not a message.
 
 
-def test_live_registry_refuses_what_is_no_registry() -> None:
+def test_live_registry_rejects_other_types() -> None:
     """And stays as it was."""
     live = LiveRegistry(Registry([suite("math", add)]))
     with pytest.raises(ConfigurationError, match="a Registry is needed, not None"):
@@ -320,7 +320,7 @@ def test_live_registry_refuses_what_is_no_registry() -> None:
     assert (["math"], 0) == (live.current.names, live.version)
 
 
-async def test_session_may_have_a_registry_that_changes_elsewhere() -> None:
+async def test_session_shares_a_live_registry() -> None:
     """It is that one, not a copy."""
     sessions, live = SessionRegistries(), LiveRegistry(Registry([suite("math", add)]))
     sessions.register("Ada", live)
@@ -329,7 +329,7 @@ async def test_session_may_have_a_registry_that_changes_elsewhere() -> None:
     assert not (await sessions.status("Ada"))["math"].enabled
 
 
-async def test_registry_refuses_messages_that_are_no_json() -> None:
+async def test_registry_rejects_messages_that_are_not_json() -> None:
     """The error names the fault; text that can be decoded is answered."""
     registry = Registry([suite("math", add)])
     with pytest.raises(ContractError, match=r"not JSON: .*object"):
@@ -341,8 +341,8 @@ async def test_registry_refuses_messages_that_are_no_json() -> None:
     assert -32700 == answer["error"]["code"]
 
 
-async def test_registry_lists_a_resource_that_two_servers_have_once() -> None:
-    """It is that of the first, which is also the one that is read."""
+async def test_shared_resource_belongs_to_the_first_server() -> None:
+    """It is listed once."""
 
     class Note(Resource):
         uri = "note://today"
