@@ -184,7 +184,7 @@ async def test_rejected_subscription_is_tried_again() -> None:
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), OLD) as client:
-            with pytest.raises(ServerError, match="No updates"):
+            with pytest.raises(ServerError, match="no updates"):
                 async with client.subscribe(NOTE):
                     pass
             far.denies = ""
