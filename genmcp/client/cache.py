@@ -1,4 +1,4 @@
-"""What a server said may be kept for a while: 2026-07-28, server/utilities, "Caching"."""
+"""Caches of a client: results of requests, and the revisions of servers."""
 
 import time
 from collections import OrderedDict
@@ -11,7 +11,9 @@ from genmcp.protocol.value import CacheableResult, Value, decoder_for
 
 __all__ = ["REVISION_CACHE", "ResultCache", "RevisionCache", "copied"]
 
-#: Of which methods a notification says that what they brought is stale.
+V = TypeVar("V", bound=Value)
+
+#: The methods whose results each notification makes stale.
 _STALE: Final[Mapping[str, tuple[str, ...]]] = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
@@ -24,93 +26,106 @@ Key = tuple[str, str]
 
 
 class ResultCache:
-    """The fresh results of one client, each under its method and what was asked for.
+    """The fresh results of one client: 2026-07-28, server/utilities, "Caching".
 
-    A client is one authorization context, so results of both scopes are kept for it, and none
-    is given to another. What is asked for is a cursor or a URI; "" is the first page. At most
-    *entries* are kept, those used last; as JSON, so that whoever gets one has it to himself,
-    dictionaries and lists included. *now* tells the time in seconds.
+    Owned by a `ClientSession`. A client is one authorization context, so that results of both cache
+    scopes are stored for it, and none is shared with another client. They are stored as JSON: each
+    caller gets a copy that it may change.
+
+    Args:
+        max_entries: Maximum number of results; the least recently used is evicted.
+        clock: Returns the time in seconds.
+
+    The key of a result is its method, and its cursor or URI; "" is the first page.
     """
 
-    def __init__(self, entries: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._entries = entries
-        self._now = now
-        self._kept: OrderedDict[Key, tuple[float, type[CacheableResult], bytes]] = OrderedDict()
-        self._changes = 0
+    def __init__(self, max_entries: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_entries = max_entries
+        self._clock = clock
+        self._entries: OrderedDict[Key, tuple[float, type[CacheableResult], bytes]] = OrderedDict()
+        self._generation = 0
 
     @property
-    def changes(self) -> int:
-        """How often something became stale; to be read before a request is sent, for `keep`."""
-        return self._changes
+    def generation(self) -> int:
+        """The number of invalidations. To be read before a request is sent, for `put`."""
+        return self._generation
 
-    def get(self, method: str, what: str = "") -> Any:
-        """Return the result that is kept and fresh, or None."""
-        found = self._kept.get((method, what))
-        if found is None:
+    def get(self, method: str, key: str = "") -> Any:
+        """Return a copy of the fresh result, or None."""
+        entry = self._entries.get((method, key))
+        if entry is None:
             return None
-        until, kind, kept = found
-        if self._now() >= until:
-            del self._kept[method, what]
+        until, kind, encoded = entry
+        if self._clock() >= until:
+            del self._entries[method, key]
             return None
-        self._kept.move_to_end((method, what))
-        return decoder_for(kind).decode(kept)
+        self._entries.move_to_end((method, key))
+        return decoder_for(kind).decode(encoded)
 
-    def size(self, method: str, what: str = "") -> int:
+    def size(self, method: str, key: str = "") -> int:
         """Return the size of the cached result as JSON, in bytes; 0 if there is none."""
-        found = self._kept.get((method, what))
-        return 0 if found is None else len(found[2])
+        entry = self._entries.get((method, key))
+        return 0 if entry is None else len(entry[2])
 
-    def keep(self, method: str, what: str, result: CacheableResult, changes: int) -> None:
-        """Keep *result* for as long as it says, from now on.
+    def put(self, method: str, key: str, result: CacheableResult, generation: int) -> None:
+        """Store *result* for its `ttlMs`, unless the cache was invalidated since *generation*.
 
-        *changes* is what it was when the request was sent: what is told of a change meanwhile may
-        concern this result.
+        An invalidation while the request was pending may concern this result: it could have been
+        read before the change and received after the notification.
         """
-        if result.ttl_ms <= 0 or self._entries == 0 or changes != self._changes:
+        if result.ttl_ms <= 0 or self._max_entries == 0 or generation != self._generation:
             return
-        until = self._now() + result.ttl_ms / 1000
-        self._kept[method, what] = (until, type(result), msgspec.json.encode(result))
-        self._kept.move_to_end((method, what))
-        if len(self._kept) > self._entries:
-            self._kept.popitem(last=False)
+        until = self._clock() + result.ttl_ms / 1000
+        self._entries[method, key] = (until, type(result), msgspec.json.encode(result))
+        self._entries.move_to_end((method, key))
+        if len(self._entries) > self._max_entries:
+            self._entries.popitem(last=False)
 
-    def forget(self, method: str, what: str | None = None) -> None:
-        """Forget what *method* brought: for *what*, or all of it."""
-        self._drop(lambda key: key[0] == method and what in (None, key[1]))
+    def discard(self, method: str, key: str | None = None) -> None:
+        """Remove the results of *method*: that of *key*, or all."""
+        self._remove(lambda each: each[0] == method and key in (None, each[1]))
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._drop(lambda _: True)
+        """Remove all results."""
+        self._remove(lambda _: True)
 
-    def heard(self, method: str, params: Any) -> None:
-        """Forget what a notification says is stale ("Interaction with Notifications").
+    def invalidate(self, method: str, params: Any) -> None:
+        """Remove the results that a notification makes stale ("Interaction with Notifications").
 
-        *params* is the value it came with; the update of a resource concerns what it is part of.
+        An update of a resource also concerns the resources that it is below of.
         """
         if method == _UPDATED:
             uri: str = params.uri
-            self._drop(lambda key: key[0] == _READ and uri.startswith(key[1]))
+            self._remove(lambda each: each[0] == _READ and uri.startswith(each[1]))
         elif (stale := _STALE.get(method)) is not None:
-            self._drop(lambda key: key[0] in stale)
+            self._remove(lambda each: each[0] in stale)
 
-    def _drop(self, concerns: Callable[[Key], bool]) -> None:
-        self._changes += 1
-        for key in [key for key in self._kept if concerns(key)]:
-            del self._kept[key]
+    def _remove(self, matches: Callable[[Key], bool]) -> None:
+        self._generation += 1
+        for key in [key for key in self._entries if matches(key)]:
+            del self._entries[key]
 
 
 class RevisionCache:
-    """The revision each server was found to speak, so that the next client need not find out.
+    """The revisions of the servers that this process has connected to.
 
-    A server is known by its URL without query, as one origin may serve many, or by its command. At
-    most *most* are remembered, those met last. What is remembered may be wrong by now; whoever
-    finds it so finds out again, and remembers that.
+    2026-07-28, basic/versioning, "Backward Compatibility". The next connection to a server need not
+    negotiate. An entry may be outdated: then the negotiation replaces it.
+
+    Args:
+        max_servers: Maximum number of servers; the least recently used is evicted.
+        clock: Returns the time in seconds.
+
+    A server is identified by its URL without the query, since one origin may have several, or by a
+    hash of its command.
     """
 
-    def __init__(self, most: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
+    def __init__(
+        self, max_servers: int = 1000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_servers = max_servers
         self._clock = clock
-        self._met: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def get(self, server: str, ttl: float) -> str | None:
         """Return the revision of *server*; None if it is unknown or was learned *ttl* seconds ago.
@@ -118,29 +133,29 @@ class RevisionCache:
         A server that was upgraded still accepts the handshake of earlier revisions, so that only a
         new probe finds its current revision.
         """
-        version, since = self._met.get(server, (None, 0.0))
+        version, since = self._entries.get(server, (None, 0.0))
         if self._clock() - since < ttl:
             return version
-        self._met.pop(server, None)
+        self._entries.pop(server, None)
         return None
 
     def remember(self, server: str, version: str) -> None:
-        """Remember that *server* speaks *version*; its age counts from the first time it did."""
-        known, since = self._met.get(server, (None, 0.0))
-        self._met[server] = version, since if known == version else self._clock()
-        self._met.move_to_end(server)
-        if len(self._met) > self._most:
-            self._met.popitem(last=False)
+        """Store the revision of *server*. Its age counts from the first time, so that it expires.
+
+        A later connection that used the cached revision is no evidence that it is the newest.
+        """
+        known, since = self._entries.get(server, (None, 0.0))
+        self._entries[server] = version, since if known == version else self._clock()
+        self._entries.move_to_end(server)
+        if len(self._entries) > self._max_servers:
+            self._entries.popitem(last=False)
 
 
-#: Those that clients of this process have met.
-REVISION_CACHE = RevisionCache()
-
-
-V = TypeVar("V", bound=Value)
+#: Shared by all clients of the process.
+REVISION_CACHE: Final = RevisionCache()
 
 
 def copied(value: V) -> V:
-    """Return a copy of *value*, of the lists and dictionaries in it as well."""
+    """Return a deep copy of *value*, which the caller may change."""
     copy: V = decoder_for(type(value)).decode(msgspec.json.encode(value))
     return copy

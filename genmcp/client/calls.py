@@ -1,11 +1,11 @@
-"""Calls of tools: with the headers they need, their tasks, and a look at what comes back."""
+"""Tool calls: their headers, tasks and progress, and the check of their results."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET
 
@@ -13,201 +13,220 @@ from genmcp.client.cache import ResultCache
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
 from genmcp.client.requests import RequestDeadline, Requests
-from genmcp.client.tasks import Listen, TaskHandle
+from genmcp.client.subscriptions import ChangeStream
+from genmcp.client.tasks import TaskHandle
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.core.client.events import TaskCreated
 from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
-__all__ = ["Calls"]
+__all__ = ["ToolCalls"]
 
 logger = logging.getLogger("genmcp.client")
 
 _LIST: Final = "tools/list"
-_CALL: Final = "tools/call"
-_OLD_TASKS: Final = "if it wants the tasks of 2025-11-25: this client does not speak those"
-#: Seconds that cancelling the task of a call nobody waits for may take.
-_GRACE: Final = 2.0
+_LEGACY_TASKS: Final = (
+    "the tool may require a task of 2025-11-25, which this client does not support"
+)
+
+_Reporter: TypeAlias = ProgressReporter | None
 
 
-class Calls:
-    """Calls the tools of one server."""
+class ToolCalls:
+    """Calls the tools of one server. Owned by a `ClientSession`.
+
+    Args:
+        requests: Sends the requests.
+        tools: The tools that the server has listed.
+        cache: The cached results.
+        task_stream: Returns a change stream for the task of an id.
+    """
 
     def __init__(
-        self, requests: Requests, offers: ToolCatalog, cache: ResultCache, listen: Listen
+        self,
+        requests: Requests,
+        tools: ToolCatalog,
+        cache: ResultCache,
+        task_stream: Callable[[str], ChangeStream],
     ) -> None:
         self._requests = requests
-        self._offers = offers
+        self._tools = tools
         self._cache = cache
-        self._listen = listen
+        self._task_stream = task_stream
         self._listed = False
 
     async def tools(self) -> list[ToolDefinition]:
-        """Return the tools that can be called; one with a faulty annotation is left out.
+        """Return the tools of the server, except those with invalid annotations.
 
         Raises:
-            ClientError: as `Requests.listed`.
+            ClientError: As for `Requests.list_all`.
         """
-        tools = await self._requests.listed(_LIST, "tools")
+        tools = await self._requests.list_all(_LIST, "tools")
         self._listed = True
-        return await self._offers.learn(tools)
+        return await self._tools.update(tools)
 
     async def call(
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: RequestDeadline,
+        deadline: RequestDeadline,
         progress: ProgressCallback | None,
     ) -> CallToolResult:
-        """Call a tool, and wait for its result, of its task too.
-
-        A task whose call is given up is cancelled; one that cannot be asked about is not.
+        """Call a tool and wait for its result; if it becomes a task, for that of the task.
 
         Raises:
-            ClientError, McpError: as `begin` and `TaskHandle.wait`.
+            ClientError, McpError: As for `start` and `TaskHandle.wait`.
         """
-        reports = None if progress is None else ProgressReporter(progress)
+        options = self._requests.options
+        reporter = (
+            None if progress is None else ProgressReporter(progress, options.max_queued_progress)
+        )
         try:
-            result = await self._found(name, arguments, patience, reports)
+            result = await self._call(name, arguments, deadline, reporter)
             if isinstance(result, TaskCreated):
-                handle = self.task(result.task.task_id, name)
-                try:
-                    result = await handle.wait_for(patience, reports)
-                except BaseException as error:
-                    if not (isinstance(error, ClientError) and error.task):
-                        await self._abandon(handle)
-                    raise
+                result = await self._wait_for_task(name, result, deadline, reporter)
         except BaseException:
-            if reports is not None:
-                await reports.cancel()
+            if reporter is not None:
+                await reporter.cancel()
             raise
-        if reports is not None:
-            await self._report(reports, patience)
+        if reporter is not None:
+            await self._finish_reports(reporter, deadline)
         return result
 
-    async def begin(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        patience: RequestDeadline,
-        reports: ProgressReporter | None,
+    async def start(
+        self, name: str, arguments: Mapping[str, Any], deadline: RequestDeadline
     ) -> TaskHandle:
-        """Call a tool, and return its task, or what stands for one if it is answered at once.
+        """Call a tool; return a handle of its task, or of its result if it has returned.
 
         Raises:
-            ProtocolError: the tool was left out, or its result does not fit.
-            ClientError, McpError: as `Requests.answered`.
+            ProtocolError: The tool was left out of the list, or its result is invalid.
+            ClientError, McpError: As for `Requests.with_input`.
         """
-        found = await self._found(name, arguments, patience, reports)
-        if isinstance(found, TaskCreated):
-            return self.task(found.task.task_id, name)
-        return TaskHandle(self._requests, self._listen, _unchecked, found)
+        result = await self._call(name, arguments, deadline, None)
+        if isinstance(result, TaskCreated):
+            return self.task(result.task.task_id, name)
+        return TaskHandle(self._requests, self._task_stream, None, result)
 
     def task(self, id: str, tool: str | None) -> TaskHandle:
-        """Return a handle of the task *id*, whose result is checked if its *tool* is known."""
-        check = _unchecked if tool is None else partial(self._check, tool)
-        return TaskHandle(self._requests, self._listen, check, id)
+        """Return a handle of the task *id*; its result is checked if its *tool* is given."""
+        check = None if tool is None else partial(self._check, tool)
+        return TaskHandle(self._requests, self._task_stream, check, id)
 
-    async def _found(
+    async def _wait_for_task(
+        self, name: str, created: TaskCreated, deadline: RequestDeadline, reporter: _Reporter
+    ) -> CallToolResult:
+        handle = self.task(created.task.task_id, name)
+        try:
+            return await handle.wait_until(deadline, reporter)
+        except BaseException as error:
+            # The caller has no handle: a call that was given up cancels its task. A task that
+            # cannot be polled is in the error, and can be resumed.
+            if not (isinstance(error, ClientError) and error.task) and not handle.is_over:
+                with suppress(ClientError, TimeoutError):
+                    async with asyncio.timeout(self._requests.options.task_cancel_timeout):
+                        await handle.cancel()
+            raise
+
+    async def _call(
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: RequestDeadline,
-        reports: ProgressReporter | None,
+        deadline: RequestDeadline,
+        reporter: _Reporter,
     ) -> CallToolResult | TaskCreated:
-        """Call a tool, and return its result, which is checked, or the task it became."""
-        if self._offers.mirrors and not self._offers.knows(name):
-            async with self._in_time(patience):
+        """Call a tool, and return its checked result or the task it became."""
+        tools = self._tools
+        # The headers that repeat arguments are known from the list of tools only.
+        if tools.mirrors and not tools.has(name):
+            async with self._limit(deadline):
                 await self._list_once()
         try:
-            found = await self._send(name, arguments, patience, reports)
+            result = await self._send(name, arguments, deadline, reporter)
         except ServerError as error:
-            self._check_tasks(error)
-            # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may be another by now. The
-            # call was refused for its headers, so that it has not run.
-            if error.code != HeaderMismatch.code or not self._offers.mirrors:
+            self._explain_legacy_task(error)
+            # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it was
+            # listed. The call was rejected for its headers, so that it has not run.
+            if error.code != HeaderMismatch.code or not tools.mirrors:
                 raise
-            self._cache.forget(_LIST)
-            async with self._in_time(patience):
+            self._cache.discard(_LIST)
+            async with self._limit(deadline):
                 await self.tools()
-            found = await self._send(name, arguments, patience, reports)
-        if isinstance(found, CallToolResult):
-            await self._check(name, found, patience)
-        return found
+            result = await self._send(name, arguments, deadline, reporter)
+        if isinstance(result, CallToolResult):
+            await self._check(name, result, deadline)
+        return result
 
-    def _check_tasks(self, error: ServerError) -> None:
-        """2025-11-25, tasks, "Tool-Level Negotiation": so is a call refused that wants a task."""
+    def _explain_legacy_task(self, error: ServerError) -> None:
+        """Add advice to the rejection of a call without a required task.
+
+        2025-11-25, tasks, "Tool-Level Negotiation".
+        """
         connection = self._requests.connection
         if error.code == MethodNotFound.code and connection.server.revision == "2025-11-25":
-            code, message, data, where = error.code, error.message, error.data, error.where
             raise ServerError(
-                code, message, data, where=where, status=error.status, advice=_OLD_TASKS
+                error.code,
+                error.message,
+                error.data,
+                server_name=error.server_name,
+                status=error.status,
+                advice=_LEGACY_TASKS,
             ) from error
 
     async def _send(
         self,
         name: str,
         arguments: Mapping[str, Any],
-        patience: RequestDeadline,
-        reports: ProgressReporter | None,
+        deadline: RequestDeadline,
+        reporter: _Reporter,
     ) -> CallToolResult | TaskCreated:
-        found, _ = await self._requests.answered(
-            _CALL,
+        response, _ = await self._requests.with_input(
+            "tools/call",
             {"name": name, "arguments": arguments},
-            patience,
-            reports,
-            self._offers.headers(name, arguments),
+            deadline,
+            reporter,
+            self._tools.headers(name, arguments),
         )
-        if isinstance(found, TaskCreated):
-            return found
-        result: CallToolResult = found.result
+        if isinstance(response, TaskCreated):
+            return response
+        result: CallToolResult = response.result
         return result
 
     async def _check(
-        self, name: str, result: CallToolResult, patience: RequestDeadline | None = None
+        self, name: str, result: CallToolResult, deadline: RequestDeadline | None = None
     ) -> None:
         if not self._requests.options.check_output:
             return
-        if result.structured_content is not UNSET and not self._offers.knows(name):
-            with suppress(RequestTimeout):  # what is here would be lost
-                async with self._in_time(patience):
+        if result.structured_content is not UNSET and not self._tools.has(name):
+            # A timeout of the list must not cost the result, which is here.
+            with suppress(RequestTimeout):
+                async with self._limit(deadline):
                     await self._list_once()
-        await self._offers.check(name, result)
+        await self._tools.check(name, result)
 
     async def _list_once(self) -> None:
-        """Learn what tools there are; a server that does not tell is called as it is."""
+        """List the tools. If that fails, they are called without headers and checks."""
         if not self._listed:
             with suppress(ClientError):
                 await self.tools()
             self._listed = True
 
     @asynccontextmanager
-    async def _in_time(self, patience: RequestDeadline | None) -> AsyncIterator[None]:
-        if patience is None:
+    async def _limit(self, deadline: RequestDeadline | None) -> AsyncIterator[None]:
+        if deadline is None:
             yield
             return
         try:
-            async with patience.limit():
+            async with deadline.limit():
                 yield
         except TimeoutError:
-            where = self._requests.connection.where
-            raise RequestTimeout(_LIST, where, patience.total or 0) from None
+            name = self._requests.connection.server_name
+            raise RequestTimeout(_LIST, name, deadline.total or 0) from None
 
-    async def _report(self, reports: ProgressReporter, patience: RequestDeadline) -> None:
-        """Wait until a call that is over is reported, unless its callback takes too long."""
+    async def _finish_reports(self, reporter: ProgressReporter, deadline: RequestDeadline) -> None:
+        """Wait for the progress callback of a call that has returned, until the deadline."""
         try:
-            async with self._in_time(patience):
-                await reports.end()
+            async with self._limit(deadline):
+                await reporter.end()
         except RequestTimeout:
-            logger.warning("a callback of progress takes longer than its call may: it is cancelled")
-            await reports.cancel()
-
-    async def _abandon(self, handle: TaskHandle) -> None:
-        if handle.id is not None and not handle.is_over:
-            with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(_GRACE):
-                    await handle.cancel()
-
-
-async def _unchecked(_: CallToolResult) -> None:
-    """Nothing is known of the tool."""
+            logger.warning("a progress callback exceeds the timeout of its call: it is cancelled")
+            await reporter.cancel()

@@ -1,14 +1,12 @@
-"""The client of one server."""
+"""`Client`: a client of one MCP server."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Self
 
 from msgspec import UNSET
 
 from genmcp.client.cache import copied
-from genmcp.client.current import Current
-from genmcp.client.errors import ClientError
+from genmcp.client.errors import ClientClosed, ClientError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
@@ -31,56 +29,54 @@ from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
 __all__ = ["Client"]
 
-_USUAL = ClientOptions()
+_DEFAULTS = ClientOptions()
 
 
-class Client:
-    """A client of one server, whatever it speaks and however it is reached.
-
-        async with Client("https://example.com/mcp") as client:
-            for tool in await client.tools():
-                print(tool.name)
-            result = await client.call("add", {"a": 1, "b": 2})
-            print(result.data)
-
-    target: a URL; a `Command`, which is run and spoken to over stdio; or a `Suite`, `Mux` or
-        `Endpoint` of this process. handler: answers what the server asks back.
-
-    It may be used from any asyncio.Task of the loop it is opened in, several at once, and be opened
-    again when it is closed. What its methods return are values of `genmcp.protocol`, those of
-    2026-07-28 whatever revision the server speaks. They raise a `ClientError`, each cause its own
-    class; cancelling one cancels its request. No request that may have been carried out is ever
-    sent again.
-    """
+class ClientLifecycle:
+    """Opens and closes the connection of a client, and describes the server. Base of `Client`."""
 
     def __init__(
         self,
         target: Target,
         *,
         handler: ClientHandler[Any] | None = None,
-        options: ClientOptions = _USUAL,
+        options: ClientOptions = _DEFAULTS,
     ) -> None:
-        self._current = Current(
-            partial(ClientSession, target, handler, options), target_name(target)
-        )
+        self._target = target
+        self._handler = handler
+        self._options = options
+        self._opened: ClientSession | None = None
+        self._closes = 0
 
     async def open(self) -> None:
-        """Connect, and find out which revision the server speaks.
-
-        A client that is open stays as it is; one that is being opened is waited for.
+        """Connect and negotiate a revision. Does nothing if the client is open.
 
         Raises:
-            ClientError: there is no server, none that can be talked to, or it was closed meanwhile.
+            ClientError: The server cannot be reached, or the client was closed meanwhile.
         """
-        await self._current.open()
+        closes = self._closes
+        # Another task may be opening the client: wait for that attempt, and try again if it failed.
+        while (session := self._opened) is not None:
+            await session.opened()
+            if closes == self._closes and session.connection.is_open:
+                return
+            await session.close()
+            if closes != self._closes:
+                raise ClientClosed(target_name(self._target))
+            if self._opened is session:
+                break  # otherwise a third task has begun another attempt
+        self._opened = ClientSession(self._target, self._handler, self._options)
+        await self._opened.open()
 
     async def close(self) -> None:
-        """Disconnect, and return when that is done: what is under way fails with `ClientClosed`.
+        """Disconnect, and wait until it is done. Pending requests fail with `ClientClosed`.
 
-        More than once does no harm. Leaving this early leaves the closing to go on. A hook, which
-        is waited for itself, goes on at once.
+        May be called repeatedly. If the caller is cancelled, the closing continues. In a hook of
+        the handler it returns at once, since the closing waits for hooks.
         """
-        await self._current.close()
+        self._closes += 1
+        if self._opened is not None:
+            await self._opened.close()
 
     async def __aenter__(self) -> Self:
         """Connect; see `open`."""
@@ -93,58 +89,92 @@ class Client:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent: it was opened, and its connection is not over."""
-        return self._current.is_open
+        """Whether the client is connected."""
+        return self._opened is not None and self._opened.connection.is_open
 
     @property
     def abandoned_calls(self) -> int:
-        """How many calls were given up here that the server may still work on, and ask about."""
-        return self._current.abandoned_calls
+        """The number of calls that were given up and that the server may still work on."""
+        return 0 if self._opened is None else len(self._opened.connection.abandoned_calls)
 
     async def ended(self) -> ClientError | None:
-        """Wait until the connection is over, and return what ended it; None: it was closed here."""
-        return await self._now.ended()
+        """Wait until the connection ends; return the error that ended it, None after `close`."""
+        return await self._session.ended()
 
     @property
     def revision(self) -> str:
-        """The revision that is spoken."""
-        return self._now.connection.server.revision
+        """The negotiated protocol revision, such as "2026-07-28"."""
+        return self._session.connection.server.revision
 
     @property
     def server_info(self) -> Implementation | None:
-        """Who the server says it is, if it does."""
-        server = self._now.connection.server.server
+        """Name and version of the server; None if it does not send them."""
+        server = self._session.connection.server.server
         return None if server is None else copied(server)
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """What the server can do."""
-        return copied(self._now.connection.server.capabilities)
+        """The capabilities of the server."""
+        return copied(self._session.connection.server.capabilities)
 
     @property
     def instructions(self) -> str | None:
-        """How the server is to be used, if it says so."""
-        return self._now.connection.server.instructions
+        """The server's instructions for models; None if it has none."""
+        return self._session.connection.server.instructions
+
+    @property
+    def _session(self) -> ClientSession:
+        session = self._opened
+        if session is None:
+            name = target_name(self._target)
+            raise ClientClosed(name, state="not open: use `async with`, or `open`")
+        if session.connection.is_closed:
+            raise ClientClosed(target_name(self._target))
+        return session
+
+
+class Client(ClientLifecycle):
+    """A client of one server.
+
+        async with Client("https://example.com/mcp") as client:
+            for tool in await client.tools():
+                print(tool.name)
+            result = await client.call("add", {"a": 1, "b": 2})
+            print(result.data)
+
+    Args:
+        target: A URL; a `Command`, which is started and used over stdio; or a `Suite`, `Mux` or
+            `Endpoint` of this process.
+        handler: Answers the input requests of the server, and receives its notifications.
+        options: Timeouts and limits.
+
+    A client may be used by any number of asyncio tasks of the event loop that it is opened in, and
+    be opened again after it was closed. Its methods return values of `genmcp.protocol` in the form
+    of 2026-07-28, whatever the negotiated revision. They raise a `ClientError`, with a class for
+    each cause; cancelling one cancels its request. A request that may have been carried out is
+    never sent again.
+    """
 
     async def tools(self) -> Sequence[ToolDefinition]:
-        """Return the tools the server lists, on all pages; so do the other lists.
+        """Return the tools of the server, all pages together, as do the other lists.
 
-        Over HTTP a tool whose `x-mcp-header` annotations break their rules is left out, with a
-        warning in the log (2026-07-28, server/tools, "x-mcp-header").
+        Over HTTP a tool with invalid `x-mcp-header` annotations is left out, with a warning in the
+        log (2026-07-28, server/tools, "x-mcp-header").
         """
-        return await self._now.calls.tools()
+        return await self._session.calls.tools()
 
     async def resources(self) -> Sequence[ResourceDefinition]:
-        """Return the resources the server lists."""
-        return await self._now.requests.listed("resources/list", "resources")
+        """Return the resources of the server."""
+        return await self._session.requests.list_all("resources/list", "resources")
 
     async def templates(self) -> Sequence[ResourceTemplateDefinition]:
-        """Return the resource templates the server lists."""
-        return await self._now.requests.listed("resources/templates/list", "resource_templates")
+        """Return the resource templates of the server."""
+        requests = self._session.requests
+        return await requests.list_all("resources/templates/list", "resource_templates")
 
     async def prompts(self) -> Sequence[PromptDefinition]:
-        """Return the prompts the server lists."""
-        return await self._now.requests.listed("prompts/list", "prompts")
+        """Return the prompts of the server."""
+        return await self._session.requests.list_all("prompts/list", "prompts")
 
     async def call(
         self,
@@ -155,26 +185,32 @@ class Client:
         timeout: Wait = UNSET,
         idle_timeout: Wait = UNSET,
     ) -> CallToolResult:
-        """Call a tool and return its result, answering questions and polling tasks on the way.
+        """Call a tool and return its result.
 
-        The handler answers what the tool asks, and a task is waited for. A failure of the tool is
-        a result whose `is_error` is true. `result.data` is its structured content, or its text.
+        The handler answers the input requests of the tool; if the call becomes a task, the client
+        waits for it. If the tool fails, `is_error` of the result is true. `result.data` is the
+        structured content, or the text. Over HTTP, the first call of a tool lists the tools before,
+        because its headers may repeat arguments.
 
-        progress: is called with the progress, the total or None, and a message or None.
-        timeout: seconds it may take in all. idle_timeout: seconds without a word; progress counts
-            as one. None is for ever, and what is not given is as the options say.
+        Args:
+            name: The name of the tool.
+            arguments: The arguments; None: no arguments.
+            progress: A function or coroutine function, called with the progress, the total or None,
+                and a message or None.
+            timeout: Seconds for the call in all; None: no limit. Default: that of the options.
+            idle_timeout: Seconds without progress; None: no limit. Default: that of the options.
 
         Raises:
-            ServerError: the server answers with an error.
-            RequestTimeout: it took too long; it is cancelled, its task too.
-            TaskCancelled: its task was cancelled by somebody else.
-            OutcomeUnknown: the connection broke: it may have been carried out.
-            ProtocolError: the answer is none, or does not fit the tool's `outputSchema`.
-            McpError: a question was not answered: the handler refused.
+            ServerError: The server responds with an error.
+            RequestTimeout: A timeout expired; the call is cancelled, and its task.
+            TaskCancelled: The task of the call was cancelled by another client or the server.
+            OutcomeUnknown: The connection broke; the call may have been carried out.
+            ProtocolError: The result is invalid, or does not match the tool's `outputSchema`.
+            McpError: The handler refused an input request.
         """
-        opened = self._now
-        patience = opened.requests.patience(timeout, idle_timeout)
-        return await opened.calls.call(name, arguments or {}, patience, progress)
+        session = self._session
+        deadline = session.requests.deadline(timeout, idle_timeout)
+        return await session.calls.call(name, arguments or {}, deadline, progress)
 
     async def call_task(
         self,
@@ -184,35 +220,37 @@ class Client:
         timeout: Wait = UNSET,
         idle_timeout: Wait = UNSET,
     ) -> TaskHandle:
-        """Call a tool, and return as soon as it has a result or is a task.
+        """Call a tool, and return as soon as it has a result or becomes a task.
 
-        Keep the `id` of the handle, and `task(id)` finds it again after a restart.
+        Store the `id` of the handle: `task(id)` finds the task again after a restart.
 
         Raises:
-            ClientError, McpError: as `call`.
+            ClientError, McpError: As for `call`.
         """
-        opened = self._now
-        patience = opened.requests.patience(timeout, idle_timeout)
-        return await opened.calls.begin(name, arguments or {}, patience, None)
+        session = self._session
+        deadline = session.requests.deadline(timeout, idle_timeout)
+        return await session.calls.start(name, arguments or {}, deadline)
 
     def task(self, id: str, *, tool: str | None = None) -> TaskHandle:
-        """Return a handle of a task that was begun before, by this process or another.
+        """Return a handle of a task that this or another process has created.
 
-        tool: the name of its tool, if its result is to be checked.
+        Args:
+            id: The id of the task.
+            tool: The name of its tool, to check the result against the `outputSchema`.
         """
-        return self._now.calls.task(id, tool)
+        return self._session.calls.task(id, tool)
 
     async def read(self, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
         """Read a resource, in *timeout* seconds at most."""
-        requests = self._now.requests
-        return await requests.read(uri, requests.patience(timeout))
+        requests = self._session.requests
+        return await requests.read(uri, requests.deadline(timeout))
 
     async def prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET
     ) -> GetPromptResult:
         """Get a prompt, in *timeout* seconds at most."""
-        requests = self._now.requests
-        return await requests.prompt(name, arguments or {}, requests.patience(timeout))
+        requests = self._session.requests
+        return await requests.prompt(name, arguments or {}, requests.deadline(timeout))
 
     async def complete(
         self,
@@ -221,15 +259,19 @@ class Client:
         value: str = "",
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Complete an argument of a prompt, or a variable of a resource template.
+        """Return completions of an argument of a prompt, or a variable of a resource template.
 
-        value: what is typed so far. context: the arguments that are complete already.
+        Args:
+            reference: The prompt or template.
+            argument: The name of the argument or variable.
+            value: The beginning of its value, as typed so far.
+            context: The arguments that have a value already.
         """
-        return await self._now.requests.complete(reference, argument, value, context)
+        return await self._session.requests.complete(reference, argument, value, context)
 
     def subscribe(self, *uris: str) -> ChangeStream:
-        """Hear of changes of resources, and of what is below them; see `ChangeStream`."""
-        return self._now.listen(SubscriptionFilter(resource_subscriptions=uris))
+        """Return a stream of the changes of the resources *uris* and the resources below them."""
+        return self._session.change_stream(SubscriptionFilter(resource_subscriptions=uris))
 
     def listen(
         self,
@@ -238,11 +280,17 @@ class Client:
         prompts: bool = False,
         resources: bool = False,
     ) -> ChangeStream:
-        """Hear of changes of lists, and of the resources *uris*; see `ChangeStream`.
+        """Return a stream of the changes of the server's lists, and of the resources *uris*.
 
-        While something listens, no result is taken from the cache that it says is stale.
+        While it is open, cached results are discarded as soon as the server reports a change.
+
+        Args:
+            uris: Resources; changes of resources below them are included.
+            tools: Whether to include the list of tools.
+            prompts: Whether to include the list of prompts.
+            resources: Whether to include the list of resources.
         """
-        return self._now.listen(
+        return self._session.change_stream(
             SubscriptionFilter(
                 tools_list_changed=tools or None,
                 prompts_list_changed=prompts or None,
@@ -252,35 +300,30 @@ class Client:
         )
 
     async def log_level(self, level: LoggingLevel) -> None:
-        """Want log messages of *level* and above from now on; the handler gets them."""
-        opened = self._now
-        await opened.connection.log_level(level, opened.timeouts)
+        """Receive log messages of *level* and above from now on, by `handle_log`."""
+        await self._session.set_log_level(level)
 
     async def ping(self) -> None:
-        """See whether the server answers; since 2026-07-28 that is `server/discover`.
+        """Check that the server responds: by `ping`, or `server/discover` since 2026-07-28.
 
         Raises:
-            ClientError: it does not.
+            ClientError: It does not.
         """
-        opened = self._now
-        method = "ping" if opened.connection.supports("ping") else "server/discover"
-        await opened.requests.result(method, {})
+        session = self._session
+        method = "ping" if session.connection.supports("ping") else "server/discover"
+        await session.requests.result(method, {})
 
     async def discover(self) -> DiscoverResult:
-        """Return what the server says of itself; before 2026-07-28, what it said at first."""
-        return await self._now.discover()
+        """Return the description of the server; before 2026-07-28, that of the handshake."""
+        return await self._session.discover()
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """Send a request of any method, and return its result.
 
-        A value of `genmcp.protocol`, or what its JSON holds where no revision knows the method.
+        A value of `genmcp.protocol`; decoded JSON for a method that no revision defines.
         """
-        return await self._now.requests.result(method, params or {})
+        return await self._session.requests.result(method, params or {})
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification, `notifications/roots/list_changed` for one."""
-        await self._now.connection.notify(method, params)
-
-    @property
-    def _now(self) -> ClientSession:
-        return self._current.now
+        """Send a notification, such as `notifications/roots/list_changed`."""
+        await self._session.connection.notify(method, params)

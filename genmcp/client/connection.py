@@ -1,32 +1,40 @@
-"""One connection to a server: the machine that knows the rules, and what performs for it."""
+"""One connection to a server: the state machine, its transport, and the requests of callers."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from genmcp.cancellation import CancelScope
-from genmcp.client.beginning import begin
-from genmcp.client.closing import Closing
-from genmcp.client.errors import ClientClosed, ClientError, TooManyRequests, said
+from genmcp.client.errors import (
+    ClientClosed,
+    ClientError,
+    HttpStatusError,
+    ProcessExited,
+    SessionEnded,
+    TooManyRequests,
+    as_client_error,
+    transport_failure,
+)
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
 from genmcp.client.pending import (
     BackgroundSender,
+    Closing,
     DeadlineTimer,
-    Outcome,
+    OnProgress,
     PendingResponse,
     PendingResponses,
-    Report,
+    Readiness,
+    Response,
     WarningThrottle,
 )
-from genmcp.client.readiness import Readiness
 from genmcp.client.transports.base import Transport
 from genmcp.core.client import events
-from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import McpError, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
@@ -35,7 +43,7 @@ from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Connection"]
 
-News: TypeAlias = (
+ConnectionEvent: TypeAlias = (
     events.NotificationReceived
     | events.NotificationsMissed
     | events.Connected
@@ -43,108 +51,303 @@ News: TypeAlias = (
     | events.Disconnected
     | events.ConnectionFailed
 )
-"""What concerns no request."""
+"""An event that belongs to no request."""
 
-Steps: TypeAlias = Iterable[Any]
+Outcomes: TypeAlias = Iterable[Any]
 
 _PROGRESS: Final = "notifications/progress"
+_BOTH_TRIED: Final = (
+    "both eras of the protocol were tried; set ClientOptions(revision=...) to the right one"
+)
+_FINAL: Final = frozenset(
+    {
+        events.Answered,
+        events.RequestRejected,
+        events.RequestFailed,
+        events.InputNeeded,
+        events.TaskCreated,
+    }
+)
 
 
-class Connection:
-    """The connection to one server.
+class MachineDriver:
+    """Drives the state machine of one connection. Owned by the `Connection`.
 
-    told: is given each notification as it comes, and what becomes of the connection.
-    remembered: the revision the server spoke when it was last met.
+    It is the sink of the transport: it passes messages and failures to the machine, and performs
+    the outcomes.
 
-    supports: says whether the revision that is spoken has a method. hearing: waits until what the
-    server says unasked is heard, or will not be. left: see `PendingResponses`.
+    Args:
+        transport: The transport.
+        handler: Answers the requests of the server.
+        options: The options of the client.
+        on_event: Called with each notification and each change of the connection.
+        remembered: The revision of the last connection to this server, if known.
     """
 
     def __init__(
         self,
         transport: Transport,
-        answering: HandlerRunner[Any],
+        handler: HandlerRunner[Any],
         options: ClientOptions,
-        told: Callable[[News], None],
+        on_event: Callable[[ConnectionEvent], None],
+        remembered: str | None,
+    ) -> None:
+        self._server_name = transport.server_name
+        self._transport = transport
+        self._handler = handler
+        self._on_event = on_event
+        self._throttle = WarningThrottle(self._server_name)
+        self._timer = DeadlineTimer(self._check_timeouts)
+        self._background = BackgroundSender(transport, self._throttle, options.initialized_timeout)
+        self.machine = _machine(transport, handler, options, remembered)
+        self.responses = PendingResponses(self._server_name, options.max_abandoned_calls)
+        self.readiness = Readiness(self.machine, self._background, self._server_name)
+        self._loop: asyncio.AbstractEventLoop
+
+    def open(self) -> None:
+        """Bind to the running event loop, and let requests wait."""
+        self._loop = asyncio.get_running_loop()
+        self.readiness.open()
+
+    def close(self) -> None:
+        """Fail the pending requests."""
+        self.readiness.close()
+        self.perform(self.machine.close())
+        self._timer.stop()
+
+    async def end(self) -> None:
+        """Handle the end of the transport, and cancel the sends in the background."""
+        self.perform(self.machine.closed(None))
+        await self._background.close()
+        self._throttle.close()
+
+    async def connect(self) -> None:
+        """Open the transport and run the handshake.
+
+        Raises:
+            ClientError: The server cannot be reached, or the handshake failed.
+        """
+        # At most twice: 2026-07-28, stdio, "Backward Compatibility": a server of an earlier era may
+        # exit on `server/discover` (`RestartTransport`).
+        try:
+            await self._connect_once()
+        except ClientError:
+            if self.machine.state is not ConnectionState.NEW:
+                raise
+        else:
+            return
+        self.readiness.open()
+        try:
+            await self._connect_once()
+        except ProcessExited as error:
+            raise error.with_advice(_BOTH_TRIED) from error
+
+    async def _connect_once(self) -> None:
+        await self._transport.open(self)
+        if self.readiness.is_open:  # it may have been closed while the transport opened
+            self.perform(self.machine.begin(self.now()))
+        await self.readiness.wait()
+
+    def now(self) -> float:
+        """Return the time of the event loop."""
+        return self._loop.time()
+
+    def error(self, error: Exception | None) -> ClientError:
+        """Return *error* of the connection as the ClientError to raise in callers."""
+        return as_client_error(error, "the connection", self._server_name)
+
+    def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
+        """Handle a message of the server; see `TransportSink`."""
+        outcomes = self.machine.received(message, self.now(), about=request_id)
+        self._perform_received(outcomes, request_id)
+        return request_id is None or not self.machine.is_pending(request_id)
+
+    def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
+        """Handle a message that was too long to be read; see `TransportSink`."""
+        outcomes = self.machine.too_long(size, head, now=self.now(), about=request_id)
+        self._perform_received(outcomes, request_id)
+        return not self.machine.is_pending(request_id)
+
+    def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
+        """Handle the failure of a request or of the transport; see `TransportSink`."""
+        if request_id is None:
+            self.perform(self.machine.closed(error))
+            return
+        # The body of an HTTP error may be the JSON-RPC response. That of a lost session is not: the
+        # request is sent again in a new session.
+        if isinstance(error, HttpStatusError) and not isinstance(error, SessionEnded):
+            body = error.content
+            if body.lstrip().startswith(b"{"):
+                outcomes = self.machine.received(
+                    body, self.now(), about=request_id, status=error.status
+                )
+                self.perform([_with_cause(outcome, error) for outcome in outcomes])
+        self.perform(self.machine.failed(request_id, transport_failure(error), self.now()))
+
+    def on_lost_notifications(self) -> None:
+        """Handle a gap in the server's notifications; see `TransportSink`."""
+        self.perform([events.NotificationsMissed()])
+
+    def on_session_ended(self, error: ClientError) -> None:
+        """Handle the end of the session; see `TransportSink`."""
+        self.perform(self.machine.session_ended(error, self.now()))
+
+    async def deliver(self, outcomes: Outcomes) -> None:
+        """Perform *outcomes*; wait until their messages are sent."""
+        self._timer.set(self.machine.next_check)
+        for outcome in outcomes:
+            if type(outcome) is events.Send:
+                await self._transport.send(outcome)
+            else:
+                self._handle(outcome)
+
+    def perform(self, outcomes: Outcomes) -> None:
+        """Perform *outcomes*; their messages are sent in the background."""
+        # A received message never makes a deadline earlier; only a sent request can.
+        stale = self._timer.due is None
+        for outcome in outcomes:
+            if type(outcome) is events.Send:
+                self._background.send(outcome)
+                stale = True
+            else:
+                self._handle(outcome)
+        if stale and self.readiness.is_open:
+            self._timer.set(self.machine.next_check)
+
+    def _perform_received(self, outcomes: Sequence[Any], request_id: RequestId | None) -> None:
+        self.perform(outcomes)
+        # A request may be answered in the response of another one, or on the notification stream.
+        # Its own response may then never end: close it.
+        for outcome in outcomes:
+            if type(outcome) in _FINAL and outcome.id != request_id:
+                self.responses.close_response(outcome.id)
+
+    def _check_timeouts(self) -> None:
+        self.perform(self.machine.check_timeouts(self.now()))
+
+    def _handle(self, outcome: Any) -> None:
+        """Handle an outcome other than `Send`."""
+        if self.responses.handle(outcome):
+            if type(outcome) is events.ProgressReceived:
+                self._handler.notify(_PROGRESS, _progress_params(outcome))
+            return
+        match outcome:
+            case events.NotificationReceived():
+                self._on_event(outcome)
+                self._handler.notify(outcome.method, outcome.params)
+            case events.RequestReceived():
+                reply = partial(self._reply, outcome)
+                self._handler.start(outcome.id, outcome.method, outcome.params, reply)
+            case events.ReceivedRequestCancelled():
+                self._handler.cancel(outcome.id)
+            case events.MessageDropped():
+                self._throttle.warn(outcome.fault, f"{self._server_name}: {outcome.fault}")
+            case events.Connected():
+                self.readiness.connect()
+                self._on_event(outcome)
+            case events.SessionReset():
+                self.readiness.renew()
+                self._on_event(outcome)
+            case events.RestartTransport():  # `connect` opens the transport again
+                self.readiness.fail(self.error(outcome.error))
+            case events.ConnectionFailed() | events.Disconnected():
+                self.readiness.fail(self.error(outcome.error))
+                self._on_event(outcome)
+
+    async def _reply(self, request: events.RequestReceived, answer: Any) -> None:
+        refused = isinstance(answer, McpError)
+        reply = self.machine.refuse if refused else self.machine.answer
+        await self.deliver(reply(request.id, answer))
+
+
+class Connection:
+    """The connection of a client to one server. Owned by a `ClientSession`, used in one event loop.
+
+    Args: as for `MachineDriver`.
+
+    `supports(method)` tells whether the negotiated revision has a method; `notifications_ready`
+    waits for the transport's notification stream; `abandoned_calls`: see `PendingResponses`.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        handler: HandlerRunner[Any],
+        options: ClientOptions,
+        on_event: Callable[[ConnectionEvent], None],
         remembered: str | None = None,
     ) -> None:
-        self.where = transport.server_name
+        driver = MachineDriver(transport, handler, options, on_event, remembered)
+        self.server_name = transport.server_name
         self._transport = transport
-        self._answering = answering
-        self._told = told
-        self._complaints = WarningThrottle(transport.server_name)
-        self._machine = _machine(transport, answering, options, remembered)
-        self.supports = self._machine.supports
-        self.hearing = transport.notifications_ready
-        self._waiters = PendingResponses(transport.server_name)
-        self.left = self._waiters.left
-        self._inlet = Inlet(self._machine, self._perform, self._now, self._waiters.hang_up)
-        self._background = BackgroundSender(transport, self._complaints)
-        self._alarm = DeadlineTimer(self._check_timeouts)
-        self._readiness = Readiness(self._machine, self._background, transport.server_name)
-        self._ready = self._readiness.wait
+        self._handler = handler
+        self._driver = driver
+        self._machine = driver.machine
+        self._readiness = driver.readiness
+        self._responses = driver.responses
         self._loop: asyncio.AbstractEventLoop
-        self._closing = Closing(transport.server_name, answering.runs_in)
+        self._closing = Closing(transport.server_name, handler.runs_in)
+        self.supports = driver.machine.supports
+        self.notifications_ready = transport.notifications_ready
+        self.abandoned_calls = driver.responses.abandoned
+        self.error = driver.error
 
     @property
     def server(self) -> events.Connected:
-        """The server, as it introduced itself.
+        """The connected server.
 
         Raises:
-            ClientClosed: the connection is not open.
+            ClientClosed: The connection is not open.
         """
         if (server := self._machine.server) is None:
-            raise ClientClosed(self.where)
+            raise ClientClosed(self.server_name)
         return server
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent, if not now then soon."""
+        """Whether requests can be sent, now or after the handshake."""
         return self._readiness.is_open and self._machine.reason is None
 
     @property
     def is_closed(self) -> bool:
-        """Whether this side has ended it, or begun to."""
+        """Whether `close` was called."""
         return self._closing.has_begun
 
     async def open(self) -> None:
-        """Connect, and find out what the server is.
+        """Connect and run the handshake.
 
         Raises:
-            ClientError: there is no server, none that can be talked to, or it was closed meanwhile.
+            ClientError: The server cannot be reached, the handshake failed, or `close` was called.
         """
         self._loop = asyncio.get_running_loop()
-        self._readiness.open()
+        self._driver.open()
         try:
-            await self._closing.opening(self._connect())
+            await self._closing.run_opening(self._open())
         except BaseException as error:
             await self.close(error)
             raise
 
     async def close(self, reason: BaseException | None = None) -> None:
-        """End the connection, and return when it is over: what is not answered yet fails.
+        """Close the connection, and wait until it is closed. Pending requests fail.
 
-        More than once does no harm.
+        May be called repeatedly. If the caller is cancelled, the closing continues. A hook of the
+        handler does not wait, since the closing waits for hooks.
         """
         if self._readiness.is_open:
-            self._readiness.close()
-            self._perform(self._machine.close())
-            self._alarm.stop()
-            self._closing.begin(self._end(reason))
-        await self._closing.over()
+            self._driver.close()
+            self._closing.begin(self._close(reason))
+        await self._closing.wait()
 
-    async def _connect(self) -> None:
-        await self._answering.open()
-        await begin(self._transport, self._inlet, self._machine, self._readiness)
+    async def _open(self) -> None:
+        await self._handler.open()
+        await self._driver.connect()
 
-    async def _end(self, reason: BaseException | None) -> None:
+    async def _close(self, reason: BaseException | None) -> None:
         try:
-            await self._answering.close(reason)
+            await self._handler.close(reason)
         finally:
             await self._transport.close()
-            self._perform(self._machine.closed(None))
-            await self._background.end()
-            self._complaints.close()
+            await self._driver.end()
 
     async def request(
         self,
@@ -152,168 +355,115 @@ class Connection:
         params: Any,
         *,
         timeouts: Timeouts,
-        progress: Report | None = None,
+        on_progress: OnProgress | None = None,
         param_headers: events.ParamHeaders = (),
-        begun: Callable[[RequestId], None] | None = None,
-    ) -> Outcome:
-        """Send one request, and return what the server answers.
+        on_id: Callable[[RequestId], None] | None = None,
+    ) -> Response:
+        """Send a request and return the response. Cancelling the caller cancels the request.
 
-        progress: is told how far the request is. param_headers: the `Mcp-Param-*` headers.
-        begun: is given the id of the request before it is sent.
+        Args:
+            method: The method.
+            params: The params.
+            timeouts: The timeouts of the request.
+            on_progress: Called with the progress of the request.
+            param_headers: The `Mcp-Param-*` headers.
+            on_id: Called with the id of the request before it is sent.
 
         Raises:
-            ServerError: the answer is an error.
-            RequestTimeout: it took too long.
-            OutcomeUnknown: the connection broke after it was sent.
-            TooManyRequests: `max_pending` are unanswered.
-            ClientError: it was not sent, or the answer is none.
+            ServerError: The server responded with an error.
+            RequestTimeout: A timeout expired.
+            OutcomeUnknown: The connection broke after the request was sent.
+            TooManyRequests: `ClientOptions.max_pending` requests are pending.
+            ClientError: The request was not sent, or the response is invalid.
         """
+        machine, driver = self._machine, self._driver
         while True:
-            await self._ready()
-            renewed = self._readiness.renewed
-            waiter = PendingResponse(self._loop, method, progress)
+            await self._readiness.wait()
+            renewals = self._readiness.renewals
+            response = PendingResponse(self._loop, method, on_progress)
             try:
-                id, steps = self._machine.request(
+                id, outcomes = machine.request(
                     method,
                     params,
-                    now=self._now(),
+                    now=driver.now(),
                     timeouts=timeouts,
-                    progress=progress is not None,
+                    progress=on_progress is not None,
                     param_headers=param_headers,
                 )
             except Overloaded as error:
-                raise TooManyRequests(self.where, error.message) from None
-            if begun is not None:
-                begun(id)
+                raise TooManyRequests(self.server_name, error.message) from None
+            if on_id is not None:
+                on_id(id)
             try:
-                return await self._exchange(id, steps, waiter)
+                return await self._exchange(id, outcomes, response)
             except ClientError as error:
-                # 2025-11-25, transports, "Session Management", point 4. The machine gives up a
-                # server that forgets one session after the other.
-                if error.sent or renewed == self._readiness.renewed:
+                # 2025-11-25, transports, "Session Management", point 4: only a request that a lost
+                # session has refused is repeated, in the new session. This ends: the machine gives
+                # up a server that loses one session after the other.
+                if error.sent or renewals == self._readiness.renewals:
                     raise
 
     async def notify(self, method: str, params: Any = None) -> None:
-        """Send a notification; one that the revision does not have is not sent.
+        """Send a notification; it is dropped if the negotiated revision does not have it.
 
         Raises:
-            ClientError: it could not be delivered.
+            ClientError: It could not be delivered.
         """
-        await self._ready()
-        await self._deliver(self._machine.notify(method, params))
+        await self._readiness.wait()
+        await self._driver.deliver(self._machine.notify(method, params))
 
     async def log_level(self, level: Any, timeouts: Timeouts) -> None:
-        """Ask for log messages of *level* and above, from now on.
+        """Set the log level of the server.
 
         Raises:
-            ClientError: as for a request.
+            ClientError: As for `request`.
         """
-        await self._ready()
+        await self._readiness.wait()
         if self.supports("logging/setLevel"):
             await self.request("logging/setLevel", {"level": level}, timeouts=timeouts)
         else:
-            self._machine.log_level(level, now=self._now())
+            self._machine.log_level(level, now=self._driver.now())
 
-    def said(self, error: Exception | None) -> ClientError:
-        """Return *error*, of the connection as a whole, as a caller sees it."""
-        return said(error, "the connection", self.where)
-
-    def _now(self) -> float:
-        return self._loop.time()
-
-    def _check_timeouts(self) -> None:
-        self._perform(self._machine.check_timeouts(self._now()))
-
-    async def _exchange(self, id: RequestId, steps: Steps, waiter: PendingResponse) -> Outcome:
-        self._waiters.add(id, waiter)
+    async def _exchange(
+        self, id: RequestId, outcomes: Outcomes, response: PendingResponse
+    ) -> Response:
+        self._responses.add(id, response)
         try:
-            with CancelScope() as waiter.scope:  # cancelled by `CloseResponse`
+            # `CloseResponse` cancels the scope: over HTTP, `deliver` lasts as long as the response.
+            with CancelScope() as response.scope:
                 try:
-                    await self._deliver(steps)
+                    await self._driver.deliver(outcomes)
                 except ClientError as error:
-                    self._inlet.on_failure(id, error)
-            waiter.scope = None
-            return await waiter.future
+                    self._driver.on_failure(id, error)
+            response.scope = None
+            return await response.future
         except BaseException:
-            waiter.scope = None  # it is left already
-            self._perform(self._machine.cancel(id))
+            response.scope = None  # its block has been left
+            self._driver.perform(self._machine.cancel(id))
             raise
         finally:
-            self._waiters.remove(id)
-
-    async def _deliver(self, steps: Steps) -> None:
-        """Perform *steps*, and see what they send off in this asyncio.Task."""
-        self._alarm.set(self._machine.next_check)
-        for step in steps:
-            if type(step) is events.Send:
-                await self._transport.send(step)
-            else:
-                self._take(step)
-
-    def _perform(self, steps: Steps) -> None:
-        """Perform *steps*; what they send is sent beside whatever runs."""
-        stale = self._alarm.due is None  # what is heard makes nothing due sooner, but what is sent
-        for step in steps:
-            if type(step) is events.Send:
-                self._background.send(step)
-                stale = True
-            else:
-                self._take(step)
-        if stale and self._readiness.is_open:
-            self._alarm.set(self._machine.next_check)
-
-    def _take(self, step: Any) -> None:
-        """Take what the machine asks for or tells of, other than a message to send."""
-        if self._waiters.take(step):
-            if type(step) is events.ProgressReceived:
-                self._answering.tell(_PROGRESS, _progress(step))
-            return
-        match step:
-            case events.NotificationReceived():
-                self._told(step)
-                self._answering.tell(step.method, step.params)
-            case events.RequestReceived():
-                self._answering.start(step.id, step.method, step.params, partial(self._reply, step))
-            case events.ReceivedRequestCancelled():
-                self._answering.cancel(step.id)
-            case events.MessageDropped():
-                self._complaints.add(step.fault, f"{self.where}: {step.fault}")
-            case _:
-                self._turn(step)
-
-    def _turn(self, step: Any) -> None:
-        """Take a change of the connection as a whole."""
-        match step:
-            case events.Connected():
-                self._readiness.connect()
-            case events.SessionReset():
-                self._readiness.renew()
-            case events.RestartTransport():
-                self._readiness.fail(self.said(step.error))
-                return  # whoever opens the connection begins again
-            case events.ConnectionFailed() | events.Disconnected():
-                self._readiness.fail(self.said(step.error))
-        self._told(step)
-
-    async def _reply(self, asked: events.RequestReceived, answer: Any) -> None:
-        refused = isinstance(answer, McpError)
-        reply = self._machine.refuse if refused else self._machine.answer
-        await self._deliver(reply(asked.id, answer))
+            self._responses.remove(id)
 
 
-def _progress(event: events.ProgressReceived) -> ProgressNotificationParams:
+def _with_cause(outcome: Any, error: HttpStatusError) -> Any:
+    if type(outcome) is events.RequestRejected:
+        return replace(outcome, cause=error)
+    return outcome
+
+
+def _progress_params(event: events.ProgressReceived) -> ProgressNotificationParams:
     return ProgressNotificationParams(event.id, event.progress, event.total, event.message)
 
 
 def _machine(
     transport: Transport,
-    answering: HandlerRunner[Any],
+    handler: HandlerRunner[Any],
     options: ClientOptions,
     remembered: str | None,
 ) -> ClientDispatch:
     return ClientDispatch(
         options.info,
-        _declared(answering, options),
+        _declared_capabilities(handler, options),
         per_message=transport.per_message,
         options=DispatchOptions(
             revision=options.revision,
@@ -321,14 +471,16 @@ def _machine(
             probe_timeout=options.probe_timeout,
             connect_timeout=options.open_timeout,
             max_pending=options.max_pending,
-            max_asked=answering.max_asked,
+            max_asked=handler.max_asked,
         ),
     )
 
 
-def _declared(answering: HandlerRunner[Any], options: ClientOptions) -> ClientCapabilities:
-    """What the client says it can do: what its handler can, and tasks."""
-    capabilities = options.capabilities or answering.capabilities
+def _declared_capabilities(
+    handler: HandlerRunner[Any], options: ClientOptions
+) -> ClientCapabilities:
+    """Return the capabilities of the handler, and tasks."""
+    capabilities = options.capabilities or handler.capabilities
     if not options.tasks:
         return capabilities
     extensions = {TASKS: {}, **(capabilities.extensions or {})}

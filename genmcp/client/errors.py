@@ -1,33 +1,34 @@
-"""What can go wrong between a client and a server, one class a cause.
+"""The errors of a client, one class for each cause.
 
-    ClientError               `where` is the server; `sent` whether the message may have arrived
-    ├── ConnectError          no connection came about; nothing was sent
-    │   └── ConnectionRefused ... nobody listens there
-    ├── HttpStatusError       an HTTP status that is an error; carries it and the body
-    │   ├── Unauthorized      401: the server wants to know who asks
-    │   └── NotFound          404: there is no server at this URL
+    ClientError               `server_name`; `sent`: the message may have reached the server
+    ├── ConnectError          no connection could be opened; nothing was sent
+    │   └── ConnectionRefused ... the port is closed
+    ├── HttpStatusError       an HTTP error status, with its headers and body
+    │   ├── Unauthorized      401: authentication is required
+    │   └── NotFound          404: there is no MCP server at this URL
     │       └── SessionEnded  ... there is one, but it does not know the session (any more)
     ├── ConnectionLost        the connection broke
-    ├── RequestTimeout        the time that was allowed ran out
-    ├── TooManyRequests       as many requests are unanswered as may be; nothing was sent
-    ├── ProtocolError         the server broke the protocol
+    ├── RequestTimeout        a timeout expired
+    ├── TooManyRequests       too many requests are pending; nothing was sent
+    ├── ProtocolError         the server violated the protocol
     │   ├── MessageTooLarge   ... or sent a message larger than the client's limit
     │   └── ListTooLong       ... or a list larger than the client's limits
-    ├── ServerError           a JSON-RPC error: the server's own code, message and data
-    ├── ProcessExited         the server's process is over; carries its exit status
-    ├── TaskCancelled         the task of a call was cancelled, here or elsewhere
+    ├── ServerError           a JSON-RPC error: the server's code, message and data
+    ├── ProcessExited         the server's process has exited
+    ├── TaskCancelled         the task of a call was cancelled, by this client or another
     ├── OutcomeUnknown        the connection broke while a request ran: it may have had effects
     └── ClientClosed          the client is closed
 
-Each says what happened, where, and what can be done. None of them is ever in an exception group.
+Each message names the cause, the server, and where possible the remedy. None of these errors is
+ever raised in an exception group.
 """
 
 import signal
 from collections.abc import Mapping
 from typing import Any
 
-from genmcp.core.client.dispatch import TransportFailure
 from genmcp.core.client.events import Send
+from genmcp.core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
 __all__ = [
@@ -49,59 +50,65 @@ __all__ = [
     "TaskCancelled",
     "TooManyRequests",
     "Unauthorized",
-    "afterwards",
-    "failure_of",
-    "left",
-    "said",
-    "unanswered",
+    "as_client_error",
+    "as_task_error",
+    "error_after_first_response",
+    "lost_response_error",
+    "transport_failure",
 ]
 
-_EXCERPT = 200  # characters of a foreign body that an error shows
+_EXCERPT = 200  # characters of a response body that an error message contains
 
 
 class ClientError(GenmcpError):
-    """A request that failed, or a server that cannot be reached.
+    """Base class of the errors of a client: a request failed, or a server cannot be reached.
 
-    `task` is the id of a task that was waited for, and of which is not known how it stands:
-    `client.task(error.task)` goes on.
+    Attributes:
+        server_name: The server, as messages show it: a URL or a command, without secrets.
+        sent: Whether the request may have reached the server. If False, it is safe to repeat it.
+        task: The id of a task whose state is unknown because of this error. Use
+            `client.task(error.task)` to wait for it again.
     """
 
     sent: bool = True
     task: str | None = None
 
-    def __init__(self, message: str, where: str) -> None:
+    def __init__(self, message: str, server_name: str) -> None:
         super().__init__(message)
-        self.where = where
+        self.server_name = server_name
 
 
 class ConnectError(ClientError):
-    """No connection to the server came about; the same request may be tried again."""
+    """No connection to the server could be opened. The request can be repeated."""
 
     sent = False
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"cannot reach {where}: {reason}", where)
+    def __init__(self, server_name: str, reason: str) -> None:
+        super().__init__(f"cannot reach {server_name}: {reason}", server_name)
         self.reason = reason
 
 
 class ConnectionRefused(ConnectError):
-    """Nobody listens there."""
+    """The port of the server is closed."""
 
-    def __init__(self, where: str, reason: str = "connection refused") -> None:
-        super().__init__(where, f"{reason}; is the server running, and is the port right?")
+    def __init__(self, server_name: str, reason: str = "connection refused") -> None:
+        super().__init__(server_name, f"{reason}; is the server running, and is the port right?")
 
 
 class HttpStatusError(ClientError):
-    """The server, or something before it, answered with an HTTP error.
+    """The server, or a proxy in front of it, responded with an HTTP error.
 
-    `headers` have names in lower case; `content` is the body, of which the text has the beginning.
+    Attributes:
+        status: The HTTP status.
+        headers: The headers of the response, with names in lower case.
+        content: The body of the response; the message contains the beginning of it.
     """
 
     advice: str | None = None
 
     def __init__(
         self,
-        where: str,
+        server_name: str,
         status: int,
         content: bytes = b"",
         headers: Mapping[str, str] | None = None,
@@ -110,25 +117,25 @@ class HttpStatusError(ClientError):
         self.headers = dict(headers or {})
         self.content = content
         start = " ".join(content[: 4 * _EXCERPT].decode("utf-8", "replace").split())[:_EXCERPT]
-        said = f": {start}" if start else ""
+        excerpt = f": {start}" if start else ""
         advice = f" ({self.advice})" if self.advice else ""
-        super().__init__(f"{where} answered HTTP {status}{said}{advice}", where)
+        super().__init__(f"{server_name} answered HTTP {status}{excerpt}{advice}", server_name)
 
 
 class Unauthorized(HttpStatusError):
-    """The server wants to know who asks; `challenge` is its `WWW-Authenticate`."""
+    """The server requires authentication (HTTP 401)."""
 
     sent = False
     advice = "give credentials: an authorization header, or an httpx client that adds it"
 
     @property
     def challenge(self) -> str | None:
-        """How the server wants to be told, if it said so."""
+        """The `WWW-Authenticate` header, which names the expected credentials; None without it."""
         return self.headers.get("www-authenticate")
 
 
 class NotFound(HttpStatusError):
-    """Nothing is at this URL, or nothing that speaks the Model Context Protocol."""
+    """There is no MCP server at this URL (HTTP 404)."""
 
     advice = "is the path of the URL right?"
 
@@ -137,53 +144,62 @@ class SessionEnded(NotFound):
     """The server no longer has the session; the client has to begin a new one.
 
     2025-11-25, transports, "Session Management": HTTP 404. The TypeScript SDK responds with 400.
+    The request was not processed.
     """
 
     sent = False
-    advice = "the session is over; a new one has to be begun"
+    advice = "the session has ended; open a new one"
 
 
 class ConnectionLost(ClientError):
-    """The connection broke: what was under way on it is over."""
+    """The connection broke."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"the connection to {where} broke: {reason}", where)
+    def __init__(self, server_name: str, reason: str) -> None:
+        super().__init__(f"the connection to {server_name} broke: {reason}", server_name)
         self.reason = reason
 
 
 class RequestTimeout(ClientError):
-    """It took longer than it was allowed to; `seconds` is how long that was.
+    """A timeout of *seconds* expired.
 
-    silent: how long without a word (`idle_timeout`), not in all.
+    Args:
+        what: The request, such as `tools/call`.
+        server_name: The server.
+        seconds: The timeout.
+        silent: Whether `idle_timeout` expired, not `timeout`.
     """
 
-    def __init__(self, what: str, where: str, seconds: float, *, silent: bool = False) -> None:
+    def __init__(
+        self, what: str, server_name: str, seconds: float, *, silent: bool = False
+    ) -> None:
         happened = "was silent for" if silent else "took longer than"
-        super().__init__(f"{what} {happened} {seconds:g} s at {where}", where)
+        super().__init__(f"{what} {happened} {seconds:g} s at {server_name}", server_name)
         self.seconds = seconds
 
 
 class TooManyRequests(ClientError):
-    """As many requests are unanswered as the option `max_pending` allows; this one was not sent."""
+    """`ClientOptions.max_pending` requests are pending; this one was not sent."""
 
     sent = False
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}", where)
+    def __init__(self, server_name: str, reason: str) -> None:
+        super().__init__(f"{server_name}: {reason}", server_name)
 
 
 class ProtocolError(ClientError):
-    """The server broke the protocol; the message says how."""
+    """The server violated the protocol; the message describes the violation."""
 
-    def __init__(self, what: str, where: str) -> None:
-        super().__init__(f"{where} broke the protocol: {what}", where)
+    def __init__(self, what: str, server_name: str) -> None:
+        super().__init__(f"{server_name} broke the protocol: {what}", server_name)
 
 
 class MessageTooLarge(ProtocolError):
-    """The server sent a message of more than `limit` bytes; `size` is what is known of it."""
+    """The server sent a message of more than `limit` bytes; `size` bytes of it were received."""
 
-    def __init__(self, where: str, size: int, limit: int) -> None:
-        super().__init__(f"a message of {size} bytes or more (max_message: {limit})", where)
+    def __init__(self, server_name: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"a message of {size} bytes or more (max_message_bytes: {limit})", server_name
+        )
         self.size = size
         self.limit = limit
 
@@ -191,11 +207,11 @@ class MessageTooLarge(ProtocolError):
 class ListTooLong(ProtocolError):
     """The pages of a list exceed the bytes or items that the client's option *setting* allows."""
 
-    def __init__(self, where: str, method: str, size: int, setting: str, limit: int) -> None:
+    def __init__(self, server_name: str, method: str, size: int, setting: str, limit: int) -> None:
         what = "bytes" if setting.endswith("bytes") else "items"
         super().__init__(
             f"the list of {method} has {size} {what} or more (ClientOptions.{setting}: {limit})",
-            where,
+            server_name,
         )
         self.method = method
         self.size = size
@@ -203,9 +219,15 @@ class ListTooLong(ProtocolError):
 
 
 class ServerError(ClientError):
-    """The server answered with a JSON-RPC error; over HTTP, with *status*.
+    """The server responded with a JSON-RPC error.
 
-    Its cause is the `HttpStatusError` in which it came, if it did.
+    Its `__cause__` is the HttpStatusError that carried it, if any.
+
+    Attributes:
+        code: The JSON-RPC error code.
+        message: The server's message.
+        data: The server's data, decoded JSON.
+        status: The HTTP status; 200 on other transports.
     """
 
     def __init__(
@@ -214,12 +236,12 @@ class ServerError(ClientError):
         message: str,
         data: Any = None,
         *,
-        where: str = "",
+        server_name: str = "",
         status: int = 200,
         advice: str = "",
     ) -> None:
         hint = f"; {advice}" if advice else ""
-        super().__init__(f"{message} ({code}){hint}", where)
+        super().__init__(f"{message} ({code}){hint}", server_name)
         self.code = code
         self.message = message
         self.data = data
@@ -227,135 +249,151 @@ class ServerError(ClientError):
 
 
 class TaskCancelled(ClientError):
-    """The task `id` of a call was cancelled, by this client or another, or by the server."""
+    """The task *id* of a call was cancelled: by this client, another client, or the server."""
 
-    def __init__(self, id: str, where: str, reason: str | None = None) -> None:
+    def __init__(self, id: str, server_name: str, reason: str | None = None) -> None:
         why = f": {reason}" if reason else ""
-        super().__init__(f"the task {id} at {where} was cancelled{why}", where)
+        super().__init__(f"the task {id} at {server_name} was cancelled{why}", server_name)
         self.id = id
 
 
 class ProcessExited(ClientError):
-    """The process of a server over stdio is over.
+    """The process of a stdio server has exited.
 
-    status: its exit status; negative: the number of the signal that ended it; None if unknown.
-    last_line: the last line it wrote to stderr, empty if none. advice: what can be done.
+    Args:
+        server_name: The command.
+        status: The exit status; negative: the number of the signal that killed it; None: unknown.
+        last_line: The last line of its stderr; empty without output.
+        advice: The remedy, if there is one.
     """
 
     def __init__(
-        self, where: str, status: int | None, last_line: str = "", advice: str = ""
+        self, server_name: str, status: int | None, last_line: str = "", advice: str = ""
     ) -> None:
         self.status = status
         self.last_line = last_line
-        said = f"; the last it said: {last_line}" if last_line else ""
+        output = f"; last line of stderr: {last_line}" if last_line else ""
         hint = f" ({advice})" if advice else ""
-        super().__init__(f"{where} has ended, {_how(status)}{said}{hint}", where)
+        super().__init__(f"{server_name} has ended, {_exit(status)}{output}{hint}", server_name)
 
-    def advised(self, advice: str) -> "ProcessExited":
+    def with_advice(self, advice: str) -> "ProcessExited":
         """Return this error with *advice*."""
-        return ProcessExited(self.where, self.status, self.last_line, advice)
+        return ProcessExited(self.server_name, self.status, self.last_line, advice)
 
 
 class OutcomeUnknown(ClientError):
-    """The connection broke while a request was under way: it may have been carried out, or not.
+    """The connection broke while a request was pending: it may have been carried out, or not.
 
-    Only who sent it knows whether it can be sent again. `cause` is what broke.
+    Whether it is safe to repeat depends on the tool. Its `__cause__` is the error that broke it.
     """
 
-    def __init__(self, what: str, where: str, cause: BaseException | str) -> None:
-        super().__init__(f"{what} may or may not have been carried out: {cause}", where)
+    def __init__(self, what: str, server_name: str, cause: BaseException | str) -> None:
+        super().__init__(f"{what} may or may not have been carried out: {cause}", server_name)
         self.__cause__ = cause if isinstance(cause, BaseException) else None
 
 
 class ClientClosed(ClientError):
-    """The client is closed, by this side, or not open yet; what was under way then is *sent*."""
+    """The client is closed or not open yet. *sent*: a pending request may have been carried out."""
 
-    def __init__(self, where: str, *, sent: bool = False, state: str = "closed") -> None:
-        ran = ": what was under way may or may not have been carried out" if sent else ""
-        super().__init__(f"the client of {where} is {state}{ran}", where)
+    def __init__(self, server_name: str, *, sent: bool = False, state: str = "closed") -> None:
+        ran = ": the pending request may or may not have been carried out" if sent else ""
+        super().__init__(f"the client of {server_name} is {state}{ran}", server_name)
         self.sent = sent
 
 
-def _how(status: int | None) -> str:
-    if status is None:
-        return "nobody knows how"
-    if status >= 0:
-        return f"with exit status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"
-
-
-def said(
-    error: BaseException | None, what: str, where: str, may_have_run: bool = False
+def as_client_error(
+    error: BaseException | None, what: str, server_name: str, may_have_run: bool = False
 ) -> ClientError:
-    """Return what a caller sees of *error*, which ended *what*; None: this side ended it.
+    """Return *error* as the ClientError to raise in the caller.
 
-    What may have been carried out, and was broken off, has an unknown outcome; an answer that says
-    so itself, an HTTP status for one, says more than that.
+    A request that may have run and was cut off becomes an OutcomeUnknown, except where a response
+    of the server is more specific.
+
+    Args:
+        error: The failure in a lower layer; None: the client was closed.
+        what: The request, such as `tools/call`.
+        server_name: The server.
+        may_have_run: Whether the server may have processed the request.
     """
     match error:
         case None | ClientClosed():
-            return ClientClosed(where, sent=may_have_run)
+            return ClientClosed(server_name, sent=may_have_run)
         case HttpStatusError() | ProtocolError() | ServerError() | OutcomeUnknown():
             return error
         case ClientError() if not may_have_run:
             return error
         case ClientError():
-            return OutcomeUnknown(what, where, error)
+            return OutcomeUnknown(what, server_name, error)
         case McpError():
             return ServerError(
-                error.code, error.message, error.data, where=where, status=error.status
+                error.code,
+                error.message,
+                error.data,
+                server_name=server_name,
+                status=error.status,
             )
         case _:
-            return ProtocolError(f"{what}: {error}", where)
+            return ProtocolError(f"{what}: {error}", server_name)
 
 
-def afterwards(error: ClientError, what: str) -> ClientError:
-    """Return what a caller of *what* sees of *error*, by which a later request of it failed.
+def error_after_first_response(error: ClientError, what: str) -> ClientError:
+    """Return *error* of a later request of the call *what* as the error of the call.
 
-    The first one was answered: the server has begun, whether or not this one was sent.
+    The first request was answered, so that the server has begun the call. The error must not claim
+    that nothing was sent, even if that is true of the later request.
     """
     match error:
         case ClientError(sent=True):
             return error
         case ClientClosed():
-            return ClientClosed(error.where, sent=True)
+            return ClientClosed(error.server_name, sent=True)
         case HttpStatusError():
             error.sent = True
             return error
         case _:
-            return OutcomeUnknown(what, error.where, error)
+            return OutcomeUnknown(what, error.server_name, error)
 
 
-def left(error: ClientError, task: str) -> ClientError:
-    """Return what who waits for *task* sees of *error*, by which its server cannot be asked.
+def as_task_error(error: ClientError, task: str) -> ClientError:
+    """Return *error*, by which *task* cannot be polled, with the id of the task.
 
-    The task goes on, and can be taken up with the error.
+    The task continues on the server; the caller can wait for it again by this id.
     """
     if isinstance(error, OutcomeUnknown | RequestTimeout):
         cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
-        error = OutcomeUnknown(f"the task {task}", error.where, cause or error)
+        error = OutcomeUnknown(f"the task {task}", error.server_name, cause or error)
     else:
-        error = afterwards(error, f"the task {task}")
+        error = error_after_first_response(error, f"the task {task}")
     error.task = task
     return error
 
 
-def failure_of(error: ClientError) -> TransportFailure:
-    """Return *error*, of a transport, as the machine takes it."""
+def transport_failure(error: ClientError) -> TransportFailure:
+    """Return *error* of a transport in the form that `ClientDispatch.failed` takes."""
     status = error.status if isinstance(error, HttpStatusError) else None
     return TransportFailure(
         error, status=status, sent=error.sent, session=isinstance(error, SessionEnded)
     )
 
 
-def unanswered(message: Send, error: ClientError, *, arrived: bool = False) -> ClientError:
-    """Return *error* as the one who waits for the answer to *message* should see it.
+def lost_response_error(
+    message: Send, error: ClientError, *, delivered: bool = False
+) -> ClientError:
+    """Return the error for the sender of *message*, whose response was lost because of *error*.
 
-    arrived: whether the message did arrive, whatever stands in the way now.
+    *delivered*: the server has received the message, whatever the reason of the loss.
     """
-    if arrived or isinstance(error, ConnectionLost):
-        return OutcomeUnknown(message.method or "the request", error.where, error)
+    if delivered or isinstance(error, ConnectionLost):
+        return OutcomeUnknown(message.method or "the request", error.server_name, error)
     return error
+
+
+def _exit(status: int | None) -> str:
+    if status is None:
+        return "with unknown exit status"
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"

@@ -1,11 +1,11 @@
-"""What each question of a server means to the hooks of a handler, and what they answer to the wire.
+"""Answers to the requests of a server: input requests and, before 2026-07-28, its own requests.
 
-Values are those of 2026-07-28, whatever way the question came.
+The hooks see values of 2026-07-28 in either case.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -18,7 +18,8 @@ from genmcp.cancellation import cancel_and_wait
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.hooks import HookRunner, NotificationQueue
-from genmcp.client.tool_catalog import reading
+from genmcp.client.options import ClientOptions
+from genmcp.client.tool_catalog import read_schemas
 from genmcp.errors import (
     ConfigurationError,
     ContractError,
@@ -44,19 +45,25 @@ from genmcp.protocol.client_features import (
 )
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.value import decoder_for
-from genmcp.question.elicitation import HTTPS, check_url
+from genmcp.question.elicitation import check_url
 from genmcp.question.question import Accepted, Cancelled, Declined
-from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
 
-__all__ = ["Answer", "HandlerRunner", "InputResponder", "Reply"]
+__all__ = ["Answer", "HandlerRunner", "Reply"]
 
+logger = logging.getLogger("genmcp.client")
+
+S = TypeVar("S", default=Any)
 V = TypeVar("V")
 
 Answer = msgspec.Struct | Mapping[str, Any]
-"""A result: a value of the protocol, or what a hook for any request returned."""
+"""A result: a value of the protocol, or a mapping from a hook."""
 
-logger = logging.getLogger("genmcp.client")
+Reply = Callable[[Answer | McpError], Awaitable[None]]
+"""Sends the answer to a request of the server."""
+
+_DEFAULTS: Final = ClientOptions()
+_MAX_ASKED: Final = 64  # unanswered requests of the server; `ClientHandler.most_open` overrides it
 
 _FORM = "handle_elicitation_create"
 _URL = "handle_url_elicitation"
@@ -65,76 +72,78 @@ _ROOTS = "handle_list_roots"
 
 
 class InputResponder:
-    """The questions that *hooks*, those of *handler*, answer.
+    """Answers each kind of input request with a hook. Owned by a `HandlerRunner`.
 
-    `capabilities`: what the client declares: what is *declared*, or what *handler* says, or what
-    its hooks show. url_schemes: the URL schemes that the user may be sent to, besides https and
-    http to loopback. schemas: bounds on the schemas of forms.
+    `capabilities` are those that the client declares: those of *options*, or of *handler*, or those
+    that follow from the hooks.
     """
 
     def __init__(
-        self,
-        handler: ClientHandler[Any],
-        hooks: HookRunner[Any],
-        declared: ClientCapabilities | None = None,
-        url_schemes: Collection[str] = HTTPS,
-        schemas: SchemaLimits = FOREIGN_LIMITS,
+        self, handler: ClientHandler[Any], hooks: HookRunner[Any], options: ClientOptions
     ) -> None:
-        self._schemas = schemas
+        self._schemas = options.schemas
         self._hooks = hooks
-        self._url_schemes = url_schemes
+        self._url_schemes = options.url_schemes
         self._warned = False
-        self.capabilities = declared or handler.capabilities or _capabilities_of(handler, hooks)
+        self.capabilities = (
+            options.capabilities or handler.capabilities or _implemented(handler, hooks)
+        )
 
     async def answer(self, method: str, params: Any) -> Answer:
-        """Return what the hook for *method* answers.
+        """Return the answer of the hook for *method*.
 
         Raises:
-            McpError: the question cannot be put to this client, or the hook refuses.
-            ContractError: the hook returned what it must not.
-            Exception: whatever else the hook raises.
+            McpError: The request is not supported, or the hook refused.
+            ContractError: The hook returned an invalid value.
+            Exception: As raised by the hook.
         """
         declared = self.capabilities
         match method:
             case "roots/list" if declared.roots is not None:
-                return ListRootsResult(_roots(await self._hooks.asked(_ROOTS)))
+                return ListRootsResult(_roots(await self._hooks.request(_ROOTS)))
             case "sampling/createMessage" if declared.sampling is not None:
-                return await self._sampled(params, declared.sampling)
+                return await self._sample(params, declared.sampling)
             case "elicitation/create" if declared.elicitation is not None:
-                return await self._elicited(params, declared.elicitation)
+                return await self._elicit(params, declared.elicitation)
             case "roots/list" | "sampling/createMessage" | "elicitation/create":
                 raise MethodNotFound(method)
             case "ping":
-                return await self._mapping("handle_ping")
+                return await self._call_for_mapping("handle_ping")
             case _:
-                return await self._mapping("handle_request", method, params)
+                return await self._call_for_mapping("handle_request", method, params)
 
-    async def _mapping(self, hook: str, *arguments: Any) -> Answer:
+    async def _call_for_mapping(self, hook: str, *arguments: Any) -> Answer:
         result: dict[str, Any] = _read(
-            hook, await self._hooks.asked(hook, *arguments), dict[str, Any]
+            hook, await self._hooks.request(hook, *arguments), dict[str, Any]
         )
         return result
 
-    async def _sampled(
+    async def _sample(
         self, params: CreateMessageRequestParams, declared: SamplingCapability
     ) -> CreateMessageResult:
-        """2025-11-25, client/sampling, "Tools in Sampling": an error without the capability."""
+        """Answer a sampling request.
+
+        2025-11-25, client/sampling, "Tools in Sampling": tools need a capability of their own.
+        """
         if declared.tools is None and (params.tools is not None or params.tool_choice is not None):
             raise InvalidParams("The client did not declare sampling.tools")
-        params = await self._approved(params, CreateMessageRequestParams)
-        result = _read(_SAMPLE, await self._hooks.asked(_SAMPLE, params), CreateMessageResult)
-        return await self._approved(result, CreateMessageResult)
+        params = await self._approve(params, CreateMessageRequestParams)
+        result = _read(_SAMPLE, await self._hooks.request(_SAMPLE, params), CreateMessageResult)
+        return await self._approve(result, CreateMessageResult)
 
-    async def _approved(self, subject: V, kind: type[V]) -> V:
-        agreed = await self._hooks.asked("approve", subject)
+    async def _approve(self, subject: V, kind: type[V]) -> V:
+        agreed = await self._hooks.request("approve", subject)
         if agreed is False:
             raise Denied("User rejected sampling request")
         return subject if agreed is True else _read("approve", agreed, kind)
 
-    async def _elicited(
+    async def _elicit(
         self, params: ElicitRequestParams, declared: ElicitationCapability
     ) -> ElicitResult:
-        """2025-11-25, client/elicitation, "Error Handling": -32602 for a mode not declared."""
+        """Answer an elicitation request.
+
+        2025-11-25, client/elicitation, "Error Handling": -32602 for a mode that is not declared.
+        """
         mode = "form" if params.url is None else "url"
         if not (declared.takes_forms if params.url is None else declared.takes_urls):
             raise InvalidParams(f"The client did not declare elicitation.{mode}")
@@ -146,34 +155,38 @@ class InputResponder:
                     "%r: a server asks for a URL that is refused: %s", self._hooks, error
                 )
                 raise InvalidParams(f"url: {error}") from None
-            said = await self._sent_to(params.message, params.url)
-            return ElicitResult(said.action)
+            answer = await self._elicit_url(params.message, params.url)
+            return ElicitResult(answer.action)
         try:
             form = await self._form(params.requested_schema or {})
         except ConfigurationError as error:
             raise InvalidParams(str(error)) from None
-        said = _said(_FORM, await self._hooks.asked(_FORM, params.message, form.document))
-        if said.action != "accept":
-            return ElicitResult(said.action)
-        content = form.fill(dict(said.content or {}))
+        answer = _elicit_result(
+            _FORM, await self._hooks.request(_FORM, params.message, form.document)
+        )
+        if answer.action != "accept":
+            return ElicitResult(answer.action)
+        content = form.fill(dict(answer.content or {}))
         if faults := form.check(content):
             raise ContractError("\n".join([f"{_FORM} accepted with what does not fit:", *faults]))
         return ElicitResult("accept", content)
 
     async def _form(self, schema: Mapping[str, Any]) -> Schema:
         read = partial(Schema, schema, origin="requestedSchema", limits=self._schemas)
-        return await reading([msgspec.json.encode(schema)], read)
+        return await read_schemas([msgspec.json.encode(schema)], read)
 
-    async def _sent_to(self, message: str, url: str) -> ElicitResult:
+    async def _elicit_url(self, message: str, url: str) -> ElicitResult:
         if self._hooks.has(_URL) or not self._hooks.has(_FORM):
-            return _said(_URL, await self._hooks.asked(_URL, message, url))
+            return _elicit_result(_URL, await self._hooks.request(_URL, message, url))
         if not self._warned:
             self._warned = True
             logger.warning("%r has no %s: %s is asked about URLs", self._hooks, _URL, _FORM)
-        return _said(_FORM, await self._hooks.asked(_FORM, message, {"mode": "url", "url": url}))
+        return _elicit_result(
+            _FORM, await self._hooks.request(_FORM, message, {"mode": "url", "url": url})
+        )
 
 
-def _capabilities_of(handler: ClientHandler[Any], hooks: HookRunner[Any]) -> ClientCapabilities:
+def _implemented(handler: ClientHandler[Any], hooks: HookRunner[Any]) -> ClientCapabilities:
     roots: Mapping[str, Any] | None = {} if hooks.has(_ROOTS) else None
     sampling = elicitation = None
     if hooks.has(_SAMPLE):
@@ -188,10 +201,10 @@ def _capabilities_of(handler: ClientHandler[Any], hooks: HookRunner[Any]) -> Cli
 
 
 def _read(hook: str, value: Any, kind: Any) -> Any:
-    """Return what *hook* has returned as a *kind*.
+    """Return *value*, which *hook* has returned, as a *kind*.
 
     Raises:
-        ContractError: it is none.
+        ContractError: It cannot be converted.
     """
     try:
         return decoder_for(kind).decode(msgspec.json.encode(value))
@@ -199,7 +212,7 @@ def _read(hook: str, value: Any, kind: Any) -> Any:
         raise ContractError(f"{hook} returned {type(value).__name__}: {error}") from error
 
 
-def _said(hook: str, value: Any) -> ElicitResult:
+def _elicit_result(hook: str, value: Any) -> ElicitResult:
     match value:
         case Accepted(content):
             value = {"action": "accept", "content": content}
@@ -208,15 +221,15 @@ def _said(hook: str, value: Any) -> ElicitResult:
         case Cancelled():
             return ElicitResult("cancel")
     try:
-        said: ElicitResult = _read(hook, value, ElicitResult)
+        result: ElicitResult = _read(hook, value, ElicitResult)
     except ContractError as error:
-        told = "return Accepted({...}), Declined() or Cancelled()"
-        raise ContractError(f"{error}; {told}") from error
-    return said
+        advice = "return Accepted({...}), Declined() or Cancelled()"
+        raise ContractError(f"{error}; {advice}") from error
+    return result
 
 
 def _roots(given: Any) -> Sequence[Root]:
-    """Return *given* as roots, which are `file://` URIs: 2026-07-28, client/roots, "Root"."""
+    """Return *given* as roots. They have `file://` URIs: 2026-07-28, client/roots, "Root"."""
     if not isinstance(given, list):
         raise ContractError(f"{_ROOTS} returned {type(given).__name__}: it must return a list")
     roots = [
@@ -229,107 +242,89 @@ def _roots(given: Any) -> Sequence[Root]:
     return roots
 
 
-S = TypeVar("S", default=Any)
-
-Reply = Callable[[Answer | McpError], Awaitable[None]]
-"""Sends the answer to a request of the server."""
-
-
-_ASKED: Final = 64  # concurrent requests of the server
-_PARALLEL: Final = range(2, 17)
-# For how many seconds notices are still taken in at the end, and `terminate` may run.
-_GRACE: Final = 5.0
-
-
 class HandlerRunner(Generic[S]):
-    """Answers the requests of one server with the hooks of *handler*; without one, only `ping`.
+    """Answers the requests of one server with the hooks of a handler. Owned by a `ClientSession`.
 
-    Owned by the connection of a client.
+    `max_asked` is the maximum number of unanswered requests of the server.
 
-    parallel: the number of questions answered concurrently, 2 to 16. waiting: how many more may be
-        queued. notices: how many notifications may be queued for their hooks. capabilities: what
-        the client declares, whatever *handler* does. url_schemes, schemas: see `ClientOptions`.
-
-    `max_asked`: the number of concurrent requests of the server.
+    Args:
+        handler: The handler; None: only `ping` is answered.
+        options: The options of the client.
 
     Raises:
-        ConfigurationError: *parallel* is out of range, or *handler* is not a handler.
+        ConfigurationError: *handler* is not a handler.
     """
 
     def __init__(
         self,
         handler: ClientHandler[S] | None = None,
-        *,
-        parallel: int = 8,
-        waiting: int = 64,
-        notices: int = 1024,
-        capabilities: ClientCapabilities | None = None,
-        url_schemes: Collection[str] = HTTPS,
-        schemas: SchemaLimits = FOREIGN_LIMITS,
+        options: ClientOptions = _DEFAULTS,
     ) -> None:
-        if parallel not in _PARALLEL:
-            raise ConfigurationError(f"parallel: from 2 to 16, not {parallel!r}")
         handler = ClientHandler() if handler is None else handler
-        # Besides the questions: a ping, and one notification at a time.
-        self._hooks = HookRunner(handler, most=parallel + 2, waiting=waiting)
-        self._notices = NotificationQueue(self._hooks, notices)
-        self._questions = InputResponder(handler, self._hooks, capabilities, url_schemes, schemas)
-        self._turns = asyncio.Semaphore(parallel)
-        self._waiting = 0
-        self._allowed = waiting
+        concurrency, queued = options.input_concurrency, options.max_queued_inputs
+        # Two more threads than input requests: for a ping, and for one notification at a time.
+        self._hooks = HookRunner(handler, max_threads=concurrency + 2, max_queued=queued)
+        self._notifications = NotificationQueue(self._hooks, options.max_queued_notifications)
+        self._responder = InputResponder(handler, self._hooks, options)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._queued = 0
+        self._max_queued = queued
         self._running: dict[RequestId, asyncio.Task[None]] = {}
-        self._passes_on = handler.most_open is not None
-        self._most = handler.most_open or 2 * (parallel + waiting)
-        self.max_asked = handler.most_open or _ASKED
+        self._forwards = handler.most_open is not None
+        self._max_running = handler.most_open or 2 * (concurrency + queued)
+        self.max_asked = handler.most_open or _MAX_ASKED
+        self._close_timeout = options.hook_close_timeout
         self._open = False
         self._warned = False
 
     @property
     def capabilities(self) -> ClientCapabilities:
-        """What the client declares."""
-        return self._questions.capabilities
+        """The capabilities that the client declares."""
+        return self._responder.capabilities
 
     async def open(self) -> None:
-        """Begin, with the state `init` returns; nothing happens if that is done.
+        """Call `init` of the handler, unless it was called before.
 
         Raises:
-            Exception: what `init` raises.
+            Exception: As raised by `init`.
         """
         if not self._open:
             await self._hooks.open()
             self._open = True
 
     async def answer(self, method: str, params: Any) -> Answer:
-        """Return the answer to one question; *params*: its decoded value of 2026-07-28.
+        """Return the answer to one request; *params* is its decoded value of 2026-07-28.
 
         Raises:
-            Denied: the user said no.
-            MethodNotFound: what is asked for was not declared.
-            InvalidParams: the question is not one this client takes.
-            Overloaded: too many wait already.
-            McpError: the hook refuses; or it failed, and the error refers to the log.
+            Denied: The user rejected it.
+            MethodNotFound: Its capability was not declared.
+            InvalidParams: It is not supported in this form.
+            Overloaded: Too many requests wait already.
+            McpError: The hook refused; or it failed, and the error refers to the log.
         """
-        # A ping is answered regardless of the queue. A forwarded question waits for a person, and
-        # would occupy a place that another caller's question needs.
-        if method == "ping" or self._passes_on:
+        # A ping is answered regardless of the queue. A forwarded request waits for a person, and
+        # would occupy a slot that another caller's request needs.
+        if method == "ping" or self._forwards:
             return await self._answer(method, params)
-        if self._turns.locked() and self._waiting >= self._allowed:
-            raise Overloaded(f"Too many questions wait already: {self._allowed}")
-        self._waiting += 1
+        if self._slots.locked() and self._queued >= self._max_queued:
+            raise Overloaded(
+                f"Too many input requests wait already: {self._max_queued} (max_queued_inputs)"
+            )
+        self._queued += 1
         try:
-            await self._turns.acquire()
+            await self._slots.acquire()
         finally:
-            self._waiting -= 1
+            self._queued -= 1
         try:
             return await self._answer(method, params)
         finally:
-            self._turns.release()
+            self._slots.release()
 
     async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
-        """Return the answer to each of *requests*, which are answered side by side.
+        """Return the answers to *requests*, which are answered concurrently, under their keys.
 
         Raises:
-            McpError: as `answer`, for the first that fails; the others are cancelled.
+            McpError: As for `answer`, for the first that fails; the others are cancelled.
         """
         loop = asyncio.get_running_loop()
         tasks = [
@@ -339,52 +334,53 @@ class HandlerRunner(Generic[S]):
         try:
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
-            await cancel_and_wait(*tasks, timeout=_GRACE)
+            await cancel_and_wait(*tasks, timeout=self._close_timeout)
 
     def start(self, id: RequestId, method: str, params: Any, reply: Reply) -> None:
-        """Answer a request of the server's own with *reply*, and return at once.
+        """Answer a request of the server (before 2026-07-28) in a task; *reply* sends the answer.
 
-        A server that asks and asks, and does not take in the answers, gets no more of them.
+        Requests are dropped while too many are open: a server that sends requests without reading
+        the answers must not fill the memory.
         """
-        if len(self._running) >= self._most:
+        if len(self._running) >= self._max_running:
             if not self._warned:
-                logger.warning("requests of the server are dropped: %d are open", self._most)
+                logger.warning("requests of the server are dropped: %d are open", self._max_running)
                 self._warned = True
             return
         self._warned = False
         task = asyncio.get_running_loop().create_task(self._serve(method, params, reply))
-        self.cancel(id)  # an id is used once; who uses it again gets one answer
+        self.cancel(id)  # an id that is used twice gets one answer
         self._running[id] = task
-        task.add_done_callback(lambda task: self._ended(id, task))
+        task.add_done_callback(lambda task: self._forget(id, task))
 
     def cancel(self, id: RequestId) -> None:
-        """Stop answering the request *id*, which the server has cancelled; it may be over."""
+        """Cancel the answer to request *id*, if it is running."""
         task = self._running.get(id)
         if task is not None:
             task.cancel()
 
-    def tell(self, method: str, params: Any) -> None:
-        """Let a hook take in a notification, after those before it, and return at once."""
-        self._notices.tell(method, params)
+    def notify(self, method: str, params: Any) -> None:
+        """Queue a notification for its hook, and return at once."""
+        self._notifications.put(method, params)
 
     def runs_in(self, task: "asyncio.Task[Any]") -> bool:
-        """Whether *task* is one of those in which hooks run here."""
-        return task in self._running.values() or self._notices.runs_in(task)
+        """Return whether *task* is one that calls hooks."""
+        return task in self._running.values() or self._notifications.runs_in(task)
 
     async def close(self, reason: BaseException | None = None) -> None:
-        """Cancel what is being answered, let notices be taken in, and run `terminate`.
+        """Cancel running answers, deliver queued notifications, and call `terminate`.
 
-        Bounded in time whatever the hooks do; what they raise is logged. Nothing happens if it is
-        not open.
+        Each step takes `ClientOptions.hook_close_timeout` at most, whatever the hooks do; their
+        errors are logged. Does nothing if it is not open.
         """
         if not self._open:
             return
         self._open = False
         try:
-            await cancel_and_wait(*self._running.values(), timeout=_GRACE)
-            await self._notices.close(_GRACE)
-            async with asyncio.timeout(_GRACE):
-                await self._hooks.told("terminate", reason)
+            await cancel_and_wait(*self._running.values(), timeout=self._close_timeout)
+            await self._notifications.close(self._close_timeout)
+            async with asyncio.timeout(self._close_timeout):
+                await self._hooks.notify("terminate", reason)
         except Exception:
             logger.exception("%r failed in terminate", self._hooks)
         finally:
@@ -392,7 +388,7 @@ class HandlerRunner(Generic[S]):
 
     async def _answer(self, method: str, params: Any) -> Answer:
         try:
-            return await self._questions.answer(method, params)
+            return await self._responder.answer(method, params)
         except McpError:
             raise
         except Exception as error:
@@ -410,11 +406,11 @@ class HandlerRunner(Generic[S]):
             answer = error
         try:
             await reply(answer)
-        except (ClientClosed, ProcessExited) as error:  # who uses the connection learns of it
+        except (ClientClosed, ProcessExited) as error:  # every request fails with it as well
             logger.debug("the answer to %s was not sent: %s", method, error)
         except Exception as error:
             logger.warning("the answer to %s could not be sent: %s", method, error)
 
-    def _ended(self, id: RequestId, task: "asyncio.Task[None]") -> None:
+    def _forget(self, id: RequestId, task: "asyncio.Task[None]") -> None:
         if self._running.get(id) is task:
             del self._running[id]

@@ -1,4 +1,4 @@
-"""The hooks of one ClientHandler, and the state that goes from one to the next."""
+"""Calls of user code: hooks of a handler, in the order of the messages, and progress callbacks."""
 
 import asyncio
 import inspect
@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
-from inspect import isawaitable
 from typing import Any, Final, Generic, TypeAlias
 
 import msgspec
@@ -28,88 +27,20 @@ __all__ = [
     "ProgressReporter",
 ]
 
+logger = logging.getLogger("genmcp.client")
+
 S = TypeVar("S", default=Any)
 
+ORIGIN_CONTEXT: ContextVar[Context] = ContextVar("genmcp_client_origin_context")
+"""In a hook: the context in which its notification was received.
 
-class HookRunner(Generic[S]):
-    """Calls the hooks of *handler*: an `async def` in the loop, a `def` in one of its threads.
-
-    most: how many run at once; waiting: how many more may wait for a thread.
-
-    Raises:
-        ConfigurationError: *handler* is not a handler, or one of its hooks yields.
-    """
-
-    def __init__(self, handler: ClientHandler[S], *, most: int, waiting: int) -> None:
-        if not isinstance(handler, ClientHandler):
-            raise ConfigurationError(
-                f"handler must be an instance of a ClientHandler, not {handler!r}"
-            )
-        self._handler = handler
-        self._state: Any = None
-        self._threads = ThreadPool(most, waiting)
-        for name in vars(ClientHandler):
-            if self.has(name):
-                check_call(f"{type(handler).__name__}.{name}", getattr(handler, name))
-
-    def __repr__(self) -> str:
-        return f"<Hooks of {type(self._handler).__name__}>"
-
-    def has(self, name: str) -> bool:
-        """Whether the handler has a hook *name* of its own."""
-        hook = getattr(self._handler, name, None)
-        return callable(hook) and overrides(self._handler, name, ClientHandler)
-
-    async def open(self) -> None:
-        """Begin with the state that `init` returns.
-
-        Raises:
-            Exception: what `init` raises.
-        """
-        self._state = await self._returned("init")
-
-    async def asked(self, name: str, *arguments: Any) -> Any:
-        """Return what the hook *name* answers, and keep the state it may have returned with it."""
-        returned = await self._returned(name, *arguments, self._state)
-        if isinstance(returned, tuple) and len(returned) == 2:
-            returned, self._state = returned
-        return returned
-
-    async def told(self, name: str, *arguments: Any) -> None:
-        """Let the hook *name* take something in, and keep the state if it returns one."""
-        returned = await self._returned(name, *arguments, self._state)
-        if returned is not None:
-            self._state = returned
-
-    def close(self) -> None:
-        """Let go of the threads."""
-        self._threads.close()
-
-    async def _returned(self, name: str, *arguments: Any) -> Any:
-        try:
-            return await self._call(name, *arguments)
-        except asyncio.CancelledError as error:
-            if cancel_requested():
-                raise
-            raise RuntimeError(f"{name} waited for something that was cancelled") from error
-
-    async def _call(self, name: str, *arguments: Any) -> Any:
-        hook = getattr(self._handler, name)
-        if inspect.iscoroutinefunction(hook):
-            return await hook(*arguments)
-        if not self.has(name):
-            return hook(*arguments)  # what ClientHandler itself answers takes no time
-        returned = await self._threads.run(hook, *arguments)
-        return await returned if inspect.isawaitable(returned) else returned
-
-
-ORIGIN_CONTEXT: ContextVar[Context] = ContextVar("genmcp_client_heard_in")
-"""For a hook: the context in which what it takes in was heard.
-
-That of the request on whose own response it came, where there is such a thing.
+Over HTTP, that of the request in whose response the notification was sent.
 """
 
-logger = logging.getLogger("genmcp.client")
+ProgressCallback: TypeAlias = Callable[
+    [float, float | None, str | None], Awaitable[object] | object
+]
+"""Called with the progress, the total if it is known, and a message if there is one."""
 
 _HOOKS: Final = {
     "notifications/tasks": "handle_task_status",
@@ -118,10 +49,86 @@ _HOOKS: Final = {
     "notifications/message": "handle_log",
 }
 _OTHER: Final = "handle_notification"
+#: Seconds that a cancelled progress callback has to end.
+_CALLBACK_GRACE: Final = 1.0
+
+
+class HookRunner(Generic[S]):
+    """Calls the hooks of *handler* and keeps their state. Owned by a `HandlerRunner`.
+
+    An `async def` runs in the event loop, a `def` in a thread.
+
+    Args:
+        handler: The handler.
+        max_threads: Maximum number of hooks that run in threads at once.
+        max_queued: Maximum number of hooks that wait for a thread.
+
+    Raises:
+        ConfigurationError: *handler* is not a handler, or one of its hooks is a generator.
+    """
+
+    def __init__(self, handler: ClientHandler[S], *, max_threads: int, max_queued: int) -> None:
+        if not isinstance(handler, ClientHandler):
+            raise ConfigurationError(
+                f"handler must be an instance of a ClientHandler, not {handler!r}"
+            )
+        self._handler = handler
+        self._state: Any = None
+        self._threads = ThreadPool(max_threads, max_queued)
+        for name in vars(ClientHandler):
+            if self.has(name):
+                check_call(f"{type(handler).__name__}.{name}", getattr(handler, name))
+
+    def __repr__(self) -> str:
+        return f"<HookRunner of {type(self._handler).__name__}>"
+
+    def has(self, name: str) -> bool:
+        """Return whether the handler overrides the hook *name*."""
+        hook = getattr(self._handler, name, None)
+        return callable(hook) and overrides(self._handler, name, ClientHandler)
+
+    async def open(self) -> None:
+        """Set the state to what `init` returns.
+
+        Raises:
+            Exception: As raised by `init`.
+        """
+        self._state = await self._call("init")
+
+    async def request(self, name: str, *arguments: Any) -> Any:
+        """Call a hook that answers a request; return its answer, and store the state with it."""
+        returned = await self._call(name, *arguments, self._state)
+        if isinstance(returned, tuple) and len(returned) == 2:
+            returned, self._state = returned
+        return returned
+
+    async def notify(self, name: str, *arguments: Any) -> None:
+        """Call a hook for a notification, and store the state if it returns one."""
+        returned = await self._call(name, *arguments, self._state)
+        if returned is not None:
+            self._state = returned
+
+    def close(self) -> None:
+        """Close the thread pool."""
+        self._threads.close()
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            hook = getattr(self._handler, name)
+            if inspect.iscoroutinefunction(hook):
+                return await hook(*arguments)
+            if not self.has(name):
+                return hook(*arguments)  # the default of ClientHandler does not block
+            returned = await self._threads.run(hook, *arguments)
+            return await returned if inspect.isawaitable(returned) else returned
+        except asyncio.CancelledError as error:
+            if cancel_requested():
+                raise
+            raise RuntimeError(f"{name} waited for something that was cancelled") from error
 
 
 class _LegacyTaskStatus(Value):
-    """A task of 2025-11-25, whose notifications are all of its tasks that is known here."""
+    """A task of 2025-11-25. Only the notifications of its tasks are supported here."""
 
     task_id: str
     status: TaskStatus
@@ -131,8 +138,8 @@ class _LegacyTaskStatus(Value):
     poll_interval: int | None = None
     status_message: str | None = None
 
-    def up(self) -> TaskStatusNotificationParams:
-        """Return it as the tasks extension says it."""
+    def to_current(self) -> TaskStatusNotificationParams:
+        """Return it in the form of the tasks extension."""
         return TaskStatusNotificationParams(
             task_id=self.task_id,
             status=self.status,
@@ -145,120 +152,117 @@ class _LegacyTaskStatus(Value):
 
 
 class NotificationQueue:
-    """Notifications on their way to *hooks*; at most *most* wait, and what comes then is dropped.
+    """Passes notifications to hooks one at a time, in order. Owned by a `HandlerRunner`.
 
-    A hook that fails is logged, and the next one runs.
+    At most *limit* wait; more are dropped with a warning
+    (`ClientOptions.max_queued_notifications`). A hook that fails is logged.
     """
 
-    def __init__(self, hooks: HookRunner[Any], most: int) -> None:
+    def __init__(self, hooks: HookRunner[Any], limit: int) -> None:
         self._hooks = hooks
-        self._most = most
-        self._waiting: deque[tuple[Context, str, str, Any]] = deque()
-        self._work: asyncio.Task[None] | None = None
+        self._limit = limit
+        self._queue: deque[tuple[Context, str, str, Any]] = deque()
+        self._worker: asyncio.Task[None] | None = None
         self._dropped = 0
         self._names = {method: name for method, name in _HOOKS.items() if hooks.has(name)}
         self._other = _OTHER if hooks.has(_OTHER) else None
 
-    def tell(self, method: str, params: Any) -> None:
-        """Let the hook for *method*, if there is one, take *params* in when its turn comes."""
+    def put(self, method: str, params: Any) -> None:
+        """Queue a notification for its hook, if the handler has one."""
         name = self._names.get(method) or (None if method in _HOOKS else self._other)
         if name is None:
             return
-        if len(self._waiting) >= self._most:
+        if len(self._queue) >= self._limit:
             if not self._dropped:
-                logger.warning("notifications are dropped: %d wait for hooks already", self._most)
+                logger.warning(
+                    "notifications are dropped: %d wait for hooks already "
+                    "(ClientOptions.max_queued_notifications)",
+                    self._limit,
+                )
             self._dropped += 1
             return
-        self._waiting.append((copy_context(), name, method, params))
-        if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._run())
+        self._queue.append((copy_context(), name, method, params))
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._run())
 
     def runs_in(self, task: "asyncio.Task[Any]") -> bool:
-        """Whether *task* is the one in which hooks run here."""
-        return task is self._work
+        """Return whether *task* is the one that calls the hooks."""
+        return task is self._worker
 
     async def close(self, grace: float) -> None:
-        """End, once all has been taken in, or after *grace* seconds."""
-        if self._work is not None:
-            work = self._work
-            await asyncio.wait({work}, timeout=grace)
-            await cancel_and_wait(work, timeout=grace)
+        """Wait until the queue is empty, *grace* seconds at most, and drop the rest."""
+        if self._worker is not None:
+            worker = self._worker
+            await asyncio.wait({worker}, timeout=grace)
+            await cancel_and_wait(worker, timeout=grace)
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                context, *notice = self._waiting.popleft()
+            while self._queue:
+                context, name, method, params = self._queue.popleft()
                 ORIGIN_CONTEXT.set(context)
-                await self._take_in(*notice)
+                await self._call(name, method, params)
         finally:
-            self._work = None
-            self._waiting.clear()
+            self._worker = None
+            self._queue.clear()
             if self._dropped:
                 logger.warning("notifications that were dropped: %d", self._dropped)
                 self._dropped = 0
 
-    async def _take_in(self, name: str, method: str, params: Any) -> None:
+    async def _call(self, name: str, method: str, params: Any) -> None:
         try:
             if name == _OTHER:
-                await self._hooks.told(name, method, params)
+                await self._hooks.notify(name, method, params)
             else:
-                await self._hooks.told(name, _value(method, params))
+                await self._hooks.notify(name, _current_params(method, params))
         except Exception:
             logger.exception("%r failed in %s, with %s", self._hooks, name, method)
 
 
-def _value(method: str, params: Any) -> Any:
-    """Return *params*; those of a notification this package has no value for, as its newer kin."""
+def _current_params(method: str, params: Any) -> Any:
+    """Return *params*, those of a legacy task in the form of the tasks extension."""
     if method != "notifications/tasks/status" or isinstance(params, Value):
         return params
-    return msgspec.json.decode(msgspec.json.encode(params), type=_LegacyTaskStatus).up()
-
-
-ProgressCallback: TypeAlias = Callable[
-    [float, float | None, str | None], Awaitable[object] | object
-]
-"""Is given the progress, the total if it is known, and a message if there is one."""
-
-
-_GRACE: Final = 1.0  # seconds that a callback has to end when it is cancelled
+    return msgspec.json.decode(msgspec.json.encode(params), type=_LegacyTaskStatus).to_current()
 
 
 class ProgressReporter:
-    """Calls a callback of progress in turn, beside the request, and waits for it at the end.
+    """Calls the progress callback of one call, one report at a time. Owned by the call.
 
-    At most *most* reports wait for a callback that is slow; of more, the oldest go: the newest says
-    more than they do. What the callback raises is logged, and does not concern the request.
+    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). More
+    displace the oldest, which the newer ones supersede. Errors of the callback are logged and do
+    not fail the call.
     """
 
-    def __init__(self, callback: ProgressCallback, most: int = 256) -> None:
+    def __init__(self, callback: ProgressCallback, limit: int) -> None:
         self._callback = callback
-        self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=most)
-        self._task: asyncio.Task[None] | None = None
+        self._queue: deque[tuple[float, float | None, str | None]] = deque(maxlen=limit)
+        self._worker: asyncio.Task[None] | None = None
 
     def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """Report, and return at once."""
-        self._waiting.append((progress, total, message))
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        """Queue a report, and return at once."""
+        self._queue.append((progress, total, message))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._run())
 
     async def end(self) -> None:
-        """Wait until everything is reported."""
-        if self._task is not None:
-            await asyncio.wait((self._task,))
+        """Wait until every report was delivered."""
+        if self._worker is not None:
+            await asyncio.wait((self._worker,))
 
     async def cancel(self) -> None:
-        """Report nothing more; a callback that does not end when it is cancelled is left."""
-        self._waiting.clear()
-        if self._task is not None:
-            await cancel_and_wait(self._task, timeout=_GRACE)
+        """Drop the waiting reports and cancel the callback; do not wait long for its end."""
+        self._queue.clear()
+        if self._worker is not None:
+            await cancel_and_wait(self._worker, timeout=_CALLBACK_GRACE)
 
     async def _run(self) -> None:
-        while self._waiting:
+        while self._queue:
             try:
-                outcome = self._callback(*self._waiting.popleft())
-                if isawaitable(outcome):
-                    await outcome
+                returned = self._callback(*self._queue.popleft())
+                if inspect.isawaitable(returned):
+                    await returned
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and cancel_requested():
                     raise
-                logger.exception("a callback of progress failed")
+                logger.exception("a progress callback failed")

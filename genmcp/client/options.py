@@ -243,8 +243,13 @@ class StdioOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-_BOUNDS: Final = ("timeout", "idle_timeout", "open_timeout", "probe_timeout")
-_COUNTS: Final = (
+_POSITIVE: Final = (
+    "timeout",
+    "idle_timeout",
+    "open_timeout",
+    "probe_timeout",
+    "initialized_timeout",
+    "task_check_interval",
     "max_input_rounds",
     "max_pages",
     "max_message_bytes",
@@ -252,46 +257,76 @@ _COUNTS: Final = (
     "max_poll_failures",
     "max_list_bytes",
     "max_list_items",
+    "max_unread_changes",
+    "max_queued_progress",
+)
+_NOT_NEGATIVE: Final = (
+    "max_pending",
+    "cache_size",
+    "first_poll",
+    "era_ttl",
+    "hook_close_timeout",
+    "task_cancel_timeout",
+    "max_queued_inputs",
+    "max_queued_notifications",
+    "max_abandoned_calls",
 )
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client identifies itself, its timeouts and its limits. Times are in seconds.
+    """Settings of a client: identity, timeouts and limits. Times are in seconds.
 
-    info: who the client is, by its own account.
-    capabilities: what it can do for the server; None says what the hooks of its handler say.
-    revision: the revision to speak; None finds out what the server speaks, newest first.
-    timeout: how long one request may take in all, with its questions and its task; None: for ever.
-    idle_timeout: how long nothing may be heard of it; progress begins it anew. None: for ever.
-    open_timeout: how long it may take to connect. probe_timeout: how long a server may leave the
-        question which revisions it speaks unanswered, before it is taken for an older one.
-    max_input_rounds: how often a request may be answered with questions.
-    input_concurrency: how many of them the handler answers at once; from 2 to 16.
-    max_poll_failures: how many polls of a task may fail in a row before waiting for it fails.
-        Between them are 0.5, 1, 2 and so on up to 30 seconds, or the interval of the server.
-    first_poll: seconds before the first poll of a task, if the server does not notify of changes;
-        the pauses then double up to the interval of the server. 0: always that interval.
-    era_ttl: seconds for which the revision of a server is remembered. After that a new connection
-        probes again: a server of an earlier revision may have been upgraded.
-    url_schemes: the schemes of URLs that a server may send the user to, besides https and http to
-        loopback, which are always allowed. Other URLs are refused before the handler is called.
-    max_pages: the maximum number of pages that are read of a list. max_list_bytes, max_list_items:
-        the maximum number of bytes, as JSON, and of items of all pages together; a longer list
-        fails with ListTooLong.
-    schemas: bounds on the schemas of the server: of its tools, and of the forms of its questions.
-        Results of a tool whose `outputSchema` exceeds them are not checked; a tool whose
-        `x-mcp-header` annotations cannot be read is left out; a form is refused.
-    max_message_bytes: the largest message that is read, in bytes.
-    max_pending: how many requests may be unanswered at once; 0 is no limit.
-    log_level: the least severe log message that is wanted; None wants none (2026-07-28), or what
-        the server thinks fit (before).
-    cache_size: how many results are kept for as long as their server says; 0 keeps none.
-    tasks: whether the server may answer a call with a task, which the client then waits for.
-    check_output: whether structured results are checked against the `outputSchema` of their tool.
-    http, stdio: what counts for servers that are reached that way.
+    Args:
+        info: Name and version of the client, as servers see them.
+        capabilities: The declared capabilities; None (default): what the handler implements.
+        revision: The only revision to negotiate; None (default): the newest common one.
+        timeout: Total time of one call, including its input requests and its task; None: no limit.
+        idle_timeout: Time without progress of a request; None: no limit.
+        open_timeout: Time to connect.
+        probe_timeout: Time for the response to `server/discover`, after which a stdio server is
+            treated as one of an earlier revision.
+        initialized_timeout: Time for the server to accept `notifications/initialized`, after which
+            requests are sent nevertheless.
+        max_input_rounds: How often a server may ask for input during one request.
+        input_concurrency: Number of input requests that the handler answers at once, 2 to 16.
+        max_queued_inputs: Number of input requests that wait for the handler; more are rejected.
+        max_queued_notifications: Number of notifications that wait for hooks; more are dropped.
+        max_queued_progress: Number of progress reports that wait for the callback of a call; more
+            displace the oldest.
+        hook_close_timeout: Time that hooks have to finish when the client closes.
+        max_poll_failures: Failed polls of a task in a row after which waiting for it fails. The
+            pauses between them double from 0.5 to 30 seconds.
+        first_poll: Pause before the first poll of a task, if the server sends no notifications.
+            Pauses double up to the server's interval; 0: always that interval.
+        task_check_interval: Time without a notification after which a task is polled although its
+            server sends notifications.
+        task_cancel_timeout: Time to cancel the task of a call that was given up.
+        era_ttl: Time for which the revision of a server is remembered. A new connection after that
+            probes again, since the server may have been upgraded.
+        url_schemes: Schemes of URLs that a server may send the user to, besides https and http to
+            loopback. Other URLs are refused before the handler is called.
+        max_pages: Maximum number of pages of a list.
+        max_list_bytes: Maximum size of a list in bytes of JSON, all pages together. A longer one
+            raises ListTooLong.
+        max_list_items: Maximum number of items of a list, all pages together.
+        max_unread_changes: Maximum number of different changes that wait in a change stream.
+        schemas: Limits of the server's schemas. Results of a tool whose `outputSchema` exceeds them
+            are not checked; a tool whose `x-mcp-header` annotations cannot be read is left out; a
+            form is refused.
+        max_message_bytes: Maximum size of a message.
+        max_pending: Maximum number of pending requests; 0 (default): no limit.
+        max_abandoned_calls: Number of calls that are remembered after they were given up, until
+            the server answers them (`Client.abandoned_calls`).
+        log_level: Least severe log message to receive; None: none (2026-07-28), or as the server
+            decides (before).
+        cache_size: Number of cached results; 0: no cache.
+        tasks: Whether a server may answer a call with a task.
+        check_output: Whether structured results are checked against the tool's `outputSchema`.
+        http: Settings for servers over HTTP.
+        stdio: Settings for servers over stdio.
 
     Raises:
-        ConfigurationError: an option has a value that means nothing.
+        ConfigurationError: A setting is out of its range.
     """
 
     info: Implementation = Implementation("genmcp", __version__)
@@ -301,18 +336,27 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout: float | None = 60.0
     open_timeout: float = 30.0
     probe_timeout: float = 5.0
+    initialized_timeout: float = 5.0
     max_input_rounds: int = 10
     input_concurrency: int = 8
+    max_queued_inputs: int = 64
+    max_queued_notifications: int = 1024
+    max_queued_progress: int = 256
+    hook_close_timeout: float = 5.0
     max_poll_failures: int = 8
     first_poll: float = 0.02
+    task_check_interval: float = 30.0
+    task_cancel_timeout: float = 2.0
     era_ttl: float = 600.0
     url_schemes: Sequence[str] = ("https",)
     max_pages: int = 1000
     max_list_bytes: int = 8 * 1024 * 1024
     max_list_items: int = 10_000
+    max_unread_changes: int = 10_000
     schemas: SchemaLimits = FOREIGN_LIMITS
     max_message_bytes: int = 64 * 1024 * 1024
     max_pending: int = 0
+    max_abandoned_calls: int = 1000
     log_level: LoggingLevel | None = None
     cache_size: int = 256
     tasks: bool = True
@@ -322,11 +366,11 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check every option."""
-        for name in (*_BOUNDS, *_COUNTS):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigurationError(f"ClientOptions.{name} must be positive, not {value!r}")
-        for name in ("max_pending", "cache_size", "first_poll", "era_ttl"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"ClientOptions.{name} must not be negative")
         if not 2 <= self.input_concurrency <= 16:
@@ -337,7 +381,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_schemes("ClientOptions.url_schemes", self.url_schemes)
         if self.revision is not None and self.revision not in REVISIONS:
             raise ConfigurationError(
-                f"ClientOptions.revision: {self.revision!r} is none of {', '.join(REVISIONS)}"
+                f"ClientOptions.revision: {self.revision!r} is not one of {', '.join(REVISIONS)}"
             )
 
 

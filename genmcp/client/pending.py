@@ -1,84 +1,67 @@
-"""What a server does wrong without a request failing by it, as the log tells of it."""
+"""Waiting on a connection: for responses, the handshake, timeouts, background sends, its end."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from genmcp.cancellation import CancelScope
-from genmcp.client.errors import ClientClosed, ClientError, ProcessExited, RequestTimeout, said
+from genmcp.client.errors import (
+    ClientClosed,
+    ClientError,
+    ProcessExited,
+    RequestTimeout,
+    as_client_error,
+)
 from genmcp.client.transports.base import Transport
 from genmcp.core.client import events
+from genmcp.core.client.dispatch import ClientDispatch
 from genmcp.core.client.events import LateAnswer, Send
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = [
     "BackgroundSender",
+    "Closing",
     "DeadlineTimer",
-    "Outcome",
+    "OnProgress",
     "PendingResponse",
     "PendingResponses",
-    "Report",
+    "Readiness",
+    "Response",
     "WarningThrottle",
 ]
 
 logger = logging.getLogger("genmcp.client")
 
-
-class WarningThrottle:
-    """Warns of the first fault of a kind, and at the end of how many followed.
-
-    A server that writes something else than messages does so line by line.
-    """
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._kinds: set[type[Exception]] = set()
-        self._more = 0
-
-    def add(self, fault: Exception, text: str) -> None:
-        """Tell of *fault*, as *text* does."""
-        first = type(fault) not in self._kinds
-        self._kinds.add(type(fault))
-        self._more += not first
-        level = logging.WARNING if first else logging.DEBUG
-        logger.log(level, "%s", text)
-
-    def close(self) -> None:
-        """Tell how many there were that nobody was warned of."""
-        if self._more:
-            logger.warning("%s: %d more of such faults (at DEBUG)", self._where, self._more)
-            self._more = 0
-
-
-#: What a server may have questions about.
+#: Requests during which a server may ask the client for input.
 _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-#: How many that were left are remembered; few servers answer them.
-_MOST: Final = 1000
 
-Outcome: TypeAlias = events.Answered | events.InputNeeded | events.TaskCreated
-"""What a server answers, other than with an error."""
+Response: TypeAlias = events.Answered | events.InputNeeded | events.TaskCreated
+"""The response to a request, other than an error."""
 
-Report: TypeAlias = Callable[[float, float | None, str | None], None]
-"""Is told how far a request is: the progress, the total if it is known, a message."""
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
+"""Called with the progress of a request: the progress, the total if known, and a message."""
 
 
 class PendingResponse:
-    """Who waits for the answer to one request: its future, and the scope of its `send`."""
+    """The future response to one request. Owned by the caller that sent the request."""
 
-    __slots__ = ("future", "method", "report", "scope")
+    __slots__ = ("future", "method", "on_progress", "scope")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, method: str, report: Report | None) -> None:
-        self.future: asyncio.Future[Outcome] = loop.create_future()
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, method: str, on_progress: OnProgress | None
+    ) -> None:
+        self.future: asyncio.Future[Response] = loop.create_future()
         self.method = method
-        self.report = report
+        self.on_progress = on_progress
+        #: The scope of the transport's `send`, which over HTTP lasts as long as the response.
         self.scope: CancelScope | None = None
 
-    def settle(self, outcome: Outcome | ClientError) -> None:
-        """Give the answer, or the error that is raised in its place; the first one counts."""
+    def settle(self, outcome: Response | ClientError) -> None:
+        """Set the response or the error; only the first call counts."""
         if self.future.done():
             return
         if isinstance(outcome, ClientError):
@@ -86,174 +69,339 @@ class PendingResponse:
         else:
             self.future.set_result(outcome)
 
-    def hang_up(self) -> None:
-        """End the response at once; whoever waits for it gets what was settled."""
-        scope = self.scope
-        if scope is not None:
-            scope.cancel()
-
-    def leave(self) -> bool:
-        """Wait no more; return whether nobody has learned what becomes of it.
-
-        It was cancelled, or took too long.
-        """
+    @property
+    def was_abandoned(self) -> bool:
+        """Whether the caller gave up before the response: cancelled, or timed out."""
         future = self.future
         if not future.done() or future.cancelled():
             return True
-        return isinstance(future.exception(), RequestTimeout)  # nobody need be told of it any more
+        # `exception()` also marks the error as retrieved: no warning when the future is dropped.
+        return isinstance(future.exception(), RequestTimeout)
 
 
 class PendingResponses:
-    """Those of one connection, by the ids of their requests.
+    """The pending responses of one connection, by request id. Owned by the connection.
 
-    `left`: calls that nobody waits for any more, and that the server has not answered: for all
-    that is known, it works on them still.
+    Args:
+        server_name: The server, for errors.
+        max_abandoned: Maximum size of `abandoned`.
+
+    `abandoned` has the ids of calls that were given up and not answered: the server may still work
+    on them, and ask for input.
     """
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, server_name: str, max_abandoned: int) -> None:
+        self._server_name = server_name
+        self._max_abandoned = max_abandoned
         self._by_id: dict[RequestId, PendingResponse] = {}
-        self.left: set[RequestId | None] = set()
+        self.abandoned: set[RequestId | None] = set()
 
-    def add(self, id: RequestId, waiter: PendingResponse) -> None:
-        """Let *waiter* learn what becomes of request *id*."""
-        self._by_id[id] = waiter
+    def add(self, id: RequestId, response: PendingResponse) -> None:
+        """Register the pending response to request *id*."""
+        self._by_id[id] = response
 
     def remove(self, id: RequestId) -> None:
-        """Forget the one that waits for request *id*."""
-        waiter = self._by_id.pop(id)
-        if waiter.leave() and waiter.method in _CALLS and len(self.left) < _MOST:
-            self.left.add(id)
+        """Remove the pending response to request *id*: its caller returns."""
+        response = self._by_id.pop(id)
+        is_call = response.method in _CALLS
+        if is_call and response.was_abandoned and len(self.abandoned) < self._max_abandoned:
+            self.abandoned.add(id)
 
-    def take(self, event: Any) -> bool:
-        """Tell the one it concerns; return whether it is an event of a request at all."""
+    def close_response(self, id: RequestId) -> None:
+        """Close the HTTP response to request *id*, if it is open."""
+        response = self._by_id.get(id)
+        if response is not None and response.scope is not None:
+            response.scope.cancel()
+
+    def handle(self, event: Any) -> bool:
+        """Pass *event* to the request it belongs to; return False if it belongs to none."""
         match event:
             case events.Answered() | events.InputNeeded() | events.TaskCreated():
                 self._settle(event.id, event)
             case events.RequestRejected():
-                refused = self._said(event.id, event.error)
-                refused.__cause__ = event.cause
-                self._settle(event.id, refused)
+                rejected = self._error(event.id, event.error)
+                rejected.__cause__ = event.cause
+                self._settle(event.id, rejected)
             case events.RequestFailed():
-                self._settle(event.id, self._said(event.id, event.error, event.may_have_run))
+                self._settle(event.id, self._error(event.id, event.error, event.may_have_run))
             case events.RequestTimedOut():
                 seconds, silent = event.seconds, event.silent
-                self._settle(
-                    event.id, RequestTimeout(event.method, self._where, seconds, silent=silent)
-                )
-                self.hang_up(event.id)  # a server that does not read keeps it from being sent
+                name = self._server_name
+                self._settle(event.id, RequestTimeout(event.method, name, seconds, silent=silent))
+                # A server that does not read keeps `send` waiting, and with it the caller.
+                self.close_response(event.id)
             case events.SubscriptionEnded():
                 self._settle(event.id, events.Answered(event.id, None, msgspec.Raw()))
             case events.CloseResponse():
-                self.hang_up(event.id)
+                self.close_response(event.id)
             case events.ProgressReceived():
-                waiter = self._by_id.get(event.id)
-                if waiter is not None and waiter.report is not None:
-                    waiter.report(event.progress, event.total, event.message)
-            case events.MessageDropped() if (
-                event.id in self.left
-            ):  # it has crossed with the giving up
+                response = self._by_id.get(event.id)
+                if response is not None and response.on_progress is not None:
+                    response.on_progress(event.progress, event.total, event.message)
+            case events.MessageDropped() if event.id in self.abandoned:
+                # The response crossed with the cancellation: the call has ended on the server.
                 if isinstance(event.fault, LateAnswer):
-                    self.left.discard(event.id)
+                    self.abandoned.discard(event.id)
             case events.SessionReset():
-                self.left.clear()  # with the session they were of
+                self.abandoned.clear()
                 return False
             case _:
                 return False
         return True
 
-    def _settle(self, id: RequestId, outcome: Outcome | ClientError) -> None:
-        if (waiter := self._by_id.get(id)) is not None:
-            waiter.settle(outcome)
+    def _settle(self, id: RequestId, outcome: Response | ClientError) -> None:
+        if (response := self._by_id.get(id)) is not None:
+            response.settle(outcome)
 
-    def hang_up(self, id: RequestId) -> None:
-        """End the response to request *id*, which nobody needs any more."""
-        if (waiter := self._by_id.get(id)) is not None:
-            waiter.hang_up()
-
-    def _said(
+    def _error(
         self, id: RequestId, error: Exception | None, may_have_run: bool = False
     ) -> ClientError:
-        waiter = self._by_id.get(id)
-        what = waiter.method if waiter else "a request"
-        return said(error, what, self._where, may_have_run)
+        response = self._by_id.get(id)
+        what = response.method if response else "a request"
+        return as_client_error(error, what, self._server_name, may_have_run)
 
 
-_GREETING = 5.0  # seconds in which a server has to accept `notifications/initialized`
+class WarningThrottle:
+    """Logs the first fault of each kind as a warning, the others at DEBUG. Owned by a connection.
+
+    A server that writes log lines to stdout would otherwise cause one warning a line.
+    """
+
+    def __init__(self, server_name: str) -> None:
+        self._server_name = server_name
+        self._kinds: set[type[Exception]] = set()
+        self._suppressed = 0
+
+    def warn(self, fault: Exception, text: str) -> None:
+        """Log *text*, which describes *fault*."""
+        first = type(fault) not in self._kinds
+        self._kinds.add(type(fault))
+        self._suppressed += not first
+        logger.log(logging.WARNING if first else logging.DEBUG, "%s", text)
+
+    def close(self) -> None:
+        """Log the number of faults that were not logged as warnings."""
+        if self._suppressed:
+            logger.warning(
+                "%s: %d more of such faults (at DEBUG)", self._server_name, self._suppressed
+            )
+            self._suppressed = 0
 
 
 class DeadlineTimer:
-    """Calls *ring* at a time of the event loop, or somewhat before; `due` is when, if it is set."""
+    """Calls *on_due* at the earliest deadline that was set, or before. Owned by a connection.
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    `due` is the time of the event loop at which it fires; None while it is not set.
+    """
+
+    def __init__(self, on_due: Callable[[], None]) -> None:
         self.due: float | None = None
-        self._ring = ring
+        self._on_due = on_due
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, due: float | None) -> None:
-        """Ring at *due*, if it is not to ring before that anyway."""
+        """Fire at *due*, unless an earlier deadline is set already; None has no effect."""
+        # Later deadlines never replace the timer: most requests end before any deadline, so that
+        # one timer serves thousands of them.
         if due is None or (self.due is not None and self.due <= due):
             return
         self.stop()
         self.due = due
-        self._timer = asyncio.get_running_loop().call_at(due, self._go_off)
+        self._timer = asyncio.get_running_loop().call_at(due, self._fire)
 
     def stop(self) -> None:
-        """Do not ring."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self.due = self._timer = None
 
-    def _go_off(self) -> None:
+    def _fire(self) -> None:
         self.due = self._timer = None
-        self._ring()
+        self._on_due()
 
 
 class BackgroundSender:
-    """Sends what no caller waits for, each message in an asyncio.Task of its own.
+    """Sends the messages that no caller waits for, such as cancellations. Owned by a connection.
 
-    What comes in response is nobody's either: it must not be taken, by the context variables, for
-    that of the caller in whose time it was sent.
+    Args:
+        transport: The transport.
+        throttle: Logs messages that could not be sent.
+        initialized_timeout: `ClientOptions.initialized_timeout`.
     """
 
-    def __init__(self, transport: Transport, complaints: WarningThrottle) -> None:
-        self._complaints = complaints
+    def __init__(
+        self, transport: Transport, throttle: WarningThrottle, initialized_timeout: float
+    ) -> None:
+        self._throttle = throttle
         self._transport = transport
+        self._timeout = initialized_timeout
         self._tasks: set[asyncio.Task[None]] = set()
-        self._greeting: asyncio.Task[None] | None = None
+        self._initialized: asyncio.Task[None] | None = None
 
     def send(self, message: Send) -> None:
-        """Send *message*, and return at once."""
+        """Send *message* in a task of its own, and return at once."""
+        # An empty context: a response to the message belongs to no caller, and must not see the
+        # context variables of the one in whose time it was sent.
         task = asyncio.get_running_loop().create_task(self._send(message), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if message.method == "notifications/initialized":
-            self._greeting = task
+            self._initialized = task
 
     @property
-    def is_greeting(self) -> bool:
-        """Whether `notifications/initialized` is under way."""
-        return self._greeting is not None and not self._greeting.done()
+    def is_initializing(self) -> bool:
+        """Whether `notifications/initialized` is being sent."""
+        return self._initialized is not None and not self._initialized.done()
 
-    async def greeted(self) -> None:
-        """Wait until it is not, or has taken so long that it is not waited for any more."""
-        greeting = self._greeting
-        if greeting is not None:
-            await asyncio.wait((greeting,), timeout=_GREETING)
-            if self._greeting is greeting:
-                self._greeting = None
+    async def initialized(self) -> None:
+        """Wait until `notifications/initialized` is sent, or its timeout has expired."""
+        sending = self._initialized
+        if sending is not None:
+            await asyncio.wait((sending,), timeout=self._timeout)
+            if self._initialized is sending:
+                self._initialized = None
 
-    async def end(self) -> None:
-        """Send no more of what is under way."""
+    async def close(self) -> None:
+        """Cancel all sends."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _send(self, message: Send) -> None:
+        what = message.method or "a response"
         try:
             await self._transport.send(message)
-        except (ClientClosed, ProcessExited) as error:  # who uses the connection learns of it
-            logger.debug("%s was not sent: %s", message.method or "an answer", error)
+        except (ClientClosed, ProcessExited) as error:  # every request fails with it as well
+            logger.debug("%s was not sent: %s", what, error)
         except ClientError as error:
-            what = message.method or "an answer"
-            self._complaints.add(error, f"{what} could not be sent: {error}")
+            self._throttle.warn(error, f"{what} could not be sent: {error}")
+
+
+class Readiness:
+    """Lets requests wait until the handshake of a connection is complete. Owned by it.
+
+    `renewals` counts how often the session was replaced.
+    """
+
+    def __init__(
+        self, machine: ClientDispatch, background: BackgroundSender, server_name: str
+    ) -> None:
+        self.renewals = 0
+        self._machine = machine
+        self._background = background
+        self._server_name = server_name
+        self._connected: asyncio.Future[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests may wait: between `open` and `close`."""
+        return self._connected is not None
+
+    def open(self) -> None:
+        """Let requests wait from now on."""
+        self._connected = asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        """Fail the waiting requests and all later ones."""
+        self.fail(ClientClosed(self._server_name))
+        self._connected = None
+
+    def connect(self) -> None:
+        """Release the waiting requests: the handshake is complete."""
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_result(None)
+
+    def renew(self) -> None:
+        """Let requests wait for another handshake: the session is being replaced."""
+        self.renewals += 1
+        self.open()
+
+    def fail(self, error: ClientError) -> None:
+        """Fail the waiting requests with *error*."""
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_exception(error)
+            self._connected.exception()  # retrieved: perhaps no request waits
+
+    async def wait(self) -> None:
+        """Wait until requests can be sent.
+
+        Raises:
+            ClientError: The connection is closed or has failed.
+        """
+        # A loop: while one condition is awaited, another may change, such as by a new session.
+        while (connected := self._connected) is not None:
+            if not connected.done():
+                await asyncio.shield(connected)
+            elif (reason := self._machine.reason) is not None:
+                connected.result()
+                raise as_client_error(reason, "the connection", self._server_name)
+            elif self._background.is_initializing:
+                # 2025-11-25, lifecycle, "Initialization": no request precedes the notification.
+                await self._background.initialized()
+            else:
+                return
+        raise ClientClosed(self._server_name)
+
+
+class Closing:
+    """Closes a connection once, whoever calls `close` and how often. Owned by the connection.
+
+    Args:
+        server_name: The server, for errors.
+        is_own: Tells whether a task is one that the closing waits for. Such a task must not wait
+            for the closing: both would wait forever.
+    """
+
+    def __init__(self, server_name: str, is_own: Callable[[asyncio.Task[Any]], bool]) -> None:
+        self._server_name = server_name
+        self._is_own = is_own
+        self._attempt: asyncio.Timeout | None = None
+        self._opener: asyncio.Task[Any] | None = None
+        self._opened = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether `begin` was called."""
+        return self._task is not None
+
+    async def run_opening(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work*, which opens the connection; `begin` interrupts it.
+
+        Raises:
+            ClientClosed: `begin` was called.
+        """
+        self._opener = asyncio.current_task()
+        try:
+            # A timeout without a time, expired by `begin`: asyncio takes its cancellation back, and
+            # lets that of the caller through.
+            async with asyncio.timeout(None) as self._attempt:
+                await work
+        except TimeoutError:
+            if self._task is None:
+                raise
+        finally:
+            self._attempt = self._opener = None
+            self._opened.set()
+        if self._task is not None:
+            raise ClientClosed(self._server_name)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Interrupt the opening, and then run *work*, which closes the connection, in a task."""
+        self._task = asyncio.get_running_loop().create_task(self._run(work))
+        if self._attempt is not None and not self._attempt.expired():
+            self._attempt.reschedule(0)
+
+    async def wait(self) -> None:
+        """Wait until the connection is closed; cancelling the caller does not stop the closing."""
+        caller = asyncio.current_task()
+        if self._task is None or caller is None:
+            return
+        if caller not in (self._task, self._opener) and not self._is_own(caller):
+            await asyncio.shield(self._task)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await self._opened.wait()
+        finally:
+            await work  # also if the event loop ends, which cancels this task

@@ -1,4 +1,4 @@
-"""Requests as a caller means them: with the questions they raise, and what is kept of lists."""
+"""Requests of a client: with multi round-trip input, paginated lists, and the result cache."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,11 +14,11 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
     ServerError,
-    afterwards,
+    error_after_first_response,
 )
 from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.options import ClientOptions
-from genmcp.client.pending import Outcome, Report
+from genmcp.client.pending import OnProgress, Response
 from genmcp.core.client.codec import Params
 from genmcp.core.client.events import Answered, InputNeeded, ParamHeaders, TaskCreated
 from genmcp.core.client.lifecycle import Timeouts
@@ -36,13 +36,15 @@ from genmcp.protocol.resources import ReadResourceResult
 __all__ = ["RequestDeadline", "Requests", "Wait"]
 
 Wait: TypeAlias = float | UnsetType | None
-"""Seconds to wait; None is for ever, UNSET what the options say."""
+"""A timeout in seconds; None: no timeout, UNSET: that of the options."""
 
 
 class RequestDeadline:
-    """How long one call is waited for, all its requests together.
+    """The deadline of one call, shared by all its requests. Owned by the call.
 
-    idle: seconds in which nothing is heard. total: seconds in all. Either may be None: for ever.
+    Args:
+        idle: Seconds without progress; None: no limit.
+        total: Seconds in all, from now on; None: no limit.
     """
 
     __slots__ = ("_until", "idle", "total")
@@ -53,92 +55,104 @@ class RequestDeadline:
         self._until = None if total is None else asyncio.get_running_loop().time() + total
 
     @property
-    def left(self) -> Timeouts:
-        """What is left for the next request."""
+    def timeouts(self) -> Timeouts:
+        """The timeouts of the next request: what remains of the total."""
         if self._until is None:
             return Timeouts(idle=self.idle, total=None)
-        left = self._until - asyncio.get_running_loop().time()
-        return Timeouts(idle=self.idle, total=max(left, 0.001), whole=self.total)
+        remaining = self._until - asyncio.get_running_loop().time()
+        # Never 0: the request is sent, and times out like any other.
+        return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
     def limit(self) -> asyncio.Timeout:
-        """A scope that ends with a TimeoutError when the time is over."""
+        """Return a context manager that raises TimeoutError at the deadline."""
         return asyncio.timeout_at(self._until)
 
 
 class Requests:
-    """Sends requests over *connection*, and answers what they ask with *answering*."""
+    """Sends the requests of one session. Owned by a `ClientSession`.
+
+    Args:
+        connection: The connection.
+        handler: Answers the input requests of the server.
+        cache: The cached results.
+        options: The options of the client.
+    """
 
     def __init__(
         self,
         connection: Connection,
-        answering: HandlerRunner[Any],
+        handler: HandlerRunner[Any],
         cache: ResultCache,
         options: ClientOptions,
     ) -> None:
         self.connection = connection
-        self.answering = answering
+        self.handler = handler
         self.options = options
         self._cache = cache
 
-    def patience(self, timeout: Wait = UNSET, idle_timeout: Wait = UNSET) -> RequestDeadline:
-        """How long to wait for a call: what is given, or else what the options say."""
+    def deadline(self, timeout: Wait = UNSET, idle_timeout: Wait = UNSET) -> RequestDeadline:
+        """Return the deadline of a call that starts now; UNSET: as the options have it."""
         return RequestDeadline(
             self.options.idle_timeout if idle_timeout is UNSET else idle_timeout,
             self.options.timeout if timeout is UNSET else timeout,
         )
 
     async def result(self, method: str, params: Params, timeouts: Timeouts | None = None) -> Any:
-        """Send a request that is not answered with questions, and return its result.
+        """Send a request that needs no input, and return its result.
 
-        timeouts: how long it may take, if that is not what the options say.
-
-        Raises:
-            ClientError: as `Connection.request`.
-        """
-        waits = timeouts or Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
-        return self._complete(method, await self.connection.request(method, params, timeouts=waits))
-
-    async def kept(self, method: str, member: str, what: str | None) -> Any:
-        """Send a request unless its result is kept: for *what*, the member of its params.
+        Args:
+            method: The method.
+            params: The params.
+            timeouts: The timeouts; None: those of the options.
 
         Raises:
-            ClientError: as `Connection.request`.
+            ClientError: As for `Connection.request`.
+        """
+        if timeouts is None:
+            timeouts = Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
+        response = await self.connection.request(method, params, timeouts=timeouts)
+        return self._complete(method, response)
+
+    async def cached(self, method: str) -> Any:
+        """Return the result of a request without params, from the cache if possible.
+
+        Raises:
+            ClientError: As for `Connection.request`.
         """
 
-        async def ask() -> tuple[Any, bool]:
-            return await self.result(method, {} if what is None else {member: what}), True
+        async def fetch() -> tuple[Any, bool]:
+            return await self.result(method, {}), True
 
-        return await self._cached(method, what or "", ask)
+        return await self._from_cache(method, "", fetch)
 
-    async def _cached(
-        self, method: str, what: str, ask: Callable[[], Awaitable[tuple[Any, bool]]]
+    async def _from_cache(
+        self, method: str, key: str, fetch: Callable[[], Awaitable[tuple[Any, bool]]]
     ) -> Any:
-        """Return what is kept, or else what *ask* returns, kept if it says that it may be."""
-        found = self._cache.get(method, what)
-        if found is None:
-            changes = self._cache.changes
-            found, keeps = await ask()
-            if keeps:
-                self._cache.keep(method, what, found, changes)
-        return found
+        """Return the cached result, or that of *fetch*, which also tells whether to cache it."""
+        result = self._cache.get(method, key)
+        if result is None:
+            generation = self._cache.generation
+            result, cacheable = await fetch()
+            if cacheable:
+                self._cache.put(method, key, result, generation)
+        return result
 
-    async def listed(self, method: str, member: str) -> list[Any]:
-        """Return the items on all pages of a list.
-
-        A cursor the server does not take any more was that of a page kept too long: the list is
-        read again (2026-07-28, caching, "Interaction with Pagination").
+    async def list_all(self, method: str, member: str) -> list[Any]:
+        """Return the items on all pages of a list; *member* is their name in a page.
 
         Raises:
-            ProtocolError: the list does not end.
-            ListTooLong: it has more bytes or items than the options allow.
-            ClientError: as `Connection.request`.
+            ProtocolError: The list does not end.
+            ListTooLong: It exceeds the bytes or items that the options allow.
+            ClientError: As for `Connection.request`.
         """
         try:
             return await self._pages(method, member)
         except ServerError:
+            # The cursor of a cached page may have expired: read the list again (2026-07-28,
+            # caching, "Interaction with Pagination").
             if self._cache.get(method) is None:
                 raise
-            self._cache.forget(method)
+            self._cache.discard(method)
             return await self._pages(method, member)
 
     async def _pages(self, method: str, member: str) -> list[Any]:
@@ -156,110 +170,107 @@ class Requests:
             if cursor is None:
                 return found
             if cursor in cursors or len(cursors) >= self.options.max_pages:
-                self._cache.forget(method)
+                self._cache.discard(method)
                 raise ProtocolError(
-                    f"the list of {method} does not end after {len(cursors)} pages",
-                    self.connection.where,
+                    f"the list of {method} does not end after {len(cursors)} pages "
+                    "(ClientOptions.max_pages)",
+                    self.connection.server_name,
                 )
             cursors.add(cursor)
 
     async def _page(self, method: str, cursor: str | None) -> tuple[Any, int]:
         """Return a page, from the cache or the server, and its size in bytes."""
-        what = cursor or ""
-        page, size = self._cache.get(method, what), self._cache.size(method, what)
+        key = cursor or ""
+        page, size = self._cache.get(method, key), self._cache.size(method, key)
         if page is None:
-            changes = self._cache.changes
+            generation = self._cache.generation
             params = {} if cursor is None else {"cursor": cursor}
-            waits = Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
-            outcome = await self.connection.request(method, params, timeouts=waits)
-            page = self._complete(method, outcome)
-            size = len(outcome.raw) if isinstance(outcome, Answered) else 0
+            timeouts = Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
+            response = await self.connection.request(method, params, timeouts=timeouts)
+            page = self._complete(method, response)
+            size = len(response.raw) if isinstance(response, Answered) else 0
             if size <= self.options.max_list_bytes:
-                self._cache.keep(method, what, page, changes)
+                self._cache.put(method, key, page, generation)
         return page, size
 
     def _check_length(self, method: str, size: int, items: int) -> None:
-        """Check the length of a list as far as it was read.
-
-        Raises:
-            ListTooLong: it exceeds one of the options.
-        """
-        options, where = self.options, self.connection.where
+        options, name = self.options, self.connection.server_name
         if size > options.max_list_bytes:
-            self._cache.forget(method)
-            raise ListTooLong(where, method, size, "max_list_bytes", options.max_list_bytes)
+            self._cache.discard(method)
+            raise ListTooLong(name, method, size, "max_list_bytes", options.max_list_bytes)
         if items > options.max_list_items:
-            self._cache.forget(method)
-            raise ListTooLong(where, method, items, "max_list_items", options.max_list_items)
+            self._cache.discard(method)
+            raise ListTooLong(name, method, items, "max_list_items", options.max_list_items)
 
-    async def answered(
+    async def with_input(
         self,
         method: str,
         params: Mapping[str, Any],
-        patience: RequestDeadline,
-        report: Report | None = None,
+        deadline: RequestDeadline,
+        on_progress: OnProgress | None = None,
         param_headers: ParamHeaders = (),
     ) -> tuple[Answered | TaskCreated, int]:
-        """Send a request, and again with answers as long as it is answered with questions.
+        """Send a request, and repeat it with the handler's answers while it needs input.
 
-        2026-07-28, basic/patterns, "Multi Round-Trip Requests". Returns how often it asked, too.
+        2026-07-28, basic/patterns, "Multi Round-Trip Requests". Returns the response, and the
+        number of rounds in which the server asked for input.
 
         Raises:
-            ProtocolError: it asks too often.
-            McpError: a question was not answered: the handler refused.
-            ClientError: as `Connection.request`.
+            ProtocolError: The server asked for input too often.
+            McpError: The handler refused an answer.
+            ClientError: As for `Connection.request`.
         """
-        given: Mapping[str, Any] = {}
-        for asked in range(self.options.max_input_rounds + 1):
+        connection, limit = self.connection, self.options.max_input_rounds
+        answers: Mapping[str, Any] = {}
+        for rounds in range(limit + 1):
             try:
-                found = await self.connection.request(
+                response = await connection.request(
                     method,
-                    {**params, **given},
-                    timeouts=patience.left,
-                    progress=report,
+                    {**params, **answers} if answers else params,
+                    timeouts=deadline.timeouts,
+                    on_progress=on_progress,
                     param_headers=param_headers,
                 )
             except ClientError as error:
-                if not asked:
+                if not rounds:
                     raise
-                ended = afterwards(error, method)
-                raise ended from ended.__cause__
-            if not isinstance(found, InputNeeded):
-                return found, asked
-            given = await self._answers(method, found, patience)
+                unknown = error_after_first_response(error, method)
+                raise unknown from unknown.__cause__
+            if not isinstance(response, InputNeeded):
+                return response, rounds
+            answers = await self._answers(method, response, deadline)
         raise ProtocolError(
-            f"{method} asks more than {self.options.max_input_rounds} times (option: rounds)",
-            self.connection.where,
+            f"{method} needs input more than {limit} times (ClientOptions.max_input_rounds)",
+            connection.server_name,
         )
 
-    async def read(self, uri: str, patience: RequestDeadline) -> ReadResourceResult:
-        """Read a resource, unless what it holds is kept.
-
-        What depends on answers is not kept (2026-07-28, caching, "Cache Key").
+    async def read(self, uri: str, deadline: RequestDeadline) -> ReadResourceResult:
+        """Read a resource, from the cache if possible.
 
         Raises:
-            ClientError, McpError: as `answered`.
+            ClientError, McpError: As for `with_input`.
         """
         method = "resources/read"
 
-        async def ask() -> tuple[Any, bool]:
-            outcome, asked = await self.answered(method, {"uri": uri}, patience)
-            return self._complete(method, outcome), not asked
+        async def fetch() -> tuple[Any, bool]:
+            response, rounds = await self.with_input(method, {"uri": uri}, deadline)
+            # A result that depends on input must not be cached (2026-07-28, caching, "Cache Key").
+            return self._complete(method, response), not rounds
 
-        result: ReadResourceResult = await self._cached(method, uri, ask)
+        result: ReadResourceResult = await self._from_cache(method, uri, fetch)
         return result
 
     async def prompt(
-        self, name: str, arguments: Mapping[str, str], patience: RequestDeadline
+        self, name: str, arguments: Mapping[str, str], deadline: RequestDeadline
     ) -> GetPromptResult:
         """Get a prompt.
 
         Raises:
-            ClientError, McpError: as `answered`.
+            ClientError, McpError: As for `with_input`.
         """
         method, params = "prompts/get", {"name": name, "arguments": arguments}
-        outcome, _ = await self.answered(method, params, patience)
-        result: GetPromptResult = self._complete(method, outcome)
+        response, _ = await self.with_input(method, params, deadline)
+        result: GetPromptResult = self._complete(method, response)
         return result
 
     async def complete(
@@ -269,10 +280,10 @@ class Requests:
         value: str,
         context: Mapping[str, str] | None,
     ) -> Completion:
-        """Complete an argument.
+        """Complete an argument; see `Client.complete`.
 
         Raises:
-            ClientError: as `Connection.request`.
+            ClientError: As for `Connection.request`.
         """
         params = CompleteRequestParams(
             ref=reference,
@@ -283,24 +294,26 @@ class Requests:
         return result.completion
 
     async def _answers(
-        self, method: str, asked: InputNeeded, patience: RequestDeadline
+        self, method: str, needed: InputNeeded, deadline: RequestDeadline
     ) -> Mapping[str, Any]:
-        """What the same request is sent with again; the state as it came, if it came."""
-        given: dict[str, Any] = {}
+        """Return the additional params of the next round: the answers and the state."""
+        answers: dict[str, Any] = {}
         try:
-            async with patience.limit():
-                if asked.requests:
-                    given["inputResponses"] = await self.answering.answer_all(asked.requests)
+            async with deadline.limit():
+                if needed.requests:
+                    answers["inputResponses"] = await self.handler.answer_all(needed.requests)
         except TimeoutError:
-            what = f"{method}, with the questions it asks,"
-            raise RequestTimeout(what, self.connection.where, patience.total or 0) from None
-        if asked.state is not None:
-            given["requestState"] = asked.state
-        return given
+            what = f"{method}, including its input requests,"
+            name = self.connection.server_name
+            raise RequestTimeout(what, name, deadline.total or 0) from None
+        if needed.state is not None:
+            answers["requestState"] = needed.state
+        return answers
 
-    def _complete(self, method: str, outcome: Outcome) -> Any:
-        if isinstance(outcome, Answered):
-            return outcome.result
+    def _complete(self, method: str, response: Response) -> Any:
+        if isinstance(response, Answered):
+            return response.result
         raise ProtocolError(
-            f"{method} must not be answered with questions or a task", self.connection.where
+            f"the response to {method} must not be a task or an input request",
+            self.connection.server_name,
         )

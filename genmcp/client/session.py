@@ -1,4 +1,4 @@
-"""All that belongs to one connection of a client, from when it is opened until it is closed."""
+"""A client's session: one connection, and everything that belongs to it."""
 
 import asyncio
 import logging
@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from genmcp.client.cache import REVISION_CACHE, ResultCache, copied
-from genmcp.client.calls import Calls
-from genmcp.client.connection import Connection, News
+from genmcp.client.calls import ToolCalls
+from genmcp.client.connection import Connection, ConnectionEvent
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
@@ -17,14 +17,7 @@ from genmcp.client.requests import Requests
 from genmcp.client.subscriptions import ChangeStream, OpenChangeStreams
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.targets import Target, transport_to
-from genmcp.core.client.events import (
-    Connected,
-    ConnectionFailed,
-    Disconnected,
-    NotificationReceived,
-    NotificationsMissed,
-    SessionReset,
-)
+from genmcp.core.client import events
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.params import LoggingLevel
@@ -37,109 +30,111 @@ logger = logging.getLogger("genmcp.client")
 
 
 class ClientSession:
-    """One connection, with what is known of the server and who listens to it."""
+    """One connection of a client, with its caches, tools and subscriptions. Owned by a `Client`.
+
+    It is opened and closed once; a client that is opened again makes another session.
+    """
 
     def __init__(
-        self,
-        target: Target,
-        handler: ClientHandler[Any] | None,
-        options: ClientOptions,
+        self, target: Target, handler: ClientHandler[Any] | None, options: ClientOptions
     ) -> None:
         transport = transport_to(
             target, max_message=options.max_message_bytes, http=options.http, stdio=options.stdio
         )
         self._options = options
-        self._server = _key(target, transport.server_name)
-        self.answering = HandlerRunner(
-            handler,
-            parallel=options.input_concurrency,
-            capabilities=options.capabilities,
-            url_schemes=options.url_schemes,
-            schemas=options.schemas,
-        )
-        self.cache = ResultCache(options.cache_size)
+        self._server_key = _server_key(target, transport.server_name)
+        runner = HandlerRunner(handler, options)
+        self._cache = ResultCache(options.cache_size)
         self.connection = Connection(
             transport,
-            self.answering,
+            runner,
             options,
-            self._told,
-            REVISION_CACHE.get(self._server, options.era_ttl),
+            self._handle,
+            REVISION_CACHE.get(self._server_key, options.era_ttl),
         )
-        self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
-        self.listeners = OpenChangeStreams(self.connection, self.timeouts)
-        self.requests = Requests(self.connection, self.answering, self.cache, options)
-        self.offers = ToolCatalog(transport.server_name, mirrors=False, limits=options.schemas)
-        self.calls = Calls(self.requests, self.offers, self.cache, self.listen_to_task)
-        self._mirrors = transport.per_message
-        self._settled = asyncio.Event()
-        self._over = asyncio.Event()
+        self._timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
+        self._streams = OpenChangeStreams(self.connection, self._timeouts)
+        self.requests = Requests(self.connection, runner, self._cache, options)
+        self._tools = ToolCatalog(transport.server_name, mirrors=False, limits=options.schemas)
+        self.calls = ToolCalls(self.requests, self._tools, self._cache, self._task_stream)
+        self._per_message = transport.per_message
+        self._opened = asyncio.Event()
+        self._ended = asyncio.Event()
         self._error: ClientError | None = None
 
     async def open(self) -> None:
         """Connect.
 
         Raises:
-            ClientError: there is no server, or none that can be talked to.
+            ClientError: The server cannot be reached, or the handshake failed.
         """
         try:
             await self._open()
         finally:
-            self._settled.set()
+            self._opened.set()
 
-    async def settled(self) -> None:
-        """Wait until `open` is over, whether it succeeds or not."""
-        await self._settled.wait()
+    async def opened(self) -> None:
+        """Wait until `open` has returned or failed."""
+        await self._opened.wait()
 
     async def _open(self) -> None:
-        options = self._options
+        options, connection = self._options, self.connection
         try:
             async with asyncio.timeout(options.open_timeout):
-                await self.connection.open()
+                await connection.open()
                 if options.log_level is not None:
                     await self._set_log_level(options.log_level)
         except TimeoutError:
             await self.close()
-            where = self.connection.where
-            raise RequestTimeout("connecting", where, options.open_timeout) from None
+            name = connection.server_name
+            raise RequestTimeout("connecting", name, options.open_timeout) from None
         except BaseException:
             await self.close()
             raise
-        # What one client was told to speak is no matter of the server.
-        if self._server and options.revision is None:
-            REVISION_CACHE.remember(self._server, self.connection.server.revision)
+        # A revision that the options dictate need not be the best for the next client.
+        if self._server_key and options.revision is None:
+            REVISION_CACHE.remember(self._server_key, connection.server.revision)
 
     async def _set_log_level(self, level: LoggingLevel) -> None:
-        # 2025-11-25, server/utilities, "Logging": not every server has it.
+        # 2025-11-25, server/utilities, "Logging": not every server supports it.
         if self.is_modern or self.connection.server.capabilities.logging is not None:
             try:
-                await self.connection.log_level(level, self.timeouts)
-            except ServerError as error:  # that is no reason to do without the server
-                where = self.connection.where
-                logger.warning("%s sets no level of log messages: %s", where, error)
+                await self.set_log_level(level)
+            except ServerError as error:  # the server is usable without it
+                name = self.connection.server_name
+                logger.warning("%s rejects the log level: %s", name, error)
 
     async def close(self) -> None:
         """Disconnect."""
-        self._over.set()
+        self._ended.set()
         await self.connection.close()
 
     async def ended(self) -> ClientError | None:
-        """Wait until the connection is over, and return what ended it; None: it was closed."""
-        await self._over.wait()
+        """Wait until the connection has ended; return the error that ended it, None if closed."""
+        await self._ended.wait()
         return self._error
 
     @property
     def is_modern(self) -> bool:
-        """Whether each request stands for itself: 2026-07-28 and later."""
+        """Whether the revision is 2026-07-28 or later: each request is self-contained."""
         return REVISIONS[self.connection.server.revision].modern
 
-    async def discover(self) -> DiscoverResult:
-        """Return what the server says of itself; before 2026-07-28, what it said at first.
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Set the log level of the server.
 
         Raises:
-            ClientError: as `Connection.request`.
+            ClientError: As for `Connection.request`.
+        """
+        await self.connection.log_level(level, self._timeouts)
+
+    async def discover(self) -> DiscoverResult:
+        """Return the description of the server; before 2026-07-28, that of the handshake.
+
+        Raises:
+            ClientError: As for `Connection.request`.
         """
         if self.is_modern:
-            result: DiscoverResult = await self.requests.kept("server/discover", "", None)
+            result: DiscoverResult = await self.requests.cached("server/discover")
             return result
         server = self.connection.server
         return DiscoverResult(
@@ -150,42 +145,42 @@ class ClientSession:
             instructions=server.instructions,
         )
 
-    def listen(self, wanted: SubscriptionFilter) -> ChangeStream:
-        """Return what listens for what is *wanted* when it is entered."""
-        return ChangeStream(self.connection, self.listeners, wanted, self._options.open_timeout)
+    def change_stream(self, wanted: SubscriptionFilter) -> ChangeStream:
+        """Return a change stream for *wanted*, which opens when it is entered."""
+        return ChangeStream(self.connection, self._streams, wanted, self._options)
 
-    def listen_to_task(self, id: str) -> ChangeStream:
-        """Return what listens for changes of a task."""
-        return self.listen(SubscriptionFilter(task_ids=[id]))
+    def _task_stream(self, id: str) -> ChangeStream:
+        return self.change_stream(SubscriptionFilter(task_ids=[id]))
 
-    def _told(self, event: News) -> None:
+    def _handle(self, event: ConnectionEvent) -> None:
         match event:
-            case NotificationReceived():
-                self.cache.heard(event.method, event.params)
-                self.listeners.heard(event)
-            case Connected():
-                self.offers.mirrors = self._mirrors and REVISIONS[event.revision].modern
-            case NotificationsMissed():
-                self.cache.clear()
-                self.listeners.missed()
-            case SessionReset():
-                self.cache.clear()
-                self.listeners.session_ended(self.connection.said(event.error))
-            case Disconnected() | ConnectionFailed():
-                error = self.connection.said(event.error)
-                self.listeners.end(error)
-                if not self._over.is_set():
+            case events.NotificationReceived():
+                self._cache.invalidate(event.method, event.params)
+                self._streams.publish(event)
+            case events.Connected():
+                # Over HTTP since 2026-07-28, headers repeat arguments of a call.
+                self._tools.mirrors = self._per_message and REVISIONS[event.revision].modern
+            case events.NotificationsMissed():
+                self._cache.clear()
+                self._streams.publish_gap()
+            case events.SessionReset():
+                self._cache.clear()
+                self._streams.session_ended(self.connection.error(event.error))
+            case events.Disconnected() | events.ConnectionFailed():
+                error = self.connection.error(event.error)
+                self._streams.end(error)
+                if not self._ended.is_set():
                     self._error = error
-                    self._over.set()
+                    self._ended.set()
 
 
-def _key(target: Target, where: str) -> str:
+def _server_key(target: Target, server_name: str) -> str:
     """Return the key for `REVISION_CACHE`: the URL without query, or a hash of the command."""
     if isinstance(target, Command):
-        # Hashed, since the command may hold secrets and the table lives as long as the process.
+        # Hashed: a command may contain secrets, and the cache lives as long as the process.
         known = (target.command, [*target.args], sorted((target.env or {}).items()), target.cwd)
         return sha256(repr(known).encode()).hexdigest()
-    parts = urlsplit(where)
+    parts = urlsplit(server_name)
     if parts.scheme not in ("http", "https"):
         return ""
     return f"{parts.scheme}://{parts.netloc}{parts.path}"

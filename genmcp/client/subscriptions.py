@@ -1,7 +1,7 @@
-"""Streams of what a server tells of changes: 2026-07-28, basic/patterns, "Subscriptions".
+"""Change streams: 2026-07-28, basic/patterns, "Subscriptions".
 
-Before that revision there is no such stream: changes of lists are told to every client, and those
-of a resource to who is subscribed to it. A `ChangeStream` is the same on all of them.
+Before that revision there are no streams: the server notifies every client of changes of its lists,
+and sessions that have subscribed to a resource of its changes. `ChangeStream` hides the difference.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import msgspec
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
+from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import NotificationReceived
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.params import NotificationParams
@@ -26,60 +27,59 @@ _LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _UPDATED: Final = "notifications/resources/updated"
 _KINDS: Final = ("tools", "prompts", "resources")
-_FOREVER: Final = Timeouts(idle=None, total=None)
-#: How many different things may have changed that nobody has looked at.
-_MOST: Final = 10_000
+_NO_TIMEOUTS: Final = Timeouts(idle=None, total=None)
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """What a server said: *params* are a value of `genmcp.protocol`."""
+    """A notification of a server; *params* is a value of `genmcp.protocol`."""
 
     method: str
     params: Any
 
 
 class ChangeStream:
-    """Context manager for the change notifications of a server.
+    """The change notifications of a server, as an async context manager and iterator.
 
         async with client.listen(tools=True) as changes:
             async for change in changes:
                 ...
 
-    `honored` says what the server tells of, which may be less than what was asked for. Of several
-    changes of one thing that wait to be looked at, the newest counts. The iteration ends when the
-    server ends the stream, and raises the ClientError by which it broke off. Where changes are told
-    beside the requests (HTTP before 2026-07-28), what may have been missed counts as changed.
+    `honored` is the part of the request that the server supports. Several unread changes of the
+    same list or resource become one. The iteration ends when the server ends the stream, and raises
+    a ClientError if the connection breaks. Where notifications may have been lost (HTTP before
+    2026-07-28), everything that the stream is for counts as changed.
     """
 
     def __init__(
         self,
         connection: Connection,
-        listeners: "OpenChangeStreams",
+        streams: "OpenChangeStreams",
         wanted: SubscriptionFilter,
-        wait: float,
+        options: ClientOptions,
     ) -> None:
         self.honored = SubscriptionFilter()
         self._connection = connection
-        self._listeners = listeners
+        self._streams = streams
         self._wanted = wanted
-        self._wait = wait
+        self._open_timeout = options.open_timeout
+        self._max_unread = options.max_unread_changes
         self._id: RequestId | None = None
-        self._stream: asyncio.Task[None] | None = None
+        self._request: asyncio.Task[None] | None = None
         self._subscribed: list[str] = []
-        self._changes: OrderedDict[tuple[str, str], Notification] = OrderedDict()
+        self._unread: OrderedDict[tuple[str, str], Notification] = OrderedDict()
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._error: ClientError | None = None
-        self._over = False
+        self._ended = False
 
     async def __aenter__(self) -> "ChangeStream":
-        """Begin to listen.
+        """Open the stream.
 
         Raises:
-            RequestTimeout: the server does not say that it will tell of anything.
-            ClientError: it refuses.
+            RequestTimeout: The server does not acknowledge it.
+            ClientError: The server rejects it.
         """
-        self._listeners.add(self)
+        self._streams.add(self)
         try:
             if self._connection.supports(_LISTEN):
                 await self._open_stream()
@@ -91,27 +91,36 @@ class ChangeStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Listen no more."""
+        """Close the stream."""
         await self._close()
 
     def __aiter__(self) -> "ChangeStream":
-        """Return itself: what changes can be looked at once."""
+        """Return the stream itself: each change is returned once."""
         return self
 
     async def __anext__(self) -> Notification:
         """Wait for the next change."""
-        while not self._changes:
-            if self._over:
+        while not self._unread:
+            if self._ended:
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
-        return self._changes.popitem(last=False)[1]
+        return self._unread.popitem(last=False)[1]
 
-    def heard(self, event: NotificationReceived) -> None:
-        """Take note of a notification, if it is one of this stream."""
-        if self._stream is None:
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream has ended and every change was read."""
+        return self._ended and not self._unread
+
+    @property
+    def _is_subscribed(self) -> bool:
+        return bool(self._subscribed)
+
+    def _publish(self, event: NotificationReceived) -> None:
+        """Add a notification, if it belongs to this stream."""
+        if self._request is None:
             if self._concerns(event):
                 self._put(event)
         elif self._id is not None and self._id in (event.subscription, event.about):
@@ -121,49 +130,41 @@ class ChangeStream:
             else:
                 self._put(event)
 
-    def missed(self) -> None:
-        """Take note that what this is for may have changed without a word."""
-        if self._stream is not None:
+    def _publish_gap(self) -> None:
+        """Report everything as changed, since notifications may have been lost."""
+        # A stream of 2026-07-28 is one request: it breaks off, and does not lose messages.
+        if self._request is not None:
             return
         for kind in _KINDS:
             if getattr(self.honored, f"{kind}_list_changed"):
-                self._put(
-                    NotificationReceived(f"notifications/{kind}/list_changed", NotificationParams())
-                )
+                method = f"notifications/{kind}/list_changed"
+                self._put(NotificationReceived(method, NotificationParams()))
         for uri in self._subscribed:
-            self._put(NotificationReceived(_UPDATED, ResourceUpdatedNotificationParams(uri=uri)))
+            params = ResourceUpdatedNotificationParams(uri=uri)
+            self._put(NotificationReceived(_UPDATED, params))
 
-    def end(self, error: ClientError | None) -> None:
-        """Take note that nothing more comes."""
-        if not self._over:
-            self._over = True
+    def _end(self, error: ClientError | None) -> None:
+        if not self._ended:
+            self._ended = True
             self._error = error
             self._changed.set()
             self._acknowledged.set()
 
-    @property
-    def is_subscribed(self) -> bool:
-        """Whether the server keeps subscriptions for it in a session."""
-        return bool(self._subscribed)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes than what waits to be looked at."""
-        return self._over and not self._changes
-
     def _put(self, event: NotificationReceived) -> None:
-        if self._over:
+        if self._ended:
             return
         params = event.params
-        thing: str = getattr(params, "uri", "") or getattr(params, "task_id", "")
-        self._changes.pop((event.method, thing), None)
-        self._changes[event.method, thing] = Notification(event.method, params)
+        target: str = getattr(params, "uri", "") or getattr(params, "task_id", "")
+        # The newest of several changes of one target counts, and is read last.
+        self._unread.pop((event.method, target), None)
+        self._unread[event.method, target] = Notification(event.method, params)
         self._changed.set()
-        if len(self._changes) > _MOST:
-            self.end(ProtocolError(f"more than {_MOST} changes wait", self._connection.where))
+        if len(self._unread) > self._max_unread:
+            text = f"more than {self._max_unread} unread changes (ClientOptions.max_unread_changes)"
+            self._end(ProtocolError(text, self._connection.server_name))
 
     def _concerns(self, event: NotificationReceived) -> bool:
-        """Whether a session's notification is one of those this stream is for."""
+        """Return whether the notification of a legacy session belongs to this stream."""
         if event.method == _UPDATED:
             return any(event.params.uri.startswith(uri) for uri in self._subscribed)
         kind = event.method.removeprefix("notifications/").removesuffix("/list_changed")
@@ -172,119 +173,129 @@ class ChangeStream:
         )
 
     async def _open_stream(self) -> None:
-        self._stream = asyncio.get_running_loop().create_task(self._hold())
+        self._request = asyncio.get_running_loop().create_task(self._run_request())
         try:
-            async with asyncio.timeout(self._wait):
+            async with asyncio.timeout(self._open_timeout):
                 await self._acknowledged.wait()
         except TimeoutError:
-            raise RequestTimeout(_LISTEN, self._connection.where, self._wait) from None
+            name = self._connection.server_name
+            raise RequestTimeout(_LISTEN, name, self._open_timeout) from None
         if self._error is not None:
             raise self._error
 
-    async def _hold(self) -> None:
-        """Hold the stream open until somebody ends it."""
+    async def _run_request(self) -> None:
+        """Send the request whose response is the stream, and wait for its end."""
         error = None
         try:
             await self._connection.request(
-                _LISTEN, {"notifications": self._wanted}, timeouts=_FOREVER, begun=self._begin
+                _LISTEN,
+                {"notifications": self._wanted},
+                timeouts=_NO_TIMEOUTS,
+                on_id=self._set_id,
             )
         except Exception as failure:
-            error = self._connection.said(failure)
-        self.end(error)
+            error = self._connection.error(failure)
+        self._end(error)
 
-    def _begin(self, id: RequestId) -> None:
+    def _set_id(self, id: RequestId) -> None:
         self._id = id
 
     async def _subscribe(self) -> None:
-        with suppress(TimeoutError):  # it may never have the stream, and yet tell of changes
-            async with asyncio.timeout(self._wait):
-                await self._connection.hearing()
+        # The server may never open its notification stream, and yet send notifications.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._open_timeout):
+                await self._connection.notifications_ready()
         for uri in self._wanted.resource_subscriptions or ():
-            await self._listeners.subscribe(uri)
+            await self._streams.subscribe(uri)
             self._subscribed.append(uri)
-        offered = self._connection.server.capabilities
-        told = {
+        capabilities = self._connection.server.capabilities
+        lists = {
             f"{kind}_list_changed": wanted
             for kind in _KINDS
             if (wanted := getattr(self._wanted, f"{kind}_list_changed"))
-            and getattr(getattr(offered, kind), "list_changed", None)
+            and getattr(getattr(capabilities, kind), "list_changed", None)
         }
         self.honored = SubscriptionFilter(
-            **told, resource_subscriptions=[*self._subscribed] or None
+            **lists, resource_subscriptions=[*self._subscribed] or None
         )
 
     async def _close(self) -> None:
-        self._listeners.remove(self)
-        if self._stream is not None:
-            await cancel_and_wait(self._stream)
+        self._streams.remove(self)
+        if self._request is not None:
+            await cancel_and_wait(self._request)
         while self._subscribed:
-            await self._listeners.unsubscribe(self._subscribed.pop())
-        self.end(None)
+            await self._streams.unsubscribe(self._subscribed.pop())
+        self._end(None)
 
 
 class OpenChangeStreams:
-    """All that listen on one connection, and what its session is subscribed to for them."""
+    """The open change streams of one connection. Owned by the `ClientSession`.
+
+    Before 2026-07-28 a session has one subscription to a resource, whatever the number of streams:
+    they are counted here.
+    """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
         self._connection = connection
         self._timeouts = timeouts
-        self._listening: list[ChangeStream] = []
-        self._subscribed: Counter[str] = Counter()
-        self._turn = asyncio.Lock()
+        self._streams: list[ChangeStream] = []
+        self._subscribers: Counter[str] = Counter()
+        # Subscribing takes a round trip, during which another stream must not unsubscribe.
+        self._lock = asyncio.Lock()
 
-    def add(self, listening: ChangeStream) -> None:
-        """Tell *listening* from now on."""
-        self._listening.append(listening)
+    def add(self, stream: ChangeStream) -> None:
+        """Register *stream*."""
+        self._streams.append(stream)
 
-    def remove(self, listening: ChangeStream) -> None:
-        """Tell *listening* no more; it may be forgotten already."""
-        if listening in self._listening:
-            self._listening.remove(listening)
+    def remove(self, stream: ChangeStream) -> None:
+        """Unregister *stream*, if it is registered."""
+        if stream in self._streams:
+            self._streams.remove(stream)
 
-    def heard(self, event: NotificationReceived) -> None:
-        """Tell everybody it concerns."""
-        for listening in self._listening:
-            listening.heard(event)
+    def publish(self, event: NotificationReceived) -> None:
+        """Pass a notification to the streams that it belongs to."""
+        for stream in self._streams:
+            stream._publish(event)
 
-    def missed(self) -> None:
-        """Tell everybody that something may have changed that nobody has told of."""
-        for listening in self._listening:
-            listening.missed()
+    def publish_gap(self) -> None:
+        """Report to every stream that notifications may have been lost."""
+        for stream in self._streams:
+            stream._publish_gap()
 
     def session_ended(self, error: ClientError) -> None:
-        """The session is over, and what it was subscribed to: its next one is not."""
-        self._subscribed.clear()
-        for listening in self._listening:
-            if listening.is_subscribed:
-                listening.end(error)
+        """End the streams with subscriptions: those were lost with the session."""
+        self._subscribers.clear()
+        for stream in self._streams:
+            if stream._is_subscribed:
+                stream._end(error)
             else:
-                listening.missed()
+                stream._publish_gap()
 
     def end(self, error: ClientError) -> None:
-        """The connection is over."""
-        self._subscribed.clear()
-        for listening in self._listening:
-            listening.end(error)
+        """End all streams: the connection has ended."""
+        self._subscribers.clear()
+        for stream in self._streams:
+            stream._end(error)
 
     async def subscribe(self, uri: str) -> None:
-        """Subscribe the session to *uri*, unless it is.
+        """Subscribe the session to *uri*, unless another stream has done so.
 
         Raises:
-            ClientError: the server refuses.
+            ClientError: The server rejects it.
         """
-        async with self._turn:
-            if self._subscribed[uri] == 0:
+        async with self._lock:
+            if self._subscribers[uri] == 0:
                 await self._send("resources/subscribe", uri)
-            self._subscribed[uri] += 1
+            self._subscribers[uri] += 1
 
     async def unsubscribe(self, uri: str) -> None:
-        """Unsubscribe the session from *uri*, if nobody else needs it."""
-        async with self._turn:
-            if self._subscribed[uri] == 0:
-                return  # with the session it was of
-            self._subscribed[uri] -= 1
-            if self._subscribed[uri] == 0:
-                with suppress(ClientError):  # what is over needs no unsubscribing
+        """Unsubscribe the session from *uri*, if no other stream needs it."""
+        async with self._lock:
+            if self._subscribers[uri] == 0:
+                return  # the subscription was lost with its session
+            self._subscribers[uri] -= 1
+            if self._subscribers[uri] == 0:
+                with suppress(ClientError):  # the connection may have ended
                     await self._send("resources/unsubscribe", uri)
 
     async def _send(self, method: str, uri: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls that became tasks: SEP-2663, the extension `io.modelcontextprotocol/tasks`."""
+"""Handles of tasks: SEP-2663, the extension `io.modelcontextprotocol/tasks`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,9 +19,9 @@ from genmcp.client.errors import (
     RequestTimeout,
     ServerError,
     TaskCancelled,
-    left,
+    as_task_error,
 )
-from genmcp.client.pending import Report
+from genmcp.client.pending import OnProgress
 from genmcp.client.requests import RequestDeadline, Requests, Wait
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.core.client.lifecycle import Timeouts
@@ -32,34 +32,91 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["TaskHandle", "TaskUpdates"]
+__all__ = ["TaskHandle"]
 
-_UNDER_WAY: Final = ("working", "input_required")
-#: What says nothing of a task, besides what may pass.
-_NO_SERVER: Final = (ClientClosed, HttpStatusError, ProcessExited)
-#: Seconds after which a task is looked at although its server tells of changes.
-_BACKSTOP: Final = 30.0
+_ACTIVE: Final = ("working", "input_required")
+#: Errors that tell nothing about the task, besides transient ones.
+_UNREACHABLE: Final = (ClientClosed, HttpStatusError, ProcessExited)
+#: Seconds that the first poll of a task waits for its change stream to open.
+_STREAM_TIMEOUT: Final = 1.0
 
 Check = Callable[[CallToolResult], Awaitable[None]]
-Listen = Callable[[str], ChangeStream]
+
+
+class TaskUpdates:
+    """The notifications about one task. Owned by `TaskHandle.wait`, as an async context manager.
+
+    SEP-2663, "Task Status Notifications". Entering it does not wait long for the stream: a server
+    that does not acknowledge it is polled meanwhile.
+    """
+
+    def __init__(self, stream: ChangeStream, id: str) -> None:
+        self._stream = stream
+        self._id = id
+        self._opening: asyncio.Task[ChangeStream]
+        self._complete = False
+
+    async def __aenter__(self) -> "TaskUpdates":
+        opening = self._stream.__aenter__()
+        self._opening = asyncio.get_running_loop().create_task(opening)
+        try:
+            await asyncio.wait({self._opening}, timeout=_STREAM_TIMEOUT)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await cancel_and_wait(self._opening)
+        if self._is_open:
+            await self._stream.__aexit__()
+
+    def before_poll(self) -> None:
+        """Prepare for a poll: its result includes everything before the current notification."""
+        self._complete = self._is_open and self._id in (self._stream.honored.task_ids or ())
+
+    @property
+    def suffice(self) -> bool:
+        """Whether the server notifies of every change since the last poll.
+
+        Only if the stream was open before that poll: a change between the two would be missed.
+        """
+        return self._complete and not self._stream.is_over
+
+    async def next(self) -> Any:
+        """Wait for the next notification, and return its params.
+
+        Raises:
+            StopAsyncIteration, ClientError: The stream has ended.
+        """
+        return (await anext(self._stream)).params
+
+    @property
+    def _is_open(self) -> bool:
+        opening = self._opening
+        return opening.done() and not opening.cancelled() and opening.exception() is None
 
 
 class TaskHandle:
-    """A call whose result may be long in coming, or is there already.
+    """A tool call that may have become a task. Returned by `Client.call_task` and `Client.task`.
 
-    `id` is what another process, or this one after a restart, finds the task again by
-    (`client.task(id)`); None where the server answered at once. It is the only key to the task
-    where nobody has to say who they are: keep it secret.
+    `id` finds the task again in another process, or after a restart: `client.task(id)`. It is None
+    if the server answered at once. Without authentication the id is the only key to the task, so
+    that it has to be kept secret.
     """
 
     def __init__(
-        self, requests: Requests, listen: Listen, check: Check, found: str | CallToolResult
+        self,
+        requests: Requests,
+        open_stream: Callable[[str], ChangeStream],
+        check: Check | None,
+        call: str | CallToolResult,
     ) -> None:
-        self.id = None if isinstance(found, CallToolResult) else found
-        self._result = found if isinstance(found, CallToolResult) else None
+        self.id = None if isinstance(call, CallToolResult) else call
+        self._result = call if isinstance(call, CallToolResult) else None
         self._requests = requests
-        self._where = requests.connection.where
-        self._listen = listen
+        self._server_name = requests.connection.server_name
+        self._open_stream = open_stream
         self._check = check
         self._answered: set[str] = set()
         self._polling = Polling(requests.options.first_poll)
@@ -67,75 +124,72 @@ class TaskHandle:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known to have ended: with a result, an error, or cancelled."""
+        """Whether the task is known to have ended."""
         return self._over
 
     async def status(self) -> DetailedTask:
-        """Ask the server how the task stands.
+        """Get the state of the task from the server.
 
         Raises:
-            LookupError: there is no task: the result is here.
-            ServerError: the server does not know the task, or not any more.
-            ClientError: the server could not be asked.
+            LookupError: There is no task, since the call was answered at once.
+            ServerError: The server does not know the task.
+            ClientError: The server could not be asked.
         """
         task: DetailedTask = await self._send("tasks/get", {})
         return task
 
     async def wait(self, *, timeout: Wait = msgspec.UNSET) -> CallToolResult:
-        """Wait for the result, and let the handler answer the questions of the task meanwhile.
+        """Wait for the result; the handler answers the input requests of the task meanwhile.
 
-        The server notifies of changes if it can. Otherwise it is polled: soon at first (option:
-        first_poll), then at its own interval; a failed poll is retried (option: polls). If the
-        waiting is cancelled, or ends after *timeout* seconds, the task continues.
+        The server notifies of changes if it can. Otherwise it is polled, at first after
+        `ClientOptions.first_poll`, then at its own interval; a failed poll is retried. If the
+        caller is cancelled, or *timeout* seconds have passed, the task continues.
 
         Raises:
-            ServerError: the task failed with this error.
-            TaskCancelled: it was cancelled.
-            RequestTimeout: it was not over in time.
-            McpError: a question was not answered: the handler refused.
-            ProtocolError: the result does not fit the output schema of its tool.
-            OutcomeUnknown, ClientError: the server could not be asked; `task` of the error is the
-                id of the task, which goes on.
+            ServerError: The task failed with this error.
+            TaskCancelled: The task was cancelled.
+            RequestTimeout: The timeout expired.
+            McpError: The handler refused an input request.
+            ProtocolError: The result does not match the `outputSchema` of its tool.
+            OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
+                of the error is its id.
         """
-        return copied(await self.wait_for(self._requests.patience(timeout)))
+        return copied(await self.wait_until(self._requests.deadline(timeout)))
 
-    async def wait_for(
-        self, patience: RequestDeadline, report: Report | None = None
+    async def wait_until(
+        self, deadline: RequestDeadline, on_progress: OnProgress | None = None
     ) -> CallToolResult:
-        """Wait as `wait` does, for as long as *patience* lasts; *report* is told of progress.
-
-        The result is the one that is kept here.
-        """
+        """Wait as `wait` does, until *deadline*; the result is not a copy."""
         if self._result is None:
+            id = self.id or ""
             try:
-                async with patience.limit():
-                    self._result = await self._outcome(patience, report)
+                async with deadline.limit():
+                    self._result = await self._wait(deadline, on_progress)
             except TimeoutError:
-                raise RequestTimeout(
-                    f"the task {self.id}", self._where, patience.total or 0
-                ) from None
+                seconds = deadline.total or 0
+                raise RequestTimeout(f"the task {id}", self._server_name, seconds) from None
             except ClientError as error:
-                if self._over or not (is_transient(error) or isinstance(error, _NO_SERVER)):
+                if self._over or not (is_transient(error) or isinstance(error, _UNREACHABLE)):
                     raise
-                ended = left(error, self.id or "")
-                raise ended from ended.__cause__
+                unknown = as_task_error(error, id)
+                raise unknown from unknown.__cause__
         return self._result
 
     async def update(self, answers: Mapping[str, Any]) -> None:
-        """Answer what the task asks, each answer under the key of its question.
+        """Answer input requests of the task; *answers* has the keys of the requests.
 
         Raises:
-            ServerError: the server does not know the task, or does not take the answers.
-            ClientError: the server could not be told.
+            ServerError: The server does not know the task, or rejects the answers.
+            ClientError: The server could not be reached.
         """
         await self._update(answers)
 
     async def cancel(self) -> None:
-        """Ask the server to cancel the task; whether and when it does, `status` tells.
+        """Ask the server to cancel the task; `status` tells when it is cancelled.
 
         Raises:
-            ServerError: the server does not know the task.
-            ClientError: the server could not be told.
+            ServerError: The server does not know the task.
+            ClientError: The server could not be reached.
         """
         await self._send("tasks/cancel", {})
 
@@ -146,185 +200,135 @@ class TaskHandle:
             raise LookupError("the call was answered at once: there is no task")
         return await self._requests.result(method, {"taskId": self.id, **params}, timeouts)
 
-    async def _look(self, news: "TaskUpdates", patience: RequestDeadline) -> DetailedTask:
-        """Ask how the task stands, and again while that fails in a way that may pass."""
-        news.looks()
-        # The total is that of `wait_for`.
-        waits = Timeouts(idle=patience.idle, total=None)
+    async def _poll(self, updates: TaskUpdates, deadline: RequestDeadline) -> DetailedTask:
+        """Get the state of the task; a transient failure is retried."""
+        updates.before_poll()
+        # No total timeout: `wait_until` has that of all polls together.
+        timeouts = Timeouts(idle=deadline.idle, total=None)
         task: DetailedTask = await repeated(
-            lambda: self._send("tasks/get", {}, waits), self._requests.options.max_poll_failures
+            lambda: self._send("tasks/get", {}, timeouts),
+            self._requests.options.max_poll_failures,
         )
         return task
 
     async def _update(self, answers: Mapping[str, Any], timeouts: Timeouts | None = None) -> None:
-        self._answered.update(answers)  # it may be told of again before the server knows
+        # Marked before they are sent: a notification may repeat the input requests meanwhile.
+        self._answered.update(answers)
         try:
             await self._send("tasks/update", {"inputResponses": answers}, timeouts)
         except BaseException:
-            self._answered.difference_update(answers)  # if it asks again, it does not know
+            self._answered.difference_update(answers)
             raise
 
-    async def _answer(self, answers: Mapping[str, Any], patience: RequestDeadline) -> None:
-        """Answer what the task asks, and again while that fails in a way that may pass.
+    async def _answer(self, answers: Mapping[str, Any], deadline: RequestDeadline) -> None:
+        """Send answers; a transient failure is retried.
 
-        SEP-2663, "Task Update Requests": a server ignores answers to what it does not ask any more.
+        SEP-2663, "Task Update Requests": a server ignores answers that it does not need any more,
+        so that a repetition does no harm.
         """
-        waits = Timeouts(idle=patience.idle, total=None)
+        timeouts = Timeouts(idle=deadline.idle, total=None)
         await repeated(
-            lambda: self._update(answers, waits), self._requests.options.max_poll_failures
+            lambda: self._update(answers, timeouts), self._requests.options.max_poll_failures
         )
 
-    async def _outcome(self, patience: RequestDeadline, report: Report | None) -> CallToolResult:
-        async with TaskUpdates(self._listen(self.id or ""), self.id or "") as news:
-            task = await self._look(news, patience)
+    async def _wait(
+        self, deadline: RequestDeadline, on_progress: OnProgress | None
+    ) -> CallToolResult:
+        id = self.id or ""
+        async with TaskUpdates(self._open_stream(id), id) as updates:
+            task = await self._poll(updates, deadline)
             while True:
-                if report is not None and (progress := _progress_of(task)) is not None:
-                    report(progress.progress, progress.total, task.status_message)
-                self._over = task.status not in _UNDER_WAY
+                if on_progress is not None and (progress := _progress_of(task)) is not None:
+                    on_progress(progress.progress, progress.total, task.status_message)
+                self._over = task.status not in _ACTIVE
                 match task.status:
                     case "completed":
                         return await self._completed(task)
                     case "failed":
                         raise self._failed(task)
                     case "cancelled":
-                        raise TaskCancelled(self.id or "", self._where, task.status_message)
-                task = await self._next(task, news, patience)
+                        raise TaskCancelled(id, self._server_name, task.status_message)
+                task = await self._next(task, updates, deadline)
 
     async def _next(
-        self, task: DetailedTask, news: "TaskUpdates", patience: RequestDeadline
+        self, task: DetailedTask, updates: TaskUpdates, deadline: RequestDeadline
     ) -> DetailedTask:
-        """Answer what is asked, and return how the task stands when that may have changed."""
-        asked = {
+        """Answer the input requests of *task*, and return its next state."""
+        requests = {
             key: raw
             for key, raw in (task.input_requests or {}).items()
             if key not in self._answered
         }
-        if not asked:
-            return await self._change(task, news, patience)
+        if not requests:
+            return await self._change(task, updates, deadline)
         loop = asyncio.get_running_loop()
-        answering = loop.create_task(self._requests.answering.answer_all(self._questions(asked)))
+        decoded = self._decode_requests(requests)
+        answering = loop.create_task(self._requests.handler.answer_all(decoded))
         try:
-            # Somebody else may answer, or cancel the task, while a person thinks.
+            # Another client may answer, or cancel the task, while a user of this one thinks.
             while task.status == "input_required" and not answering.done():
-                looking = loop.create_task(self._change(task, news, patience))
+                changing = loop.create_task(self._change(task, updates, deadline))
                 try:
-                    await asyncio.wait({answering, looking}, return_when="FIRST_COMPLETED")
-                    if looking.done():
-                        task = looking.result()
+                    await asyncio.wait({answering, changing}, return_when="FIRST_COMPLETED")
+                    if changing.done():
+                        task = changing.result()
                 finally:
-                    await cancel_and_wait(looking)
+                    await cancel_and_wait(changing)
             if task.status == "input_required":
-                await self._answer(answering.result(), patience)
+                await self._answer(answering.result(), deadline)
                 self._polling.restart()
-                task = await self._look(news, patience)
+                task = await self._poll(updates, deadline)
             return task
         finally:
             await cancel_and_wait(answering)
 
-    def _questions(self, asked: Mapping[str, msgspec.Raw]) -> dict[str, InputRequest]:
+    def _decode_requests(self, requests: Mapping[str, msgspec.Raw]) -> dict[str, InputRequest]:
         try:
-            return {key: decoder_for(InputRequest).decode(raw) for key, raw in asked.items()}
+            return {key: decoder_for(InputRequest).decode(raw) for key, raw in requests.items()}
         except msgspec.MsgspecError as error:
-            raise ProtocolError(f"a question of a task: {error}", self._where) from None
+            raise ProtocolError(f"an input request of a task: {error}", self._server_name) from None
 
     async def _change(
-        self, task: DetailedTask, news: "TaskUpdates", patience: RequestDeadline
+        self, task: DetailedTask, updates: TaskUpdates, deadline: RequestDeadline
     ) -> DetailedTask:
-        """Wait until there may be something new, and return it."""
-        if not news.suffices:
+        """Wait until the task may have changed, and return its state."""
+        if not updates.suffice:
             await asyncio.sleep(self._polling.pause(task.poll_interval_ms))
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
-                async with asyncio.timeout(_BACKSTOP):
-                    told = await news.next()
-                    # What was told on the way may be older than what was asked for meanwhile.
-                    if isinstance(told, DetailedTask) and told.status not in _UNDER_WAY:
-                        return told
-        return await self._look(news, patience)
+                async with asyncio.timeout(self._requests.options.task_check_interval):
+                    update = await updates.next()
+                    # A final state is final. Any other notification may be older than the last
+                    # poll, so that the task is polled again.
+                    if isinstance(update, DetailedTask) and update.status not in _ACTIVE:
+                        return update
+        return await self._poll(updates, deadline)
 
     async def _completed(self, task: DetailedTask) -> CallToolResult:
         try:
             result: CallToolResult = decoder_for(CallToolResult).decode(task.result)
         except msgspec.MsgspecError as error:
-            raise ProtocolError(f"the result of a task: {error}", self._where) from None
-        await self._check(result)
+            raise ProtocolError(f"the result of a task: {error}", self._server_name) from None
+        if self._check is not None:
+            await self._check(result)
         return result
 
     def _failed(self, task: DetailedTask) -> GenmcpError:
         try:
             body: ErrorBody = decoder_for(ErrorBody).decode(task.error)
         except msgspec.MsgspecError as error:
-            return ProtocolError(f"the error of a task: {error}", self._where)
-        return ServerError(body.code, body.message, body.data, where=self._where)
+            return ProtocolError(f"the error of a task: {error}", self._server_name)
+        return ServerError(body.code, body.message, body.data, server_name=self._server_name)
 
 
 class _TaskProgress(Value):
-    """How far a task is."""
-
     progress: float
     total: float | None = None
 
 
 def _progress_of(task: DetailedTask) -> _TaskProgress | None:
-    """Return how far *task* is, None if it does not say, or not so that it can be understood."""
+    """Return the progress of *task*; None without, or if it is invalid."""
     try:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _TaskProgress)
     except msgspec.ValidationError:
         return None
-
-
-_PATIENCE: Final = 1.0  # seconds that are waited until it is heard of, before the task is looked at
-
-
-class TaskUpdates:
-    """Listens with *listening* for the task *id*, from when this is entered until it is left.
-
-    A server that does not say whether it tells of the task holds nobody up: the task is looked at
-    meanwhile.
-    """
-
-    def __init__(self, listening: ChangeStream, id: str) -> None:
-        self._listening = listening
-        self._id = id
-        self._entering: asyncio.Task[ChangeStream]
-        self._heard = False
-
-    async def __aenter__(self) -> "TaskUpdates":
-        entering = self._listening.__aenter__()
-        self._entering = asyncio.get_running_loop().create_task(entering)
-        try:
-            await asyncio.wait({self._entering}, timeout=_PATIENCE)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await cancel_and_wait(self._entering)
-        if self._entered:
-            await self._listening.__aexit__()
-
-    def looks(self) -> None:
-        """Take note that the task is looked at now: what was told before is known then."""
-        self._heard = self._entered and self._id in (self._listening.honored.task_ids or ())
-
-    @property
-    def suffices(self) -> bool:
-        """Whether all is told that happens since the task was looked at last.
-
-        If not, it has to be looked at again.
-        """
-        return self._heard and not self._listening.is_over
-
-    async def next(self) -> Any:
-        """Return what is told next.
-
-        Raises:
-            StopAsyncIteration, ClientError: nothing more is told.
-        """
-        return (await anext(self._listening)).params
-
-    @property
-    def _entered(self) -> bool:
-        entering = self._entering
-        return entering.done() and not entering.cancelled() and entering.exception() is None

@@ -1,4 +1,4 @@
-"""Reading of the schemas that a server sends; large ones are read in a thread."""
+"""The tools that a server has listed: headers of their calls, and checks of their results."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from genmcp.schema.schema import Schema
 from genmcp.wire.jsonrpc import printable
 from genmcp.wire.param_headers import ANNOTATION, HeaderRule, header_rules, param_headers
 
-__all__ = ["ToolCatalog", "ToolHeaders", "headers_of", "reading"]
+__all__ = ["ToolCatalog", "ToolHeaders", "read_schemas", "read_tool_headers"]
 
 logger = logging.getLogger("genmcp.client")
 
@@ -26,67 +26,33 @@ R = TypeVar("R")
 
 # Bytes of JSON that are read in the event loop. The most expensive schemas of that size take a
 # millisecond, unless they have patterns; a schema at its limits takes some 50 ms.
-_SMALL: Final = 4_096
+_MAX_IN_LOOP: Final = 4_096
 _MARK: Final = ANNOTATION.encode()
 
 
-async def reading(texts: Sequence[bytes], read: Callable[[], R]) -> R:
-    """Return the result of *read*; it runs in a thread unless the schemas in *texts* are cheap."""
-    if sum(map(len, texts)) <= _SMALL and not any(b"attern" in each for each in texts):
+async def read_schemas(texts: Sequence[bytes], read: Callable[[], R]) -> R:
+    """Return the result of *read*, called in a thread if the schemas in *texts* are expensive."""
+    # "pattern" and "patternProperties": a short pattern may take long to compile.
+    if sum(map(len, texts)) <= _MAX_IN_LOOP and not any(b"attern" in each for each in texts):
         return read()
     return await asyncio.to_thread(read)
 
 
 class ToolHeaders(NamedTuple):
-    """The rules of the headers that repeat arguments of a tool, or why they cannot be read."""
+    """The header rules of a tool, or the reason why its annotations are invalid."""
 
     rules: tuple[HeaderRule, ...] = ()
-    refused: str = ""
+    fault: str = ""
 
-
-_NONE: Final = ToolHeaders()
-
-
-async def headers_of(
-    tools: Sequence[ToolDefinition], limits: SchemaLimits
-) -> Mapping[str, ToolHeaders]:
-    """Return the headers of the annotated ones of *tools*, by name.
-
-    A schema without annotations, which most are, is not read.
-    """
-    annotated = [
-        (tool, text) for tool in tools if _MARK in (text := msgspec.json.encode(tool.input_schema))
-    ]
-    if not annotated:
-        return {}
-    return await reading(
-        [text for _, text in annotated],
-        lambda: {tool.name: _headers(tool, limits) for tool, _ in annotated},
-    )
-
-
-def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
-    try:
-        document = Document(tool.input_schema, "inputSchema", limits)
-        return ToolHeaders(header_rules(document.schemas, document.refuse))
-    except ConfigurationError as error:
-        return ToolHeaders(refused=str(error))
-    except Exception as error:  # a defect here must cost one tool, not all tools of all servers
-        logger.exception("the schema of the tool %r cannot be read", printable(tool.name))
-        return ToolHeaders(refused=f"its schema cannot be read: {type(error).__name__}")
-
-
-Headers = tuple[tuple[bytes, bytes], ...]
 
 _NO_HEADERS: Final = ToolHeaders()
 
 
 class _KnownTool:
-    """One tool, as it was listed.
+    """One listed tool. Owned by the `ToolCatalog`.
 
-    headers: which arguments are repeated in headers, or why the tool cannot be called. output: its
-    output schema as JSON, since the definition that was listed belongs to the caller, who may
-    change it; compiled to a Schema when the first result is checked.
+    *output* is the output schema as JSON, since the listed definition belongs to the caller, who
+    may change it. It is compiled when the first result is checked.
     """
 
     __slots__ = ("_schema", "headers", "output")
@@ -97,11 +63,11 @@ class _KnownTool:
         self._schema: Schema | UnsetType | None = None if output is None else UNSET
 
     async def schema(self, name: str, limits: SchemaLimits) -> Schema | None:
-        """Return its output schema; None if it has none, or none that compiles within *limits*."""
+        """Return the output schema; None without, or if it does not compile within *limits*."""
         if self._schema is UNSET:
             text = self.output or b""
             try:
-                self._schema = await reading([text], partial(_compiled, text, limits))
+                self._schema = await read_schemas([text], partial(_compile, text, limits))
             except ConfigurationError as error:
                 logger.warning(
                     "results of the tool %r cannot be checked: %s", printable(name), error
@@ -111,84 +77,88 @@ class _KnownTool:
 
 
 class ToolCatalog:
-    """The tools a server has listed last, by name.
+    """The tools of the last list, by name. Owned by a `ClientSession`.
 
-    mirrors: whether arguments are repeated in headers: over HTTP, from 2026-07-28 on. Only then
-    does an invalid annotation make a tool unusable (Streamable HTTP, "Schema Extension"). limits:
-    bounds on the schemas of the tools, and on results that are checked.
+    Args:
+        server_name: The server, for errors and logs.
+        mirrors: Whether headers repeat arguments of calls: over HTTP since 2026-07-28. Only then
+            does an invalid annotation make a tool unusable (Streamable HTTP, "Schema Extension").
+        limits: Limits of the schemas and of the results that are checked.
     """
 
-    def __init__(self, where: str, *, mirrors: bool, limits: SchemaLimits = FOREIGN_LIMITS) -> None:
+    def __init__(
+        self, server_name: str, *, mirrors: bool, limits: SchemaLimits = FOREIGN_LIMITS
+    ) -> None:
         self.mirrors = mirrors
         self._limits = limits
-        self._where = where
+        self._server_name = server_name
         self._known: Mapping[str, _KnownTool] = {}
 
-    def knows(self, name: str) -> bool:
-        """Whether the tool is listed."""
+    def has(self, name: str) -> bool:
+        """Return whether the tool is listed."""
         return name in self._known
 
-    async def learn(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
-        """Take note of *tools*, all there are, and return those of them that can be called."""
-        headers = await headers_of(tools, self._limits) if self.mirrors else {}
+    async def update(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        """Replace the catalog by *tools*; return those that can be called."""
+        headers = await read_tool_headers(tools, self._limits) if self.mirrors else {}
         known: dict[str, _KnownTool] = {}
         usable: list[ToolDefinition] = []
         for tool in tools:
-            offer = self._offer(tool, headers.get(tool.name, _NO_HEADERS))
-            known[tool.name] = offer
-            if not offer.headers.refused:
+            entry = self._entry(tool, headers.get(tool.name, _NO_HEADERS))
+            known[tool.name] = entry
+            if not entry.headers.fault:
                 usable.append(tool)
         self._known = known
         return usable
 
-    def headers(self, name: str, arguments: Any) -> Headers:
+    def headers(self, name: str, arguments: Any) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers that repeat *arguments* of a call.
 
         Raises:
-            ProtocolError: the tool was left out, for its annotations.
+            ProtocolError: The annotations of the tool are invalid.
         """
-        if (offer := self._known.get(name)) is None:
+        if (tool := self._known.get(name)) is None:
             return ()
-        rules, refused = offer.headers
-        if refused:
+        rules, fault = tool.headers
+        if fault:
             raise ProtocolError(
-                f"the tool {printable(name)!r} cannot be called: {refused}", self._where
+                f"the tool {printable(name)!r} cannot be called: {fault}", self._server_name
             )
         return param_headers(rules, arguments) if rules else ()
 
     async def check(self, name: str, result: CallToolResult) -> None:
-        """Check a result against the tool's output schema, if it has one that can be used.
+        """Check a result against the tool's output schema, if there is a usable one.
 
-        2026-07-28, server/tools, "Output Schema": a server's structured results conform to it,
-        and a client should check that.
+        2026-07-28, server/tools, "Output Schema": structured results of a server conform to it, and
+        a client should check that.
 
         Raises:
-            ProtocolError: it has no structured content, or one that does not fit.
+            ProtocolError: The structured content is missing or does not match.
         """
-        offer = self._known.get(name)
-        if offer is None or offer.output is None or result.is_error:
+        tool = self._known.get(name)
+        if tool is None or tool.output is None or result.is_error:
             return
-        if (schema := await offer.schema(name, self._limits)) is None:
+        if (schema := await tool.schema(name, self._limits)) is None:
             return
         if result.structured_content is UNSET:
-            raise self._fault(name, ["there is no structured content"])
+            raise self._mismatch(name, ["there is no structured content"])
         if faults := schema.check(result.structured_content):
-            raise self._fault(name, faults)
+            raise self._mismatch(name, faults)
 
-    def _fault(self, name: str, faults: Sequence[str]) -> ProtocolError:
+    def _mismatch(self, name: str, faults: Sequence[str]) -> ProtocolError:
         return ProtocolError(
             f"the result of the tool {name!r} does not fit its outputSchema: {'; '.join(faults)}",
-            self._where,
+            self._server_name,
         )
 
-    def _offer(self, tool: ToolDefinition, headers: ToolHeaders) -> _KnownTool:
-        """Return what is to be known of *tool*: what it was, unless that has changed."""
-        if headers.refused:
+    def _entry(self, tool: ToolDefinition, headers: ToolHeaders) -> _KnownTool:
+        """Return the entry of *tool*: the previous one, with its compiled schema, if unchanged."""
+        if headers.fault:
             logger.warning(
                 "%s: the tool %r is left out: %s",
-                self._where,
+                self._server_name,
                 printable(tool.name),
-                headers.refused,
+                headers.fault,
             )
         output = None if tool.output_schema is None else msgspec.json.encode(tool.output_schema)
         known = self._known.get(tool.name)
@@ -197,7 +167,33 @@ class ToolCatalog:
         return known
 
 
-def _compiled(text: bytes, limits: SchemaLimits) -> Schema:
+async def read_tool_headers(
+    tools: Sequence[ToolDefinition], limits: SchemaLimits
+) -> Mapping[str, ToolHeaders]:
+    """Return the headers of the annotated tools, by name; most schemas have no annotation."""
+    annotated = [
+        (tool, text) for tool in tools if _MARK in (text := msgspec.json.encode(tool.input_schema))
+    ]
+    if not annotated:
+        return {}
+    return await read_schemas(
+        [text for _, text in annotated],
+        lambda: {tool.name: _headers(tool, limits) for tool, _ in annotated},
+    )
+
+
+def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
+    try:
+        document = Document(tool.input_schema, "inputSchema", limits)
+        return ToolHeaders(header_rules(document.schemas, document.refuse))
+    except ConfigurationError as error:
+        return ToolHeaders(fault=str(error))
+    except Exception as error:  # a defect here must cost one tool, not all tools of all servers
+        logger.exception("the schema of the tool %r cannot be read", printable(tool.name))
+        return ToolHeaders(fault=f"its schema cannot be read: {type(error).__name__}")
+
+
+def _compile(text: bytes, limits: SchemaLimits) -> Schema:
     # Formats are not checked: servers need not either, and the result would be lost.
     document = msgspec.json.decode(text)
     return Schema(document, formats=False, origin="outputSchema", limits=limits)

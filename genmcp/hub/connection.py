@@ -16,7 +16,7 @@ from genmcp.client.errors import ClientError, ConnectError, ListTooLong, ServerE
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, Command, HttpOptions
 from genmcp.client.subscriptions import ChangeStream
-from genmcp.client.tool_catalog import headers_of
+from genmcp.client.tool_catalog import read_tool_headers
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.core.request import Policy
 from genmcp.errors import ConfigurationError
@@ -317,7 +317,7 @@ async def _updated(
 ) -> MemberCatalog:
     """Return *catalog* with new *lists*, and the headers and matchers derived from them."""
     if "tools" in lists:
-        read = await headers_of(lists["tools"], limits)
+        read = await read_tool_headers(lists["tools"], limits)
         lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
     if "templates" in lists:
         texts = [each.uri_template for each in lists["templates"]]

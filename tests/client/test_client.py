@@ -282,7 +282,7 @@ async def test_client_answers_a_bounded_number_of_times() -> None:
 
     handler = Patient()
     async with client_of(suite_of(Nagging), handler=handler) as client:
-        with pytest.raises(ProtocolError, match="asks more than 10 times"):
+        with pytest.raises(ProtocolError, match="needs input more than 10 times"):
             await client.call("nag")
     assert handler.asked == 11
 

@@ -21,7 +21,7 @@ def tools(ttl_ms: int = 1000, scope: CacheScope = "private") -> ListToolsResult:
 def filled(*what: tuple[str, str], entries: int = 10) -> ResultCache:
     cache = ResultCache(entries, Clock(100.0))
     for method, key in what:
-        cache.keep(method, key, tools(), cache.changes)
+        cache.put(method, key, tools(), cache.generation)
     return cache
 
 
@@ -31,7 +31,7 @@ def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
     clock = Clock(100.0)
     cache = ResultCache(10, clock)
     result = tools(scope=scope)
-    cache.keep("tools/list", "", result, cache.changes)
+    cache.put("tools/list", "", result, cache.generation)
     clock.now += 0.999
     assert cache.get("tools/list") == result
     clock.now += 0.001
@@ -44,7 +44,7 @@ def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
 def test_cache_does_not_keep_what_is_stale_at_once(ttl: int) -> None:
     """A ttlMs of 0 is stale immediately, and a negative one counts as 0."""
     cache = ResultCache(10, Clock(100.0))
-    cache.keep("tools/list", "", tools(ttl), cache.changes)
+    cache.put("tools/list", "", tools(ttl), cache.generation)
     assert cache.get("tools/list") is None
 
 
@@ -58,7 +58,7 @@ def test_cache_forgets_what_was_used_longest_ago() -> None:
     """Past its bound the entry used last longest ago goes."""
     cache = filled(("tools/list", "a"), ("tools/list", "b"), entries=2)
     cache.get("tools/list", "a")
-    cache.keep("tools/list", "c", tools(), cache.changes)
+    cache.put("tools/list", "c", tools(), cache.generation)
     assert cache.get("tools/list", "a")
     assert not cache.get("tools/list", "b")
     assert cache.get("tools/list", "c")
@@ -80,7 +80,7 @@ def test_cache_is_emptied_of_the_lists_a_notification_names(method: str, gone: s
     """A change of a list makes every page of it stale, and no other."""
     lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
     cache = filled(*((each, page) for each in lists for page in ("", "2")))
-    cache.heard(method, NOTHING)
+    cache.invalidate(method, NOTHING)
     for each in lists:
         assert (cache.get(each) is None) is (each in gone)
         assert (cache.get(each, "2") is None) is (each in gone)
@@ -90,7 +90,7 @@ def test_cache_forgets_an_updated_resource_and_what_it_is_part_of() -> None:
     """The update of a resource concerns those it is below, and no others."""
     cache = filled(*(("resources/read", uri) for uri in ("file:///a", "file:///a/b", "file:///c")))
     params = ResourceUpdatedNotificationParams(uri="file:///a/b")
-    cache.heard("notifications/resources/updated", params)
+    cache.invalidate("notifications/resources/updated", params)
     kept = [uri for uri in ("file:///a", "file:///a/b", "file:///c") if has(cache, uri)]
     assert kept == ["file:///c"]
 
@@ -102,18 +102,18 @@ def has(cache: ResultCache, uri: str) -> bool:
 def test_cache_does_not_keep_a_result_that_was_asked_for_before_a_change() -> None:
     """A change that is told of while a request runs may concern its result."""
     cache = ResultCache(10, Clock(100.0))
-    asked = cache.changes
-    cache.heard("notifications/tools/list_changed", NOTHING)
-    cache.keep("tools/list", "", tools(), asked)
+    asked = cache.generation
+    cache.invalidate("notifications/tools/list_changed", NOTHING)
+    cache.put("tools/list", "", tools(), asked)
     assert cache.get("tools/list") is None
 
 
 def test_cache_forgets_what_it_is_told_to() -> None:
     """One result, all of a method, or everything can be forgotten."""
     cache = filled(("tools/list", ""), ("tools/list", "2"), ("prompts/list", ""))
-    cache.forget("tools/list", "2")
+    cache.discard("tools/list", "2")
     assert cache.get("tools/list")
-    cache.forget("tools/list")
+    cache.discard("tools/list")
     assert cache.get("tools/list") is None
     assert cache.get("prompts/list")
     cache.clear()
@@ -124,6 +124,6 @@ def test_cache_keeps_results_of_different_requests_apart() -> None:
     """A result is never given for another method or other params."""
     cache = ResultCache(10, Clock(100.0))
     contents: Any = ReadResourceResult([], ttl_ms=1000, cache_scope="public")
-    cache.keep("resources/read", "a:", contents, cache.changes)
+    cache.put("resources/read", "a:", contents, cache.generation)
     assert cache.get("resources/read", "b:") is None
     assert cache.get("resources/list", "a:") is None

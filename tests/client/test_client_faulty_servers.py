@@ -217,7 +217,7 @@ async def test_client_gives_up_on_a_person_who_does_not_answer() -> None:
         client,
         _,
     ):
-        with pytest.raises(RequestTimeout, match="with the questions it asks"):
+        with pytest.raises(RequestTimeout, match="including its input requests"):
             await client.call("t", timeout=0.05)
 
 
@@ -241,7 +241,7 @@ async def test_client_fails_what_is_under_way_when_the_process_ends() -> None:
         call = asyncio.create_task(client.call("t"))
         await server.called.wait()
         server.sink.on_failure(None, ProcessExited("the script", 3, "oh no"))
-        with pytest.raises(OutcomeUnknown, match="exit status 3; the last it said: oh no"):
+        with pytest.raises(OutcomeUnknown, match="exit status 3; last line of stderr: oh no"):
             await call
         with pytest.raises(ProcessExited):
             await client.tools()
@@ -287,7 +287,7 @@ async def test_client_ends_a_stream_that_floods() -> None:
         for n in range(10_002):
             notify("notifications/resources/updated", uri=f"a:{n}")
         seen = 0
-        with pytest.raises(ProtocolError, match="more than 10000 changes"):
+        with pytest.raises(ProtocolError, match="more than 10000 unread changes"):
             async for _ in changes:
                 seen += 1
         assert seen <= 10_002
@@ -340,7 +340,7 @@ async def test_client_polls_a_task() -> None:
         ({"status": "completed"}, "the result of a task"),
         ({"status": "completed", "result": {"content": 1}}, "the result of a task"),
         ({"status": "failed", "error": "oh"}, "the error of a task"),
-        ({"status": "input_required", "inputRequests": {"a": {"method": "x"}}}, "a question"),
+        ({"status": "input_required", "inputRequests": {"a": {"method": "x"}}}, "an input request"),
     ],
 )
 async def test_client_finds_the_faults_of_a_task(status: dict[str, Any], fault: str) -> None:

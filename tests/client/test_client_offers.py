@@ -32,7 +32,7 @@ async def test_offers_repeat_annotated_arguments_in_headers() -> None:
         },
     }
     offers = ToolCatalog("there", mirrors=True)
-    await offers.learn([ToolDefinition("t", schema)])
+    await offers.update([ToolDefinition("t", schema)])
     given = {"place": "Zürich", "inner": {"n": -7}, "sure": True, "none": None}
     assert dict(offers.headers("t", given)) == {
         b"mcp-param-place": b"=?base64?WsO8cmljaA==?=",
@@ -59,9 +59,9 @@ async def test_offers_leave_out_a_tool_with_an_invalid_annotation(
     offers = ToolCatalog("there", mirrors=True)
     good = ToolDefinition("good", {"type": "object"})
     with caplog.at_level(logging.WARNING):
-        assert await offers.learn([annotated("bad", property_), good]) == [good]
+        assert await offers.update([annotated("bad", property_), good]) == [good]
     assert "'bad' is left out: inputSchema" in caplog.text
-    assert offers.knows("bad")
+    assert offers.has("bad")
     with pytest.raises(ProtocolError, match="'bad' cannot be called"):
         offers.headers("bad", {})
 
@@ -70,14 +70,14 @@ async def test_offers_do_not_mind_annotations_where_nothing_is_mirrored() -> Non
     """Over other transports annotations are ignored, valid or not."""
     offers = ToolCatalog("there", mirrors=False)
     tool = annotated("t", {"type": "number", "x-mcp-header": "A"})
-    assert await offers.learn([tool]) == [tool]
+    assert await offers.update([tool]) == [tool]
     assert offers.headers("t", {"a": 1}) == ()
 
 
 async def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
     """Nothing is known of it, so nothing is mirrored and nothing checked."""
     offers = ToolCatalog("there", mirrors=True)
-    assert not offers.knows("t")
+    assert not offers.has("t")
     assert offers.headers("t", {"a": 1}) == ()
     await offers.check("t", CallToolResult([], structured_content=1))
 
@@ -85,7 +85,7 @@ async def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
 async def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
     """A schema that refers to the network is no concern of a client that mirrors nothing of it."""
     tool = ToolDefinition("t", {"type": "object", "$ref": "https://elsewhere.test/schema"})
-    assert await ToolCatalog("there", mirrors=True).learn([tool]) == [tool]
+    assert await ToolCatalog("there", mirrors=True).update([tool]) == [tool]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ async def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
 async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fault: str) -> None:
     """A structured result that is missing, or does not fit the output schema, is a fault."""
     offers = ToolCatalog("there", mirrors=False)
-    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
+    await offers.update([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     with pytest.raises(ProtocolError, match=fault):
         await offers.check("t", result)
 
@@ -106,7 +106,7 @@ async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fa
 async def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
     """What fits is good; a failure need not fit."""
     offers = ToolCatalog("there", mirrors=False)
-    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
+    await offers.update([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     await offers.check("t", CallToolResult([], structured_content={"n": 1}))
     await offers.check("t", CallToolResult([], is_error=True))
 
@@ -114,11 +114,11 @@ async def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
 async def test_offers_forget_an_output_schema_that_changed() -> None:
     """A tool that is listed anew is checked by its new schema, or not at all."""
     offers = ToolCatalog("there", mirrors=False)
-    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
+    await offers.update([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     await offers.check("t", CallToolResult([], structured_content={"n": 1}))
-    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema={"type": "array"})])
+    await offers.update([ToolDefinition("t", {"type": "object"}, output_schema={"type": "array"})])
     await offers.check("t", CallToolResult([], structured_content=[]))
-    await offers.learn([ToolDefinition("t", {"type": "object"})])
+    await offers.update([ToolDefinition("t", {"type": "object"})])
     await offers.check("t", CallToolResult([]))
 
 
@@ -128,7 +128,7 @@ async def test_offers_warn_of_an_output_schema_that_cannot_be_used(
     """Its results are taken as they are, and the log says so once."""
     offers = ToolCatalog("there", mirrors=False)
     schema = {"$ref": "https://elsewhere.test/schema"}
-    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=schema)])
+    await offers.update([ToolDefinition("t", {"type": "object"}, output_schema=schema)])
     for _ in range(2):
         await offers.check("t", CallToolResult([], structured_content=1))
     assert caplog.text.count("cannot be checked") == 1
@@ -139,10 +139,10 @@ async def test_offers_are_those_of_the_last_list() -> None:
     offers = ToolCatalog("there", mirrors=True)
     for number in range(3):
         tool = annotated(f"t{number}", {"type": "string", "x-mcp-header": "A"})
-        await offers.learn(
+        await offers.update(
             [tool, annotated(f"bad{number}", {"type": "number", "x-mcp-header": "A"})]
         )
-    assert [each for each in range(3) if offers.knows(f"t{each}")] == [2]
-    assert [each for each in range(3) if offers.knows(f"bad{each}")] == [2]
+    assert [each for each in range(3) if offers.has(f"t{each}")] == [2]
+    assert [each for each in range(3) if offers.has(f"bad{each}")] == [2]
     assert offers.headers("t0", {"a": "x"}) == ()
     assert offers.headers("bad0", {"a": "x"}) == ()

@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp.client import pending
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientError,
@@ -235,11 +234,8 @@ async def test_endless_stream_without_endpoint_is_not_sse() -> None:
                 pass
 
 
-async def test_unaccepted_initialized_does_not_block_a_new_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unaccepted_initialized_does_not_block_a_new_session() -> None:
     """The server never responds to `notifications/initialized` of the second session."""
-    monkeypatch.setattr(pending, "_GREETING", 0.1)
     begun = 0
 
     async def script(asked: Asked) -> None:
@@ -259,6 +255,9 @@ async def test_unaccepted_initialized_does_not_block_a_new_session(
             case _:
                 await asked.reply(202 if asked.method == "POST" else 405)
 
-    async with served(script) as url, connected(url, revision="2025-11-25") as client:
+    async with (
+        served(script) as url,
+        connected(url, revision="2025-11-25", initialized_timeout=0.1) as client,
+    ):
         assert await called(client, 1, "none") is None
         assert begun == 2

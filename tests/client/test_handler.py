@@ -180,7 +180,7 @@ async def test_handler_may_say_what_it_declares() -> None:
 async def test_handler_is_overruled_by_what_the_client_declares() -> None:
     """Options of a client may declare what its handler says nothing of."""
     declared = ClientCapabilities(elicitation=ElicitationCapability())
-    answering = HandlerRunner(capabilities=declared)
+    answering = HandlerRunner(options=ClientOptions(capabilities=declared))
 
     assert answering.capabilities is declared
     assert await answering.answer("elicitation/create", ASKED) == ElicitResult("decline")
@@ -464,7 +464,7 @@ def test_handler_is_an_instance_and_its_hooks_return() -> None:
         HandlerRunner(Yields())
     for parallel in (1, 17):
         with pytest.raises(ConfigurationError, match="from 2 to 16"):
-            HandlerRunner(parallel=parallel)
+            ClientOptions(input_concurrency=parallel)
 
 
 class Opening(ClientHandler[None]):
@@ -493,7 +493,7 @@ async def test_client_refuses_dangerous_urls_before_the_hook(url: str) -> None:
 async def test_client_option_allows_other_schemes() -> None:
     """`ClientOptions.url_schemes`; loopback is allowed without it."""
     handler = Opening()
-    answering = HandlerRunner(handler, url_schemes=["https", "vscode"])
+    answering = HandlerRunner(handler, ClientOptions(url_schemes=["https", "vscode"]))
     await answering.open()
     for url in ("vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"):
         await answering.answer("elicitation/create", ElicitRequestParams("?", url=url, mode="url"))

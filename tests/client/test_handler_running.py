@@ -9,6 +9,7 @@ import pytest
 
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
+from genmcp.client.options import ClientOptions
 from genmcp.errors import InternalError, McpError, Overloaded
 from genmcp.protocol.client_features import ListRootsResult, Root
 from genmcp.protocol.params import (
@@ -80,7 +81,7 @@ async def test_handler_state_goes_from_hook_to_hook() -> None:
 
     assert await answering.answer("ping", None) == {"state": 1}
     assert await answering.answer("roots/list", None) == ListRootsResult([Root("file:///2")])
-    answering.tell("notifications/message", LoggingMessageNotificationParams("info", "x"))
+    answering.notify("notifications/message", LoggingMessageNotificationParams("info", "x"))
     error = OSError("gone")
     await answering.close(error)
     await answering.close()
@@ -152,7 +153,7 @@ async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
 async def test_handler_answers_side_by_side_up_to_a_bound() -> None:
     """A few at once, a few more wait, and the rest is refused; a ping is answered all the same."""
     slow, answers = Slow(), Answers()
-    answering = HandlerRunner(slow, parallel=2, waiting=1)
+    answering = HandlerRunner(slow, ClientOptions(input_concurrency=2, max_queued_inputs=1))
     await answering.open()
     for id in range(4):
         answering.start(id, "roots/list", None, answers)
@@ -177,7 +178,7 @@ async def test_handler_that_is_flooded_drops_what_is_too_much(
     async def never(answer: Any) -> None:
         await stuck.wait()
 
-    answering = HandlerRunner(parallel=2, waiting=1)
+    answering = HandlerRunner(options=ClientOptions(input_concurrency=2, max_queued_inputs=1))
     await answering.open()
     for id in range(20):
         answering.start(id, "ping", None, never)
@@ -308,14 +309,14 @@ async def test_handler_is_told_things_in_their_order() -> None:
     answering = HandlerRunner(Told())
     await answering.open()
     task = {"taskId": "t", "status": "working", "createdAt": "now", "ttl": 9}
-    answering.tell("notifications/progress", ProgressNotificationParams("t", 1))
-    answering.tell("notifications/message", LoggingMessageNotificationParams("info", "hi"))
-    answering.tell("notifications/tasks/status", task)
-    answering.tell("notifications/tasks/status", msgspec.Raw(msgspec.json.encode(task)))
-    answering.tell(
+    answering.notify("notifications/progress", ProgressNotificationParams("t", 1))
+    answering.notify("notifications/message", LoggingMessageNotificationParams("info", "hi"))
+    answering.notify("notifications/tasks/status", task)
+    answering.notify("notifications/tasks/status", msgspec.Raw(msgspec.json.encode(task)))
+    answering.notify(
         "notifications/tasks", TaskStatusNotificationParams("u", "completed", "a", "b", None)
     )
-    answering.tell("notifications/tools/list_changed", None)
+    answering.notify("notifications/tools/list_changed", None)
     may.set()
     await asyncio.wait_for(all_told.wait(), TIME)
     await answering.close()
@@ -345,11 +346,11 @@ async def test_handler_that_fails_to_take_something_in_takes_the_next(
 
     answering = HandlerRunner(Broken())
     await answering.open()
-    answering.tell("notifications/progress", None)
-    answering.tell("notifications/other", None)
-    answering.tell("notifications/message", None)
-    answering.tell("notifications/tasks/status", {"taskId": 3})
-    answering.tell("notifications/tasks", None)
+    answering.notify("notifications/progress", None)
+    answering.notify("notifications/other", None)
+    answering.notify("notifications/message", None)
+    answering.notify("notifications/tasks/status", {"taskId": 3})
+    answering.notify("notifications/tasks", None)
     await asyncio.wait_for(told.wait(), TIME)
     await answering.close()
 
@@ -366,15 +367,18 @@ async def test_handler_that_is_told_too_much_drops_the_rest(
         async def handle_notification(self, method: str, params: Any, state: None) -> None:
             told.append(params)
 
-    answering = HandlerRunner(Counting(), notices=2)
+    answering = HandlerRunner(Counting(), ClientOptions(max_queued_notifications=2))
     await answering.open()
     for number in range(5):
-        answering.tell("x", number)
+        answering.notify("x", number)
     await answering.close()
 
     assert told == [0, 1]
     assert [each.getMessage() for each in caplog.records] == [
-        "notifications are dropped: 2 wait for hooks already",
+        (
+            "notifications are dropped: 2 wait for hooks already "
+            "(ClientOptions.max_queued_notifications)"
+        ),
         "notifications that were dropped: 3",
     ]
 

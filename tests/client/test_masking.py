@@ -44,7 +44,7 @@ async def test_error_of_a_client_shows_no_secret(target: str | Command) -> None:
     with pytest.raises(ClientError) as error:
         await Client(target).open()
     assert SECRET not in str(error.value)
-    assert SECRET not in error.value.where
+    assert SECRET not in error.value.server_name
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ async def test_exit_is_reported_with_status_and_last_line() -> None:
     assert isinstance(recorder.failure, ProcessExited)
     assert (3, "no such database: studio") == (recorder.failure.status, recorder.failure.last_line)
     assert later.value is recorder.failure
-    assert "with exit status 3; the last it said: no such database" in str(later.value)
+    assert "with exit status 3; last line of stderr: no such database" in str(later.value)
 
 
 async def test_killed_process_is_reported_with_its_signal() -> None:

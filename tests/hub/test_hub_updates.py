@@ -202,7 +202,7 @@ async def test_update_of_a_part_updates_the_resource() -> None:
             far.update("note://today-and-tomorrow")
             far.update(f"{NOTE}/first")
             assert (await anext(notes)).params.uri == NOTE
-            assert notes._changes == {}
+            assert notes._unread == {}
 
 
 @pytest.mark.parametrize("revision", [NEW, OLD])

@@ -17,7 +17,7 @@ from genmcp.client.errors import (
     ConnectionLost,
     HttpStatusError,
     ProtocolError,
-    unanswered,
+    lost_response_error,
 )
 from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import (
@@ -102,7 +102,7 @@ class HttpTransport(Transport):
             if message.id is None:
                 raise
             if self._closed is None:
-                self._sink.on_failure(message.id, unanswered(message, error))
+                self._sink.on_failure(message.id, lost_response_error(message, error))
             return
         if message.method == "notifications/initialized" and self._options.listen:
             await self._notifications.stop()
@@ -231,7 +231,7 @@ class HttpTransport(Transport):
             # bound only those that make no progress.
             if cursor.events > events:
                 failures = 0
-        raise unanswered(message, cause, arrived=True)
+        raise lost_response_error(message, cause, delivered=True)
 
     async def _follow(
         self,

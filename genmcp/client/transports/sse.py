@@ -21,7 +21,7 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
     SessionEnded,
-    unanswered,
+    lost_response_error,
 )
 from genmcp.client.options import HttpOptions, mask_url
 from genmcp.client.transports.base import (
@@ -296,7 +296,7 @@ class SseTransport(Transport):
             if message.id is None:
                 raise
             if self._error is None:
-                self._sink.on_failure(message.id, unanswered(message, error))
+                self._sink.on_failure(message.id, lost_response_error(message, error))
 
     async def close(self) -> None:
         """Close the stream."""
