@@ -233,7 +233,7 @@ async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> Non
                     say(id=id, error={"code": -32601, "message": "It requires a task"})
     """
     async with asyncio.timeout(20), Client(command(source)) as client:
-        with pytest.raises(ServerError, match=r"It requires .* \(-32601\); .*tasks of 2025-11-25"):
+        with pytest.raises(ServerError, match=r"It requires .* \(-32601\); .*a task of 2025-11-25"):
             await client.call("t")
 
 
