@@ -1,3 +1,3 @@
-"""The version of genmcp, for the package, its metadata, and what a client and a hub send."""
+"""The version of genmcp: of the package, of `User-Agent`, and of the client's `clientInfo`."""
 
 __version__ = "0.1.0"

@@ -88,9 +88,7 @@ class StdioTransport(Transport):
         self._lines = LineReader(self._max_message)
         self._sink = sink
         async with self._start_lock:
-            self._process = await _ServerProcess.start(
-                self._command, self._options, self._on_output, self._on_exit
-            )
+            self._process = await self._start()
             if self._closed:
                 await self._process.end()
                 raise ClientClosed(self.server_name)
@@ -124,6 +122,25 @@ class StdioTransport(Transport):
         async with self._start_lock:  # a process that is being started has to be ended as well
             if self._process is not None:
                 await self._process.end()
+
+    async def _start(self) -> "_ServerProcess":
+        command = self._command
+        try:
+            # A session of its own, for two reasons. Ctrl-C at a terminal interrupts only this
+            # process, which then ends the server in order. And the descendants of the command are
+            # in its process group, so they can be signalled with it.
+            _, process = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _ServerProcess(command, self._options, self._on_output, self._on_exit),
+                command.command,
+                *command.args,
+                env=command.environment(),
+                cwd=command.cwd,
+                start_new_session=True,
+                preexec_fn=_parent_death_signal(os.getpid()),
+            )
+        except (OSError, ValueError) as error:
+            raise ConnectError(self.server_name, f"it cannot be started: {error}") from error
+        return process
 
     async def _wait_until_writable(self, process: "_ServerProcess", message: Send) -> bool:
         """Wait until the server reads; return whether *message* is still to be sent."""
@@ -211,36 +228,6 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._writable.set()
         self._exited = asyncio.Event()
         self._finished = asyncio.Event()
-
-    @classmethod
-    async def start(
-        cls,
-        command: Command,
-        options: StdioOptions,
-        on_output: Callable[[bytes], None],
-        on_exit: Callable[["_ServerProcess"], None],
-    ) -> "_ServerProcess":
-        """Start the command.
-
-        Raises:
-            ConnectError: It cannot be started.
-        """
-        try:
-            # A session of its own, for two reasons. Ctrl-C at a terminal interrupts only this
-            # process, which then ends the server in order. And the descendants of the command are
-            # in its process group, so they can be signalled with it.
-            _, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: cls(command, options, on_output, on_exit),
-                command.command,
-                *command.args,
-                env=command.environment(),
-                cwd=command.cwd,
-                start_new_session=True,
-                preexec_fn=_parent_death_signal(os.getpid()),
-            )
-        except (OSError, ValueError) as error:
-            raise ConnectError(str(command), f"it cannot be started: {error}") from error
-        return process
 
     @property
     def pid(self) -> int:
