@@ -1,1 +1,1 @@
-"""Work that outlives its request: jobs, what carries them, and the tasks that wait for them."""
+"""Background jobs and tasks: work that outlives its request, and the engines that deliver it."""

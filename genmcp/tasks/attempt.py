@@ -349,13 +349,13 @@ def finished_with_error(error: McpError, *, raised: bool = True) -> Finished:
 
 
 def result_rejected(error: StoreUnavailable) -> Finished:
-    """Return the end of a task whose result does not fit into the store."""
+    """Return the end of a task if its result does not fit into the store."""
     message = f"The result could not be stored: {_reason(error)}"
     return finished_with_error(InternalError(message), raised=False)
 
 
 def outcome_rejected(error: StoreUnavailable) -> bytes:
-    """Return the packed outcome of work whose own outcome does not fit into the store."""
+    """Return the packed outcome of work if its own outcome does not fit into the store."""
     message = f"its outcome could not be stored: {_reason(error)}"
     return pack(Failed(WorkRaised(token_hex(6), type(error).__name__, message)))
 

@@ -33,7 +33,7 @@ def engine_queue(prefix: str, queue: str) -> str:
     """Return the name of *queue* at an engine.
 
     A "/" in the name is escaped: otherwise the queue "b/x" of the audience "a" would be the queue
-    "x" of the audience "a/b", whose processes do not know the task.
+    "x" of the audience "a/b", and its processes do not have the task.
     """
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 

@@ -117,6 +117,7 @@ class ExternalJobs:
 
     async def add_task(self, ref: ExternalJob, id: str) -> None:
         """Record that the task *id* is about to wait for a job."""
+        # Also if it has an outcome already: the follower of the task reads that at once.
         while True:
             record, version = await self._read(ref)
             tasks = tuple(dict.fromkeys((*record.tasks, id)))

@@ -268,8 +268,8 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
     Args:
         function: the function.
         name: the name under which a worker finds it. Default: `module:qualname`, for which the
-            worker has to import the module. Required for a function of a script, whose module is
-            `__main__`.
+            worker has to import the module. Required for a function of a script (the module
+            `__main__`).
         queue: the queue for its jobs. Default: "default".
         timeout: seconds that one attempt may take. Default: unlimited.
         retries: how often a failed job runs again. Default 0.

@@ -94,7 +94,7 @@ class KeyedTasks:
 
         Args:
             task: the new task. Call `release` with it when the call has ended in this process.
-            replaces: the task that was read from its slot, whose key is free.
+            replaces: the task that was read from its slot; its key is free.
 
         Raises:
             StoreError: it cannot be written; the call must not run.
@@ -107,7 +107,7 @@ class KeyedTasks:
         return held if await self._take(held, create, lambda task, now: None) else None
 
     async def resume(self, stored: Stored) -> HeldTask | None:
-        """Return the task of a call whose client has answered; None if a copy was faster.
+        """Return the task of a call that its client has answered; None if a copy was faster.
 
         Raises:
             StoreError: as for `create`.
@@ -240,7 +240,7 @@ class KeyedTasks:
         return await self._end(held, end, size)
 
     async def runs(self, task: Task) -> bool:
-        """Return whether the call of a private *task* still runs, as far as this process can tell.
+        """Return whether the call of a private *task* still runs, as far as this process knows.
 
         A call of this process that neither runs nor has pending writes has ended without its end
         being written. A process that is alive is trusted to free the keys of its own calls.
@@ -255,7 +255,7 @@ class KeyedTasks:
     async def next_event(self, task: Task, after: str | None) -> str | None:
         """Wait for an event of *task* after the position *after*; return the new position.
 
-        Return *after* if there is none in a third of a lease, because the death of a process is
+        Return *after* if none arrives in a third of a lease, because the death of a process is
         not announced by an event: the caller then checks whether the call still `runs`.
         """
         try:

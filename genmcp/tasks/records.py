@@ -74,8 +74,8 @@ class HeldTask:
     meanwhile, for example) or a failure the record is read, and the token decides: a process that
     was suspended and taken over finds a higher token, and its write is rejected.
 
-    A write that failed with StoreUnavailable, or was cancelled, may still take effect. A read alone
-    cannot tell: the write may arrive after it. The read is therefore preceded by an ordered write
+    A write that failed with StoreUnavailable, or was cancelled, may still take effect, also after a
+    later read. The read is therefore preceded by an ordered write
     to the same subject (`TaskRecords.barrier`). After that the earlier write has either taken
     effect, and is seen, or never will.
     """
@@ -128,7 +128,7 @@ class HeldTask:
     def retryable(
         self, transition: Callable[[Task, float], Task], call: bytes | None = None
     ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that does what `change` does, and may be called again after a failure.
+        """Return a function that acts like `change`, and may be called again after a failure.
 
         The transition is made once: a write that took effect although the store reported a failure
         is recognised by the record that it left. *call* is as for `TaskRecords.write`.
@@ -143,6 +143,8 @@ class HeldTask:
                 if written is None or task != written:
                     wanted = transition(self._own(task), self._records.now())
                     if wanted is not task:
+                        # Compare-and-set on the version: with it the token that was checked above
+                        # is still current when the write takes effect.
                         try:
                             version = await self._records.write(wanted, version, task, call)
                         except Conflict:
@@ -170,7 +172,7 @@ class HeldTask:
         return stored
 
     def _own(self, task: Task) -> Task:
-        """Return *task* if this process holds it, also by a claim whose outcome was unknown."""
+        """Return *task* if this process holds it, also by a claim of unknown outcome."""
         claimed = self._claim is not None and task.claim_id == self._claim
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
@@ -232,7 +234,7 @@ class TaskRecords:
         Args:
             task: the new task.
             call: its raw request; None for a private task.
-            replaces: the task that was read from the slot, whose idempotency key is free again. It
+            replaces: the task that was read from the slot. Its idempotency key is free again. It
                 stays readable under its id, unless it is private.
 
         Raises:
@@ -272,10 +274,12 @@ class TaskRecords:
         if call is not None:
             ops.append(self._put_call(key, call, ttl, owner))
         elif task.end in ("completed", "failed") and not task.private:
+            # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
         if task.changes != was.changes:
             ops.append(self._event(key, _CHANGED % task.changes, ttl, owner))
         await self.store.apply(*ops)
+        # For followers in this process: they get the event, and need not read the record.
         followed = self.followed.get(task.id)
         if followed is not None:
             followed.task = task
@@ -291,6 +295,8 @@ class TaskRecords:
                 are raised as well.
             TaskNotFound: the task does not exist.
         """
+        # Without a token: for writers that do not work on the task, such as a client that cancels
+        # it. After a conflict the transition is made again from the present state.
         while True:
             stored = await self.find(id)
             if stored is None:

@@ -96,7 +96,7 @@ class RetriedWrites:
             write: may be called repeatedly.
             fallback: written in its place if the client has used its share of the store, or if the
                 store is still full after *timeout* seconds: the client would otherwise wait for
-                room that may never be available.
+                room that may never become free.
             refusals: errors that are raised if there is no *fallback*, or no room for it either.
 
         Raises:
@@ -112,6 +112,8 @@ class RetriedWrites:
                     raise
                 now = time.monotonic()
                 started = now if started is None else started
+                # A full store may get room within a lease, because data expires all the time. The
+                # share of a client does not: `fallback` at once.
                 full = isinstance(error, StoreFull) and now - started >= self._timeout
                 if fallback is not None and (full or isinstance(error, OverShare)):
                     logger.warning("the store has no room for the result of a task: %s", error)
@@ -139,7 +141,7 @@ class RetriedWrites:
     async def uninterrupted(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
         """Complete *writes*, also if the caller is cancelled meanwhile.
 
-        A record that is written and whose next step is not submitted would wait until it is read
+        A record that is written, without its next step being submitted, would wait until it is read
         again. Only the death of the process may come between the two.
         """
         writing = self._start(writes, id)
@@ -159,7 +161,7 @@ class RetriedWrites:
         fallback: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
         size: int = 0,
     ) -> None:
-        """Write the end of a call whose client does not wait for a failing store.
+        """Write the end of a call; the client does not wait for a failing store.
 
         If the first attempt fails or is cancelled, the write is repeated in the background. If
         *size* more bytes of results would exceed *late_bytes*, *fallback* is written instead.
@@ -189,6 +191,7 @@ class RetriedWrites:
         size: int = 0,
     ) -> None:
         """Write in the background, as `retry_until_written` does."""
+        # Counted until it is written: the results of many calls may wait at the same time.
         self._late_bytes -= size
         writing = self._start(self.retry_until_written(write, fallback), id)
         writing.add_done_callback(partial(self._return_bytes, size))

@@ -43,7 +43,7 @@ class TaskService:
         engine: delivers the steps.
         node: the name of this process, unique among present and earlier ones.
         resume: continues a call whose wait has ended.
-        external: the queues whose jobs calls may wait for.
+        external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
         namespace: begins all keys, logs and names of queues, so that several services can share a
             store and an engine.
@@ -56,7 +56,7 @@ class TaskService:
         keyed: the tasks of calls with idempotency keys.
         runner: runs delivered steps.
         worker: serves the engine in this process.
-        values: the outcomes of jobs whose calls returned too large results.
+        values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
         ConfigurationError: two of *external* have the same scheme.
@@ -133,8 +133,9 @@ class TaskService:
 
         Raises:
             TaskNotFound: the id exists, and the task has another owner.
-            StoreUnavailable: the store could not be reached, or is full.
+            StoreUnavailable: the store cannot be reached, or is full.
         """
+        # First: with its heartbeat, so that no other process takes over the call that runs here.
         await self.start()
         if await self._writer.create(task, call):
             return task
@@ -149,6 +150,7 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         task = await self._owned(id, owner)
+        # A client that polls is the last resort for a step that was written and not submitted.
         try:
             if not task.ended:
                 await self.start()
@@ -166,8 +168,6 @@ class TaskService:
         task after its end.
 
         Args:
-            id: the task.
-            owner: the principal.
             after: the position of the last item that the caller has seen. None: from the start.
             known: the task as `create` has just returned it.
 
@@ -198,10 +198,8 @@ class TaskService:
         """Cancel a task. Later results of its work are rejected.
 
         Args:
-            id: the task.
-            owner: the principal.
-            private: whether the task may be one whose id no client was given. The caller then does
-                not wait for a store that fails.
+            private: whether the task may be a private one (no client has its id). The caller then
+                does not wait for a store that fails.
 
         Returns:
             The task as it was before, so that the process that runs its hook can be notified; None
@@ -215,7 +213,7 @@ class TaskService:
         return await self._writer.cancel(before, self.runner.external.cancel, wait=not private)
 
     async def discard(self, id: str) -> None:
-        """Delete a task whose id no client was given. Raises StoreUnavailable as `finish` does."""
+        """Delete a task that no client has the id of. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.wait_for_write(delete)
 
@@ -283,9 +281,9 @@ class TaskService:
 
 
 class JobValues:
-    """Stores the outcomes of jobs whose calls returned results above the size limit.
+    """Stores the outcome of a job if the result that its call returned is above the size limit.
 
-    The work of hours would otherwise be lost with the result. The host can read the outcome. Keys
+    The work of hours would otherwise be lost. The application reads it by `Mux.job_value`. Keys
     begin with *prefix*.
     """
 

@@ -121,7 +121,7 @@ class TaskScheduler:
         return task
 
     async def abandon(self, task: Task) -> Task:
-        """Continue a task whose process is dead, unless another process has; return it then."""
+        """Continue a task after the death of its process, unless another process did; return it."""
         try:
             held = HeldTask(self._records, task.id, task.fencing_token)
             lost = await held.change(lose_process)
@@ -189,7 +189,7 @@ class TaskWriter:
     def publishing(
         self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float
     ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that makes a private task an ordinary one, waiting as *suspended* says.
+        """Return a function that publishes a private task, which then waits as in *suspended*.
 
         It may be called again if the store failed. It raises IllegalTransition if the task has
         ended, or another call has its key.
@@ -215,6 +215,7 @@ class TaskWriter:
         async def suspend() -> Task:
             await self._register_external(held.id, suspended.work)
             task = await write()
+            # The request must live as long as the record, which the write has just extended.
             await self.records.touch(task)
             await self.scheduler.submit(task)
             return task

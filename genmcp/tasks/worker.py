@@ -29,7 +29,7 @@ class Presence:
     prevented the heartbeats of other processes. So it considers them alive until they have had a
     full lease to renew theirs.
 
-    A process that has just started cannot know what happened before. It considers others alive
+    A process that has just started does not know the past. It considers others alive
     until a third of a lease after its own first heartbeat: living processes renew their heartbeats
     and leases at least as often.
 
@@ -141,7 +141,7 @@ class Heartbeats:
         )
 
     async def is_alive(self, node: str) -> bool:
-        """Return whether the process *node* is alive, as far as this one can tell."""
+        """Return whether the process *node* is alive, as far as this one knows."""
         if node == self.own or self.presence.is_unsure:
             return True
         has_record = await self._store.get(self._node_key(node)) is not None
