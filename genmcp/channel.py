@@ -1,4 +1,4 @@
-"""The channel of a request: how its hooks reach the client, and what they know of the request."""
+"""The channel of a request: how its hooks reach the client, and the values that they share."""
 
 import asyncio
 from collections import ChainMap
@@ -119,7 +119,7 @@ class Sink(Protocol):
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose limits the request counts towards."""
+        """The client that the request is counted for in limits."""
 
     @property
     def changes(self) -> ChangeNotifier:
@@ -160,7 +160,7 @@ class Sink(Protocol):
         """Send a request of the server to the client, and return its result as JSON.
 
         Raises:
-            WaitError: the client cannot be asked, responds with an error, or times out.
+            WaitError: the client cannot answer, responds with an error, or times out.
         """
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
@@ -179,7 +179,7 @@ class Sink(Protocol):
 class Channel(msgspec.Struct, Generic[R_co], eq=False):
     """The connection of a hook to its client. Made by the transport, one for each request.
 
-    `Channel[ToolRequest[City]]` is a channel whose `request` has arguments of the type City. A
+    `Channel[ToolRequest[City]]` is a channel for a tool with arguments of the type City. A
     `def` hook runs in a thread, where it cannot await: it calls
     `channel.in_loop(channel.progress(1, 3))`.
 
@@ -229,7 +229,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
         Those that hooks set here take precedence over those copied from the host's request
         (`Endpoint(copy_assigns=)`), and these over the static ones of the mux (`Mux(assigns=)`).
-        What is set here changes neither of the two, and only that can be deleted.
+        Setting one here changes neither of the two. Only those set here can be deleted.
         """
         if self._assigns is None:
             self._restore({})
@@ -320,7 +320,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
             Whether it was sent, or why not.
 
         Raises:
-            ValueError: there is no such level.
+            ValueError: the level is unknown.
         """
         if level not in SEVERITY:
             raise ValueError(f"unknown log level {level!r}: one of {', '.join(SEVERITY)}")

@@ -1,4 +1,4 @@
-"""Components: the base of tools, prompts and resources, and of their routes."""
+"""Components: the base of tools, prompts and resources, and their attributes."""
 
 import inspect
 import re
@@ -45,7 +45,7 @@ __all__ = [
 class ServerComponent:
     """The base of tools, prompts, resources and their repositories.
 
-    cache_ttl, cache_scope: how many seconds clients may cache what they list or read of it, and
+    cache_ttl, cache_scope: seconds for which clients may cache its list entries and contents, and
     whether the cache may be shared (2026-07-28, server/utilities, "Caching").
     """
 
@@ -63,11 +63,11 @@ class ServerComponent:
         check_continues(f"{cls.__name__}.{hook}", getattr(cls, hook, None), cls)
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel[Any]) -> Any:
-        """Continue a request that waited under *tag*, and return what the first hook may return.
+        """Continue a request that waited under *tag*, and return a result or another wait.
 
         It is the general form of `then`. It may run in another process than the first hook: the
         arguments, or the key of a resource, are in `channel.request.arguments`, the name or URI is
-        in `channel.request.params`, and what a hook has set is in `channel.assigns`.
+        in `channel.request.params`, and the values that hooks have set are in `channel.assigns`.
 
         Args:
             tag: the tag of the `Continue`.
@@ -75,7 +75,7 @@ class ServerComponent:
 
         Raises:
             ToolError: the work of a tool failed in a way the model should read.
-            PromptNotFound, ResourceNotFound: there is no such component; None is an error here.
+            PromptNotFound, ResourceNotFound: the component does not exist; None is an error here.
         """
         raise NotImplementedError
 
@@ -186,9 +186,9 @@ _CHOICES: Mapping[str, tuple[str, str]] = {
 def check_metadata(
     owner: str, values: Mapping[str, Any], *, annotations: type = ToolAnnotations
 ) -> None:
-    """Check the attributes of *owner*, *values*, whose annotations are of the type *annotations*.
+    """Check the attributes of *owner*, *values*; None is ignored.
 
-    None is no value.
+    *annotations* is the type of its annotations.
 
     Raises:
         ConfigurationError: one is invalid; the message names *owner* and the attribute.

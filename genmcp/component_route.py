@@ -1,4 +1,14 @@
-"""The route of a component: its hooks, and how a call continues after a wait."""
+"""The routes of components: how their hooks are called, resumed after a wait, and completed.
+
+2026-07-28, server/utilities, "Completion". A component completes its arguments with a hook,
+
+    async def complete(self, argument, value, context, channel):
+        return [city for city in cities if city.startswith(value)]
+
+where *argument* is the name of the argument, *value* its text so far, and *context* the values of
+other arguments. It returns texts, the likeliest first; or a `Completion`, with the total number; or
+None for the fixed values of the argument.
+"""
 
 import inspect
 from abc import abstractmethod
@@ -79,11 +89,11 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComponentRoute(Route, frozen=True, kw_only=True):
-    """The route of a component whose first hook, `call`, `get` or `read`, may return Continue.
+    """The route of a component. Its first hook is `call`, `get` or `read`.
 
     owner: the name of the class or function in errors. place: the component (`tool 'add'`).
-    provider: the object whose methods the hooks are. continues: its `continue_`, or None.
-    key: the name or URI by which it is found, or what those begin with if it is a prefix.
+    provider: the object that has the hooks as methods. continues: its `continue_`, or None.
+    key: the name or URI by which it is found; their prefix if is_prefix.
     definition: the entry in its list; a repository has a *lister* instead. template: its entry in
     the list of resource templates. completer: completes its arguments or variables. ttl_ms,
     cache_scope: how clients may cache its list entries.
@@ -162,7 +172,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         """Return the value for a question that was declined or cancelled, as *text* states.
 
         Raises:
-            ToolError: such a text would be no result.
+            ToolError: a text cannot be the result.
         """
         raise ToolError(text)
 
@@ -253,6 +263,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             ContractError: the provider has no hook, method or step in which it can. The awaited
                 work is released.
         """
+        # Checked when the wait begins, so that the author reads the error at once and not when the
+        # wait ends, perhaps days later and in another process.
         try:
             if step.method is not None:
                 self._check_method(hook, step.method)

@@ -1,13 +1,30 @@
-"""What hooks may return, and what becomes of it.
+"""Results: the values that hooks may return, and the content that is sent for them.
 
-| a hook returns | content | structuredContent |
+| a tool returns | content | structuredContent |
 |---|---|---|
 | str | a text block | - |
-| None | nothing | - |
-| content, `Image`, `Audio`, `(bytes, mime type)`, lists of these | as it is | - |
+| None | - | - |
+| content, `Image`, `Audio`, `(bytes, mime type)`, lists of these | unchanged | - |
 | dict, struct, dataclass, pydantic model | its JSON as text | the object |
 | list, number, bool | its JSON as text | the value, if the tool has an output schema |
-| `CallToolResult`, `result(...)` | as it is | as it is |
+| `CallToolResult`, `result(...)` | unchanged | unchanged |
+
+| a prompt returns | messages |
+|---|---|
+| str, content, `Image`, `Audio`, `(bytes, mime type)` | one, of the user |
+| `user(...)`, `assistant(...)`, a PromptMessage | one, unchanged |
+| a list of these | one after another |
+| `GetPromptResult` | unchanged |
+
+| `read` of a resource returns | contents | media type, if none is declared |
+|---|---|---|
+| str | text | by the URI's suffix, else text/plain |
+| bytes | blob | by the URI's suffix, else application/octet-stream |
+| `(bytes, mime type)` | blob | as given |
+| dict, struct, dataclass, pydantic model, number, bool | its JSON as text | application/json |
+| `ResourceContents` | unchanged | - |
+| a list of these | one after another; a list within it is JSON | each its own |
+| `ReadResourceResult` | unchanged | - |
 """
 
 import base64
@@ -69,7 +86,7 @@ _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, Embedde
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A picture as bytes; base64 comes in only on the wire."""
+    """An image. Its bytes are encoded to base64 when it is sent."""
 
     data: bytes
     mime_type: str = "image/png"
@@ -81,7 +98,7 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Audio(msgspec.Struct, frozen=True):
-    """A sound as bytes; base64 comes in only on the wire."""
+    """Audio. Its bytes are encoded to base64 when it is sent."""
 
     data: bytes
     mime_type: str = "audio/wav"
@@ -93,11 +110,16 @@ class Audio(msgspec.Struct, frozen=True):
 
 
 CONTENT: Final = (*_BLOCKS, Image, Audio, CallToolResult)
-"""The types whose values are content by themselves, and not data."""
+"""The types of content, as opposed to data."""
 
 
 def resource_link(uri: str, name: str, **members: Any) -> ResourceLink:
-    """Return a link to a resource the client may read; *members* as ResourceLink has them."""
+    """Return a link to a resource that the client may read.
+
+    Args:
+        uri, name: those of the resource.
+        members: further members of `ResourceLink`.
+    """
     return ResourceLink(uri, name, **members)
 
 
@@ -117,20 +139,22 @@ def result(
     error: bool | str = False,
     meta: Mapping[str, Any] | None = None,
 ) -> CallToolResult:
-    """Return a tool's result, put together from parts.
+    """Return the result of a tool, composed of several parts.
 
         result("Three orders found.", data={"orders": [1, 2, 3]})
         result(error="The warehouse does not answer.")
 
-    content: whatever a hook may return that becomes content blocks; a dict among them is the
-        structured content, with its JSON as text at that place.
-    data: the structured content. as_text: whether its JSON is a text block too, for clients
-        that do not read structured content.
-    error: True if the call failed; or what to say about it.
-    meta: `_meta` of the result.
+    Args:
+        content: texts, content blocks, `Image`, `Audio` or `(bytes, mime type)`. A dict among them
+            is the structured content, and its JSON a text block at its place.
+        data: the structured content.
+        as_text: whether its JSON is also a text block, for clients that do not read structured
+            content.
+        error: True if the call failed, or a text that explains it.
+        meta: `_meta` of the result.
 
     Raises:
-        ContractError: two structured contents, or a part that is none of these.
+        ContractError: there are two structured contents, or a part is not content.
     """
     blocks: list[Any] = []
     structured = [part for part in content if isinstance(part, Mapping)]
@@ -142,7 +166,7 @@ def result(
     if len(structured) > 1:
         raise ContractError("a result has one structured content; two were given")
     if not isinstance(error, bool | str | None):
-        raise ContractError(f"error is True, or what to say about it, not {error!r}")
+        raise ContractError(f"error must be True or a text, not {error!r}")
     if error and isinstance(error, str):
         blocks.append(TextContent(error))
     return CallToolResult(
@@ -155,14 +179,15 @@ def result(
 
 
 def to_result(value: Any, *, structured: bool) -> CallToolResult:
-    """Return the result that *value*, returned by a hook, stands for.
+    """Return the result for *value*, which a tool has returned.
 
-    *structured*: whether the tool has an output schema, so that any JSON value is structured
-    content; else only objects are. Structured content is kept as JSON text, `msgspec.Raw`: it
-    is encoded once, and what is checked is what is sent.
+    Args:
+        value: the value.
+        structured: whether the tool has an output schema. Any JSON value is then structured
+            content, otherwise only objects are.
 
     Raises:
-        ContractError: a hook must not return such a value.
+        ContractError: a tool must not return such a value.
     """
     if isinstance(value, CallToolResult):
         given = value.structured_content
@@ -173,6 +198,7 @@ def to_result(value: Any, *, structured: bool) -> CallToolResult:
         blocks = _blocks_or_none(value)
         if blocks is not None:
             return CallToolResult(content=blocks)
+    # Encoded once, and kept as `msgspec.Raw`: the bytes that are validated are those that are sent.
     text = json_of(value)
     kept = structured or text.startswith(b"{")
     return CallToolResult(
@@ -185,8 +211,8 @@ def json_of(data: Any) -> bytes:
     """Return *data* as JSON; structs, dataclasses, dates and pydantic models may be in it.
 
     Raises:
-        ContractError: something in it is not JSON, or it is a value that directs the call (a
-            question, a job, an outcome, another method's result) and not data of the tool's own.
+        ContractError: it contains a value without a JSON form; or it is a question, a job, an
+            outcome or the result of another method, instead of data.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         raise ContractError(
@@ -253,7 +279,7 @@ def _check_is_data(data: Any) -> None:
 
 
 def _blocks_or_none(value: Any) -> list[Any] | None:
-    """Return the blocks *value* stands for, or None if it is data."""
+    """Return the content blocks of *value*, or None if it is data."""
     if isinstance(value, str):
         return [TextContent(value)]
     if value is None:
@@ -299,7 +325,7 @@ def _text_of(data: Any) -> TextContent:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands for a value msgspec does not know: a pydantic model's own dump."""
+    """Return the JSON form of a value that msgspec does not support, such as a pydantic model."""
     if isinstance(value, Mapping):
         return dict(value)
     dump = getattr(value, "model_dump", None)
@@ -316,7 +342,7 @@ def _base64(data: bytes) -> str:
 
 
 def user(content: Any) -> PromptMessage:
-    """Return a message of the user: a text, or other content.
+    """Return a message of the user, of a text or other content.
 
     Raises:
         ContractError: it is not content, or is more than one.
@@ -325,7 +351,7 @@ def user(content: Any) -> PromptMessage:
 
 
 def assistant(content: Any) -> PromptMessage:
-    """Return a message of the model: a text, or other content.
+    """Return a message of the model, of a text or other content.
 
     Raises:
         ContractError: it is not content, or is more than one.

@@ -1,4 +1,8 @@
-"""The decorators `@tool` and `@prompt`: components made of functions, and their steps."""
+"""The decorators `@tool` and `@prompt`: components made of functions, and their steps.
+
+The signature of a function describes the arguments that a client sends. Parameters that are
+annotated `Channel` get the channel instead.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

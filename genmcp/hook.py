@@ -1,4 +1,8 @@
-"""Hooks: the functions of a user, `def` or `async def`."""
+"""Hooks and steps: the functions of a user, and those in which a call continues after a wait.
+
+A hook is `def` or `async def`. An `async def` runs where it is called; a `def` may block and runs
+in a thread.
+"""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -183,7 +187,7 @@ class HasSteps:
     bound: tuple[Any, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
-        """Return a step; asked for what is no attribute."""
+        """Return the step *name*. Called only for names that are not attributes."""
         step = self.function_steps.get(name)
         if step is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The behaviour below everything: what a mux asks of a server.
+"""Servers: the interface that a mux serves, and middleware.
 
-`Suite` is the ready-made one. Write your own to serve tools from somewhere else, or wrap one to
-see every call go by, as ASGI applications are wrapped:
+`Suite` is the ready-made server. Write your own to serve tools that are stored somewhere else, or
+wrap one to observe or change every call, as ASGI applications are wrapped:
 
     class Timed(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result | Continue:
@@ -33,32 +33,34 @@ __all__ = ["Middleware", "Route", "Server", "resolve_route", "route_of"]
 class Route(RouteFacts, frozen=True, kw_only=True):
     """A tool, resource or prompt as `Server.find` returns it, before any of its hooks runs.
 
-    visible: whether a principal may see it; None: everybody. Checked by the code that finds it.
-    See `RouteFacts` for the other members.
+    Attributes:
+        visible: whether a principal may use it; None: all may. `find` does not call it: the
+            principal is known only to `handle`.
+        headers, on_disconnect, policy, eager, pending: see `RouteFacts`.
     """
 
     visible: Visible | None = None
 
     def is_visible(self, principal: str | None) -> bool:
-        """Whether it is there for *principal*."""
+        """Return whether *principal* may use it."""
         return self.visible is None or self.visible(principal)
 
-    async def found(self, channel: Channel) -> "Route":
-        """Return the route itself, of one that is *pending*.
+    async def resolve(self, channel: Channel) -> "Route":
+        """Return the final route, if this one is *pending*.
 
         Raises:
-            McpError: there is none for the request of *channel*.
+            McpError: the component does not exist for the principal of *channel*.
         """
         return self
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Go on with a call that has waited, as `Server.resume` does."""
+        """Continue a call after its wait; see `Server.resume`."""
         raise ContractError(f"{type(self).__name__} has no resume")
 
     async def cancelled(self, channel: Channel) -> None:
-        """Take in that the call of *channel* was cancelled."""
+        """Handle the cancellation of the call of *channel*."""
 
 
 def route_of(request: Request) -> Route:
@@ -68,26 +70,26 @@ def route_of(request: Request) -> Route:
 
 
 async def resolve_route(channel: Channel) -> Request:
-    """Return the request of *channel* with its route resolved, and give it to the channel.
-
-    The policy of the route counts from now on, so this comes before the hook runs.
+    """Resolve the route of the request of *channel*, and return the request with it.
 
     Raises:
         McpError: the route does not exist, or rejects the request.
     """
+    # This comes before the hook runs: the policy of the route decides whether the call becomes a
+    # task, and the headers that repeat arguments have not been checked yet.
     request = channel.request
     if request.route is not None and request.route.pending:
-        route = await route_of(request).found(channel)
+        route = await route_of(request).resolve(channel)
         channel.request = request = with_route(request, route)
         channel._sink.route_resolved()
     return request
 
 
 class Server(ABC):
-    """What a mux needs to serve a set of tools (and resources, and prompts).
+    """A set of tools, resources and prompts that a mux serves. Subclass it to write your own.
 
-    `find` and `methods` are asked for every request before it is accepted: they do not wait,
-    and cost the same whatever the server holds.
+    `find` and `methods` are called for every request before it is accepted. They must not block,
+    and their cost should not depend on the number of components.
     """
 
     @property
@@ -97,59 +99,78 @@ class Server(ABC):
 
     @property
     def instructions(self) -> str | None:
-        """What a model should know in order to use this server, or None."""
+        """Instructions for a model that uses the server, or None."""
         return None
 
     @property
     @abstractmethod
     def capabilities(self) -> ServerCapabilities:
-        """What the server offers, as it tells its clients. `methods` says what it answers."""
+        """The capabilities that are declared to clients; see also `methods`."""
 
     @property
     @abstractmethod
     def methods(self) -> Collection[str]:
-        """The methods of `handle` and `listed` that this server answers."""
+        """The methods that `handle` and `listed` serve; all others are unknown methods."""
 
     @property
     def changes(self) -> ChangeNotifier | None:
-        """What says that something of this server has changed; None: nothing ever does.
+        """The notifier of changes, always the same object; None: the server never changes.
 
-        The same one each time. `capabilities` tell which changes it speaks of.
+        `capabilities` declare which changes it announces.
         """
         return None
 
-    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
-        """Give those of *uris* whose updates will be announced while this is entered.
+    def watch_resources(
+        self, uris: Collection[str]
+    ) -> AbstractAsyncContextManager[Collection[str]]:
+        """Return a context in which updates of resources are announced.
 
-        A mux enters it for as long as somebody listens for these resources, each of which `find`
-        has found. Override it where hearing of them takes something: by then it should be done.
+        A mux enters it while clients are subscribed to these resources, all of which `find` has
+        found. Override it if the server itself has to subscribe somewhere; that should be complete
+        when the context is entered.
+
+        Args:
+            uris: the URIs that clients have subscribed to.
+
+        Returns:
+            A context manager that yields the URIs of *uris* that will be announced.
         """
         return nullcontext(uris)
 
     @abstractmethod
     def find(self, method: str, key: str) -> Route | None:
-        """Return the route of the tool or prompt named, or the resource at, *key*.
+        """Return the route of a component, or None if it does not exist.
 
-        *method* is `"tools/call"`, `"prompts/get"` or `"resources/read"`. None: there is none.
+        Args:
+            method: `"tools/call"`, `"prompts/get"` or `"resources/read"`.
+            key: the name of the tool or prompt, or the URI of the resource.
         """
 
     @abstractmethod
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Answer *request*, whose `route` is what `find` returned; or say what to wait for.
+        """Run *request*; its `route` was returned by `find`.
+
+        Returns:
+            The result; or a `Continue`: `resume` is called after its wait.
 
         Raises:
-            ToolError: the call failed in a way the model should read.
-            McpError: the request is answered with this error.
-            Exception: anything else is logged, and shown as a reference to the log only.
+            ToolError: the call failed in a way that the model should read.
+            McpError: the request fails with this error.
+            Exception: any other is logged, and the client gets a reference to the log.
         """
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Go on with a call that `handle`, or `resume`, has said to wait for something.
+        """Continue a call for which `handle` or `resume` has returned a `Continue`.
 
-        `channel.request` is the request again, perhaps in another process, where *outcome* says
-        how the wait has ended; its `route` is what `find` returned there.
+        It may run in another process: `channel.request` is then the same request with the route
+        that `find` returned there.
+
+        Args:
+            continuation: names the step in which the call continues.
+            outcome: the value or error of the wait.
+            channel: the channel of the request.
 
         Raises:
             ToolError, McpError, Exception: as for `handle`.
@@ -157,24 +178,31 @@ class Server(ABC):
         raise ContractError(f"{type(self).__name__} answers with Continue, and has no resume")
 
     async def cancelled(self, channel: Channel) -> None:
-        """Take in that the request of *channel* was cancelled; nothing of it runs any more."""
+        """Handle the cancellation of the request of *channel*, of which nothing runs any more."""
         return
 
     @abstractmethod
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return the page of the list *method* (`"tools/list"`, ...) that *cursor* points to.
+        """Return one page of a list.
 
-        An unchanged list should be the same object every time: it is then encoded once. A cursor
-        is any text the server makes and understands again; it is no secret here, nor bound to
-        anything: the mux sees to both.
+        Return the same object as long as the list does not change: it is then encoded only once.
+
+        Args:
+            method: the list, such as `"tools/list"`.
+            cursor: None for the first page, then the `next_cursor` of the previous page. The mux
+                seals it and binds it to the list and the principal, so that it may be any text.
+            channel: the channel of the request.
 
         Raises:
-            InvalidParams: the cursor is not one this server gave out.
+            InvalidParams: the cursor was not returned by this server.
         """
 
 
 class Middleware(Server):
-    """A server that forwards everything to another, *inner*; override what should differ.
+    """A server that forwards everything to an inner one. Subclass it and override some methods.
+
+    Args:
+        inner: the server.
 
     Raises:
         ConfigurationError: *inner* is not a server.
@@ -192,51 +220,53 @@ class Middleware(Server):
 
     @property
     def info(self) -> Implementation:
-        """That of the inner server."""
+        """The name and version of the inner server."""
         return self.inner.info
 
     @property
     def instructions(self) -> str | None:
-        """Those of the inner server."""
+        """The instructions of the inner server."""
         return self.inner.instructions
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """Those of the inner server."""
+        """The capabilities of the inner server."""
         return self.inner.capabilities
 
     @property
     def methods(self) -> Collection[str]:
-        """Those of the inner server."""
+        """The methods of the inner server."""
         return self.inner.methods
 
     @property
     def changes(self) -> ChangeNotifier | None:
-        """That of the inner server."""
+        """The notifier of changes of the inner server."""
         return self.inner.changes
 
-    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
-        """Have the inner server see to it."""
-        return self.inner.hearing(uris)
+    def watch_resources(
+        self, uris: Collection[str]
+    ) -> AbstractAsyncContextManager[Collection[str]]:
+        """Forward to the inner server."""
+        return self.inner.watch_resources(uris)
 
     def find(self, method: str, key: str) -> Route | None:
-        """Ask the inner server."""
+        """Forward to the inner server."""
         return self.inner.find(method, key)
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Let the inner server answer."""
+        """Forward to the inner server."""
         return await self.inner.handle(request, channel)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Let the inner server go on."""
+        """Forward to the inner server."""
         return await self.inner.resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Tell the inner server."""
+        """Forward to the inner server."""
         await self.inner.cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Let the inner server list."""
+        """Forward to the inner server."""
         return await self.inner.listed(method, cursor, channel)

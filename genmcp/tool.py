@@ -1,4 +1,4 @@
-"""Tools: what a model may call.
+"""Tools: functions that a model calls.
 
 A tool is a class with hooks; each may be `def` or `async def`:
 
@@ -93,8 +93,8 @@ class Tool(DescribedComponent, Generic[A]):
     max_hold: seconds after which such a client gets an `isError` result with the id of the call,
         while the work continues; None: never. "auto" (default): 50 for a tool that can wait (it has
         `continue_`, or a method for `then`), if the suite offers the tool that fetches the result
-        (`Suite(result_tool=)`); otherwise never. If the client is being asked a question when the
-        time has run out, the time starts again.
+        (`Suite(result_tool=)`); otherwise never. If the call waits for an answer of the client
+        then, the time starts again.
     result_ttl: seconds for which the result of a task is kept; default 86400.
     single_use: whether an answer to a question resumes a call only once. Otherwise a client may
         send the same answer again, and the call is resumed again.
@@ -162,7 +162,7 @@ class Tool(DescribedComponent, Generic[A]):
         raise NotImplementedError
 
     def on_cancel(self, channel: Channel[ToolRequest[A]]) -> Any:
-        """Handle the cancellation of the call by its client, whatever it waited for.
+        """Handle the cancellation of the call by its client, also while it waits.
 
         Its result is dropped. If it waited for a job, `channel.run_id` is the id of that job, the
         same that the job has as `run.id`; the job is being stopped, and may continue for a moment.
@@ -328,7 +328,7 @@ def _schemas(
 
 
 def _check_one_input(cls: type, argument: Any) -> None:
-    """Reject a `Tool[T]` whose arguments would not be passed as a T."""
+    """Reject a `Tool[T]` that would not get its arguments as a T."""
     given = cls.__dict__.get("input_schema", argument)
     as_dict = isinstance(given, Mapping) and is_typeddict(argument)
     if given is not argument and not as_dict and not hasattr(type(given), "__get__"):

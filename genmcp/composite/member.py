@@ -72,9 +72,11 @@ class Member(ABC):
         Raises:
             McpError: the member has nothing of that name.
         """
-        return await route.found(channel)
+        return await route.resolve(channel)
 
-    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+    def watch_resources(
+        self, uris: Collection[str]
+    ) -> AbstractAsyncContextManager[Collection[str]]:
         """Subscribe to those *uris* that the member sends updates of, while this is entered."""
         return nullcontext(uris)
 
@@ -120,7 +122,7 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
             alternatives=alternatives,
         )
 
-    async def found(self, channel: Channel) -> Route:
+    async def resolve(self, channel: Channel) -> Route:
         """Return the route to the first alternative that exists.
 
         Raises:

@@ -156,7 +156,9 @@ class CompositeServer(Server):
         for announce in _LIST_CHANGED.values():
             announce(self._changes)
 
-    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+    def watch_resources(
+        self, uris: Collection[str]
+    ) -> AbstractAsyncContextManager[Collection[str]]:
         """Subscribe to *uris* at the members that have them."""
         owners: dict[Member, list[str]] = {}
         for uri in uris:
@@ -277,7 +279,7 @@ async def _subscribed(owners: Mapping[Member, Sequence[str]]) -> AsyncIterator[C
         yield [
             uri
             for member, uris in owners.items()
-            for uri in await stack.enter_async_context(member.hearing(uris))
+            for uri in await stack.enter_async_context(member.watch_resources(uris))
         ]
 
 

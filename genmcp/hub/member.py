@@ -287,7 +287,9 @@ class HubServer(CompositeServer):
         super().__init__(members, name=name, version=version)
         self._subscriptions = ClientSubscriptions(self._owners, self.changes, limits)
 
-    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+    def watch_resources(
+        self, uris: Collection[str]
+    ) -> AbstractAsyncContextManager[Collection[str]]:
         """Subscribe to *uris* at the servers that have them, also when the owner changes."""
         return self._subscriptions.subscribe(uris)
 

@@ -106,7 +106,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         session = channel.request.session
         if not self._has(channel.principal, uri):
             raise ResourceNotFound(uri)
-        async with self._server.hearing((uri,)) as announced:
+        async with self._server.watch_resources((uri,)) as announced:
             if uri not in announced:
                 raise InvalidParams(f"The server announces no updates of {uri}")
             if session is not None:

@@ -403,7 +403,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         uris = [change.uri for change in wanted if change.uri is not None]
         if uris:
             try:
-                async with self._server.hearing(uris):
+                async with self._server.watch_resources(uris):
                     await asyncio.get_running_loop().create_future()
             except McpError as error:
                 logger.warning("the resources of a session cannot be followed: %s", error)

@@ -1,4 +1,1 @@
-"""Prompts: what a person may choose to say to a model; classes, functions, templates, repositories.
-
-`prompts` is what a suite holds of them.
-"""
+"""Prompts: messages that a person chooses to send; classes, repositories and templates."""

@@ -13,12 +13,10 @@ A `def get` or `def complete` runs in a pool of threads, so that it may block.
 A prompt that has to wait, or to ask its client first, returns a wait, and names the method in which
 it continues: `elicit("Which city?", City).then(self.planned)`.
 
-| a prompt returns | messages |
-|---|---|
-| str, content, `Image`, `Audio`, `(bytes, mime type)` | one, of the user |
-| `user(...)`, `assistant(...)`, a PromptMessage | as it is |
-| a list of these | one after another |
-| `GetPromptResult` | as it is |
+`genmcp.content` lists the values that a prompt may return.
+
+The protocol passes arguments as texts (2026-07-28, server/prompts). If a type describes them, the
+text of a number, a boolean, a list or an object is parsed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,7 +122,7 @@ class Prompt(DescribedComponent, Generic[A]):
         _checked(cls.__name__, class_attributes(cls, _ATTRIBUTES))
 
     def get(self, request: PromptRequest[A], channel: Channel) -> Any:
-        """Return the messages, as the table of this module lists them; or a `Continue`.
+        """Return the messages, as `genmcp.content` lists them; or a `Continue`.
 
         Raises:
             InvalidParams: the arguments are not those of the prompt.
@@ -143,7 +141,7 @@ class Prompt(DescribedComponent, Generic[A]):
 
 
 class PromptRepo(ServerComponent):
-    """All prompts whose names begin with *prefix*. Subclass it, and write `list` and `get`.
+    """All prompts with a common *prefix* of their names. Subclass it, and write `list` and `get`.
 
         class Library(PromptRepo):
             prefix = "library/"
@@ -192,7 +190,7 @@ class PromptRepo(ServerComponent):
 
 
 class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
-    """The route of a prompt. *arguments* is None for those of a repository."""
+    """The route of a prompt. A repository has no *arguments* of its own."""
 
     get: Hook
     arguments: PromptArguments | None = None

@@ -69,7 +69,7 @@ class MuxMember(Member):
     async def resolve(self, route: Route, channel: Channel) -> Route:
         """Resolve a pending *route* with the assigns of the mux."""
         self._server(channel)
-        return await route.found(channel)
+        return await route.resolve(channel)
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Handle *request* in the server."""
@@ -89,9 +89,11 @@ class MuxMember(Member):
         """Return a page of the server."""
         return await self._server(channel).listed(method, cursor, channel)
 
-    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+    def watch_resources(
+        self, uris: Collection[str]
+    ) -> AbstractAsyncContextManager[Collection[str]]:
         """Subscribe to *uris* in the server."""
-        return self.mux.server.hearing(uris)
+        return self.mux.server.watch_resources(uris)
 
     def follow(self, listener: Listener) -> None:
         """Announce the changes of the mux to *listener*."""

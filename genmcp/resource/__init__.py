@@ -1,1 +1,1 @@
-"""Resources: what a client may read by its URI, one by one or a repository of them."""
+"""Resources: data that a client reads by its URI; single ones, repositories and folders."""

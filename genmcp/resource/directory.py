@@ -1,4 +1,4 @@
-"""The files of a folder as resources, and none outside of it, whatever its names and links."""
+"""The files of a folder as resources. No name or link leads to a file outside of it."""
 
 import errno
 import os
@@ -61,10 +61,10 @@ class Directory(ResourceRepo):
         Directory("handbook", prefix="handbook://", name="handbook")
 
     A file in UTF-8 is read as text, any other as a blob; the media type follows from the suffix. A
-    file outside of the folder cannot be read, whatever a URI, a name or a link refers to.
+    file outside of the folder cannot be read by any URI, name or link.
 
     root: the folder. prefix: the prefix of the URIs.
-    hidden: whether to serve files and folders whose names begin with a dot.
+    hidden: whether to serve files and folders with a dot as the first letter of their names.
     max_bytes: the size of the largest file that is read; larger ones are listed with their size.
     page_size: the maximum number of files of one page of a list.
     name: the name of the template; the default is the name of the folder.

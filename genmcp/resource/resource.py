@@ -62,7 +62,7 @@ class ReadableComponent(DescribedComponent):
         of the class.
     mime_type: the type of its contents that do not have one of their own.
     annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
-    cache_ttl, cache_scope: for how many seconds a client may cache what it read or listed, and
+    cache_ttl, cache_scope: seconds for which a client may cache contents and list entries, and
         whether the cache may be shared (`"public"`; default `"private"`).
     """
 
@@ -117,16 +117,16 @@ class Resource(ReadableComponent):
 
     uri: a URI; one that ends with `*` is for every URI with the prefix before it, and is listed as
         a template.
-    content: a value of the table in `genmcp.resource.route`; or a function, `def` (which may block)
+    content: a value as `genmcp.content` lists them; or a function, `def` (which may block)
         or `async def`, that returns one for each read. The function gets the requested URI if it
-        has a parameter `uri`, and the channel if it has a parameter `channel`; it returns None if
-        there is no such resource.
+        has a parameter `uri`, and the channel if it has a parameter `channel`; it returns None
+        if the resource does not exist.
     name: as listed; the default is the name of the function, or the URI.
     title, description, icons, meta, annotations: as listed; the default of description is the
         docstring of the function.
     mime_type: the type of contents that do not have one of their own.
     size: in bytes, as listed; the default is the size of a content that is a value.
-    cache_ttl, cache_scope: for how many seconds a client may cache what it read or listed, and
+    cache_ttl, cache_scope: seconds for which a client may cache contents and list entries, and
         whether the cache may be shared (`"public"`; default `"private"`).
 
     A subclass may set them as attributes, and write `read` instead of a content.
@@ -159,10 +159,10 @@ class Resource(ReadableComponent):
         return f"<{type(self).__name__} {getattr(self, 'uri', '')}>"
 
     def read(self, uri: str, channel: Channel, /) -> Any:
-        """Return the contents, as the table in `genmcp.resource.route` lists them; or a `Continue`.
+        """Return the contents, as `genmcp.content` lists them; or a `Continue`.
 
         Raises:
-            ResourceNotFound: there is no such resource; returning None is the same.
+            ResourceNotFound: the resource does not exist; returning None is the same.
         """
         raise NotImplementedError
 
@@ -204,7 +204,7 @@ class ResourceRepo(ReadableComponent):
     template: RFC 6570; the repository is listed among the templates, under `name`.
     name, title, description, icons, meta, annotations, mime_type: as listed with the template; the
         default of description is the docstring of the class.
-    cache_ttl, cache_scope: for how many seconds a client may cache what it read or listed, and
+    cache_ttl, cache_scope: seconds for which a client may cache contents and list entries, and
         whether the cache may be shared (`"public"`; default `"private"`).
 
     The hooks may be `def` or `async def`. A `def list`, `read` or `complete` runs in a pool of
@@ -219,7 +219,7 @@ class ResourceRepo(ReadableComponent):
     template: str | UriTemplate | None = None
 
     def parse_uri(self, uri: str) -> Any:
-        """Return the key of *uri* for `read`; None if there is no such resource.
+        """Return the key of *uri* for `read`; None if it does not exist.
 
         The default is a dict of the variables of the template, or *uri* without a template.
         """
@@ -237,9 +237,9 @@ class ResourceRepo(ReadableComponent):
         return ()
 
     def read(self, key: Any, channel: Channel, /) -> Any:
-        """Return the contents, as the table in `genmcp.resource.route` lists them; or a `Continue`.
+        """Return the contents, as `genmcp.content` lists them; or a `Continue`.
 
-        *key* is the result of `parse_uri`. Return None if there is no such resource.
+        *key* is the result of `parse_uri`. Return None if it does not exist.
 
         Raises:
             ResourceNotFound: there is none.

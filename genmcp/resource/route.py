@@ -1,15 +1,4 @@
-"""The routes of resources and repositories, and the contents for what `read` returns.
-
-| `read` returns | contents | media type, if none is declared |
-|---|---|---|
-| str | text | by the URI's suffix, else text/plain |
-| bytes | blob | by the URI's suffix, else application/octet-stream |
-| `(bytes, mime type)` | blob | as given |
-| dict, struct, dataclass, pydantic model, number, bool | its JSON as text | application/json |
-| `ResourceContents` | as they are | - |
-| a list of these | one after another; a list within it is JSON | each its own |
-| `ReadResourceResult` | as it is | - |
-"""
+"""The routes of resources and of their repositories."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,1 +1,1 @@
-"""The ready-made server."""
+"""The ready-made server, `Suite`: its components, their lists, and providers of more."""

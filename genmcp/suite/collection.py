@@ -1,4 +1,7 @@
-"""The kinds of components, and the collection of those of one kind in a suite."""
+"""Collections: the components of one kind, how they are found, and the pages of their lists.
+
+Repositories list their components on demand.
+"""
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +49,7 @@ class ListingEntry(msgspec.Struct, frozen=True):
     """A component in a list.
 
     key: unique among the entries that are listed alike. value: the definition that is listed; None
-    if *route* is that of a repository, whose `list` hook returns the definitions.
+    for a repository, which returns definitions from its `list` hook.
     """
 
     key: str
@@ -66,7 +69,7 @@ class _Position(msgspec.Struct, frozen=True, array_like=True):
 class Listing:
     """The pages of *entries*, in their order, each a *result*.
 
-    *find* returns the route for a key: a repository lists only what it is asked for itself. All
+    *find* returns the route for a key: a repository lists only components that it also serves. All
     pages may be cached as long as the entry with the shortest time allows, and shared only if all
     entries allow it (2026-07-28, server/utilities, "Caching", "Interaction with Pagination").
     """
@@ -267,7 +270,7 @@ class Collection:
         return True
 
     def covering(self, key: str) -> ComponentRoute | None:
-        """Return the route whose prefix *key* begins with, or None."""
+        """Return the route with a prefix of *key*, or None."""
         for length in self._lengths:
             route = self._prefixes.get(key[:length])
             if route is not None:

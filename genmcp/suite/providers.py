@@ -128,7 +128,7 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
     providers: Providers
     route: Any = None
 
-    async def found(self, channel: Channel) -> Route:
+    async def resolve(self, channel: Channel) -> Route:
         """Return the guard of the route, with the properties of the route.
 
         Raises:

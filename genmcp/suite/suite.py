@@ -1,4 +1,8 @@
-"""The ready-made server: tools, resources and prompts under one name."""
+"""`Suite`, the ready-made server: tools, resources and prompts under one name.
+
+Its components are in an immutable snapshot, which `add` and `remove` replace: a request sees one
+snapshot from its beginning to its end, without a lock.
+"""
 
 from collections import Counter
 from collections.abc import Coroutine, Sequence, Set
@@ -76,7 +80,7 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The names of the kinds whose lists it changes."""
+        """The names of the kinds of lists that change with it."""
         if self.kind is not None:
             return [self.kind.name]
         return [kind.name for kind in KINDS if overrides(self.route, kind.name, Provider)]
@@ -299,8 +303,8 @@ class Suite(Server):
         may be called from any thread.
 
         Raises:
-            ConfigurationError: one of them is not a component, is invalid, or is a tool whose name
-                another tool has.
+            ConfigurationError: one is not a component, is invalid, or is a tool with the name of
+                another one.
         """
         added = [each for given in components for each in Registration.all_of(given)]
         with self._changing:
@@ -320,7 +324,7 @@ class Suite(Server):
             known = self._snapshot.registrations
             for sought in components:
                 if not any(each.is_known_as(sought) for each in known):
-                    raise ConfigurationError(f"Suite: there is no {sought!r} to remove")
+                    raise ConfigurationError(f"Suite: {sought!r} is not registered")
             removed = [each for each in known if any(map(each.is_known_as, components))]
             self._replace([each for each in known if each not in removed])
         self._announce(removed)

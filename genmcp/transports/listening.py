@@ -163,7 +163,7 @@ async def open_subscription(
     request = without_params(request)
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
     with mux.streams.hold(client), mux.subscribed_bytes.hold(client, size=_size_of(wanted)):
-        async with mux.server.hearing(uris or ()) as uris_heard:
+        async with mux.server.watch_resources(uris or ()) as uris_heard:
             honored = None if uris is None else [*uris_heard]
             wanted = replace(wanted, resource_subscriptions=honored)
             async with (

@@ -290,7 +290,7 @@ async def test_server_of_ones_own_that_cannot_go_on_says_so() -> None:
     with pytest.raises(ContractError, match="Route has no resume"):
         await Route().resume(channel, Done(1), channel)
     await Route().cancelled(channel)
-    assert await Route().found(channel) == Route()
+    assert await Route().resolve(channel) == Route()
 
 
 async def test_server_that_cannot_go_on_says_so() -> None:

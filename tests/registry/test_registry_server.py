@@ -160,13 +160,13 @@ async def test_composite_forwards_subscriptions() -> None:
 
     class Distant(Suite):
         @asynccontextmanager
-        async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+        async def watch_resources(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
             heard.extend((self.info.name, uri) for uri in uris)
             yield [uri for uri in uris if not uri.endswith("/2")]
 
     parts = [Distant(name=each, version="1", resources=[Books(each)]) for each in ("a", "b")]
     uris = ["a://books/1", "b://books/1", "b://books/2", "c://books/1"]
-    async with Registry(parts).server().hearing(uris) as told:
+    async with Registry(parts).server().watch_resources(uris) as told:
         assert {"a://books/1", "b://books/1"} == set(told)
 
     assert [("a", uris[0]), ("b", uris[1]), ("b", uris[2])] == sorted(heard)

@@ -140,7 +140,7 @@ def test_suite_adds_and_removes_all_or_none() -> None:
         suite.add(review, add)
     with pytest.raises(ConfigurationError, match="5 is no tool, resource, prompt or provider"):
         suite.add(review, 5)
-    with pytest.raises(ConfigurationError, match="there is no 'x' to remove"):
+    with pytest.raises(ConfigurationError, match="'x' is not registered"):
         suite.remove("add", "x")
 
     assert [] == ear.heard
