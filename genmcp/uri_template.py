@@ -186,7 +186,7 @@ class UriTemplate:
         """
         if len(uri) > MAX_URI_LENGTH or not uri.startswith(self.prefix):
             return None
-        values = _Values()
+        values = _MatchedValues()
         try:
             for segment, text in self._texts(uri):
                 values.add(segment, text)
@@ -431,7 +431,7 @@ def _beginnings(segment: _Segment, ends: bytes, uri: list[str]) -> bytes:
     ) + bytes(min(size, len(uri) + 1))
 
 
-class _Values:
+class _MatchedValues:
     """The values of the variables that were read so far."""
 
     def __init__(self) -> None:

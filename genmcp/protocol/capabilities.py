@@ -1,6 +1,7 @@
-"""What each side can do: 2026-07-28, basic/versioning, "Capabilities".
+"""The capabilities of each side: 2026-07-28, basic/versioning, "Capabilities".
 
-An empty object declares a capability without its options; None says it is not there.
+An empty object declares a capability without its options; None is its absence. Implementation and
+icons, and the result of `server/discover`, are here too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,21 +29,21 @@ TASKS: Final = "io.modelcontextprotocol/tasks"
 
 
 class SamplingCapability(Value):
-    """The client samples its model; with the options it takes context and tools."""
+    """The client offers its model for sampling; the options are context and tools."""
 
     context: Mapping[str, Any] | None = None
     tools: Mapping[str, Any] | None = None
 
 
 class ElicitationCapability(Value):
-    """The client asks its user, in a form or by sending them to a URL."""
+    """The client can ask its user, with a form or by opening a URL."""
 
     form: Mapping[str, Any] | None = None
     url: Mapping[str, Any] | None = None
 
     @property
     def takes_forms(self) -> bool:
-        """Whether a form may be asked for.
+        """Whether the client shows forms.
 
         2026-07-28, client/elicitation, "Capabilities": an empty object means forms only.
         """
@@ -50,12 +51,12 @@ class ElicitationCapability(Value):
 
     @property
     def takes_urls(self) -> bool:
-        """Whether the user may be sent to a URL."""
+        """Whether the client opens URLs."""
         return self.url is not None
 
 
 class ClientCapabilities(Value, kw_only=True):
-    """What the client can do for the server."""
+    """The capabilities of a client."""
 
     experimental: Mapping[str, Any] | None = None
     roots: Mapping[str, Any] | None = None
@@ -65,26 +66,26 @@ class ClientCapabilities(Value, kw_only=True):
 
 
 class PromptsCapability(Value):
-    """The server has prompts, and may tell when their list changes."""
+    """The server has prompts, and may announce changes of their list."""
 
     list_changed: bool | None = None
 
 
 class ResourcesCapability(Value):
-    """The server has resources, and may tell when one of them or their list changes."""
+    """The server has resources, and may announce changes of one of them or of their list."""
 
     subscribe: bool | None = None
     list_changed: bool | None = None
 
 
 class ToolsCapability(Value):
-    """The server has tools, and may tell when their list changes."""
+    """The server has tools, and may announce changes of their list."""
 
     list_changed: bool | None = None
 
 
 class ServerCapabilities(Value, kw_only=True):
-    """What the server can do for the client."""
+    """The capabilities of a server."""
 
     experimental: Mapping[str, Any] | None = None
     logging: Mapping[str, Any] | None = None
@@ -119,7 +120,7 @@ class Implementation(Value):
 
 
 class DiscoverResult(CacheableResult):
-    """The revisions a server speaks, newest first, and what it can do."""
+    """The result of `server/discover`: supported revisions, newest first, and capabilities."""
 
     supported_versions: Sequence[str]
     capabilities: ServerCapabilities

@@ -1,4 +1,8 @@
-"""Questions to the client's user: 2026-07-28, client/elicitation."""
+"""Requests to the client: elicitation, sampling and roots.
+
+2026-07-28, client/elicitation, client/sampling and client/roots (the latter two are deprecated
+there), and basic/patterns, "Multi Round-Trip Requests", in which they travel.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -34,13 +38,13 @@ __all__ = [
 
 
 class ElicitRequestParams(Value):
-    """Asks the user to fill in a form, or to go to a URL.
+    """A form for the user to fill in, or a URL for the user to open.
 
     The schema's ElicitRequestFormParams, with *requested_schema*, and ElicitRequestURLParams,
     with *url*. The requested schema is an object schema of primitive properties.
 
     Raises:
-        ValueError: the mode and what is asked do not belong together.
+        ValueError: the mode does not fit to the other members.
     """
 
     message: str
@@ -55,24 +59,24 @@ class ElicitRequestParams(Value):
 
 
 class ElicitRequest(Value, tag_field="method", tag="elicitation/create"):
-    """Asks the user."""
+    """A request to the user."""
 
     params: ElicitRequestParams
 
 
-# The specification has no null among these; clients send it for a field left empty.
+# Null is not in the specification. Clients send it for a field that was left empty.
 ElicitedValue = str | int | float | bool | list[str] | None
 
 
 class ElicitResult(Value):
-    """What the user did: *content* is there when a form was accepted."""
+    """The action of the user; *content* is present if a form was accepted."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, ElicitedValue] | None = None
 
 
 class ToolUseContent(Value, tag_field="type", tag="tool_use"):
-    """The model wants a tool called."""
+    """A tool call that the model requests."""
 
     id: str
     name: str
@@ -81,7 +85,7 @@ class ToolUseContent(Value, tag_field="type", tag="tool_use"):
 
 
 class ToolResultContent(Value, tag_field="type", tag="tool_result"):
-    """What the tool the model wanted called has answered."""
+    """The result of a tool call that the model requested."""
 
     tool_use_id: str
     content: Sequence[ContentBlock]
@@ -96,7 +100,7 @@ SamplingMessageContentBlock = (
 
 
 class SamplingMessage(Value):
-    """One message of the conversation the model is to carry on."""
+    """One message of a conversation with the model."""
 
     role: Role
     content: SamplingMessageContentBlock | Sequence[SamplingMessageContentBlock]
@@ -110,7 +114,7 @@ class ModelHint(Value):
 
 
 class ModelPreferences(Value, kw_only=True):
-    """Which model to take; each priority is from 0 to 1."""
+    """Preferences for the choice of the model; each priority is from 0 to 1."""
 
     hints: Sequence[ModelHint] | None = None
     cost_priority: int | float | None = None
@@ -119,13 +123,13 @@ class ModelPreferences(Value, kw_only=True):
 
 
 class ToolChoice(Value):
-    """Whether the model may or must use tools."""
+    """Whether the model may, must, or must not use tools."""
 
     mode: Literal["auto", "required", "none"] | None = None
 
 
 class CreateMessageRequestParams(Value, kw_only=True):
-    """What the model is asked."""
+    """A conversation for the model to continue, with the options of its answer."""
 
     messages: Sequence[SamplingMessage]
     max_tokens: int
@@ -140,26 +144,26 @@ class CreateMessageRequestParams(Value, kw_only=True):
 
 
 class CreateMessageRequest(Value, tag_field="method", tag="sampling/createMessage"):
-    """Asks the client's model."""
+    """A request to the client's model."""
 
     params: CreateMessageRequestParams
 
 
 class CreateMessageResult(SamplingMessage, kw_only=True):
-    """What the model answered, which model it was, and why it stopped."""
+    """The message that the model generated, the name of the model, and why it stopped."""
 
     model: str
     stop_reason: str | None = None
 
 
 class ListRootsRequestParams(Value):
-    """Nothing but `_meta`."""
+    """Params without members of their own."""
 
     meta: Mapping[str, Any] | None = None
 
 
 class ListRootsRequest(Value, tag_field="method", tag="roots/list"):
-    """Asks for the roots."""
+    """A request for the roots."""
 
     params: ListRootsRequestParams | None = None
 
@@ -173,7 +177,7 @@ class Root(Value):
 
 
 class ListRootsResult(Value):
-    """The roots."""
+    """The roots of the client."""
 
     roots: Sequence[Root]
 
@@ -182,7 +186,10 @@ InputRequest = CreateMessageRequest | ListRootsRequest | ElicitRequest
 
 
 class InputRequiredResult(Result):
-    """Not the result yet: the client answers each request, and sends its own again."""
+    """Input requests in place of a result.
+
+    The client answers each and sends its own request again with the responses.
+    """
 
     result_type: ClassVar[str] = "input_required"
 

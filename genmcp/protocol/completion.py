@@ -1,4 +1,4 @@
-"""Completion of arguments while they are typed: 2026-07-28, server/utilities, "Completion"."""
+"""Completion of arguments: 2026-07-28, server/utilities, "Completion"."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,20 +34,20 @@ Reference = PromptReference | ResourceTemplateReference
 
 
 class CompletionArgument(Value):
-    """The argument that is typed, and its value so far."""
+    """The argument to complete, and the part of its value that the user has typed."""
 
     name: str
     value: str
 
 
 class CompletionContext(Value):
-    """The arguments that are complete already."""
+    """The arguments that are already chosen."""
 
     arguments: Mapping[str, str] | None = None
 
 
 class CompleteRequestParams(RequestParams):
-    """What to complete."""
+    """The argument to complete, of a prompt or a resource template."""
 
     ref: Reference
     argument: CompletionArgument
@@ -55,7 +55,7 @@ class CompleteRequestParams(RequestParams):
 
 
 class Completion(Value):
-    """Up to 100 values, the likeliest first, out of *total*."""
+    """Up to 100 suggested values out of *total*, the most likely first."""
 
     values: Sequence[str]
     total: int | None = None
@@ -63,6 +63,6 @@ class Completion(Value):
 
 
 class CompleteResult(Result):
-    """How the argument may go on."""
+    """The suggested values of an argument."""
 
     completion: Completion

@@ -1,4 +1,4 @@
-"""What is said to a model or a person: 2026-07-28, server/tools, "Tool Result"."""
+"""Content for a model or a user: 2026-07-28, server/tools, "Tool Result"."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -23,7 +23,7 @@ Role = Literal["user", "assistant"]
 
 
 class Annotations(Value):
-    """For whom content is, how important (0 to 1), and when it changed (ISO 8601)."""
+    """The audience of content, its priority (0 to 1), and its last change (ISO 8601)."""
 
     audience: Sequence[Role] | None = None
     priority: int | float | None = None
@@ -39,7 +39,7 @@ class TextContent(Value, tag_field="type", tag="text"):
 
 
 class ImageContent(Value, tag_field="type", tag="image"):
-    """A picture; *data* is base64."""
+    """An image; *data* is base64."""
 
     data: str
     mime_type: str
@@ -48,7 +48,7 @@ class ImageContent(Value, tag_field="type", tag="image"):
 
 
 class AudioContent(Value, tag_field="type", tag="audio"):
-    """A sound; *data* is base64."""
+    """Audio; *data* is base64."""
 
     data: str
     mime_type: str
@@ -57,7 +57,7 @@ class AudioContent(Value, tag_field="type", tag="audio"):
 
 
 class ResourceContents(Value):
-    """What a resource holds: either *text*, or *blob*, which is base64.
+    """The contents of a resource: either *text*, or *blob*, which is base64.
 
     The schema's TextResourceContents and BlobResourceContents.
 
@@ -99,7 +99,7 @@ class ResourceDefinition(Value):
 
 
 class ResourceLink(ResourceDefinition, tag_field="type", tag="resource_link"):
-    """A resource the client may read, which need not be one that is listed."""
+    """A resource that the client may read; it need not be in the list of resources."""
 
 
 ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource

@@ -1,4 +1,4 @@
-"""The table of methods: who may send what, with which params, and what comes back."""
+"""The table of methods: their senders, params and results."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -54,10 +54,11 @@ Sender = Literal["client", "server", "either"]
 class Method:
     """One method of a revision.
 
-    A notification has no result. Where *may_ask*, an InputRequiredResult may come instead of
-    it. *name_member* is the member of the params that the header `Mcp-Name` repeats
-    (2026-07-28, Streamable HTTP, "Standard Request Headers"); where *routed*, it is what the server
-    finds a tool, prompt or resource by.
+    result: the type of the result; None for a notification.
+    name_member: the member of the params that the header `Mcp-Name` repeats (2026-07-28,
+        Streamable HTTP, "Standard Request Headers").
+    may_ask: an InputRequiredResult is allowed in place of the result.
+    routed: *name_member* identifies a tool, prompt or resource of the server.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Method:
 
     @property
     def is_notification(self) -> bool:
-        """Whether nothing comes back."""
+        """Whether the method has no response."""
         return self.result is None
 
 
@@ -84,7 +85,7 @@ def table(methods: Iterable[Method]) -> Mapping[str, Method]:
 
 
 #: The methods of 2026-07-28. `sampling/createMessage`, `roots/list` and `elicitation/create`
-#: are not messages there: they travel within an InputRequiredResult.
+#: are not messages in that revision: they are parts of an InputRequiredResult.
 METHODS: Final = table(
     (
         Method("server/discover", RequestParams, DiscoverResult),

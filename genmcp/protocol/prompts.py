@@ -19,7 +19,7 @@ __all__ = [
 
 
 class PromptArgument(Value):
-    """An argument a prompt takes; not *required* unless it says so."""
+    """An argument of a prompt; optional unless *required* is True."""
 
     name: str
     title: str | None = None
@@ -28,7 +28,7 @@ class PromptArgument(Value):
 
 
 class PromptDefinition(Value):
-    """A prompt as it is listed; the schema's Prompt."""
+    """A prompt in a list; the schema's Prompt."""
 
     name: str
     title: str | None = None
@@ -52,7 +52,7 @@ class ListPromptsResult(PaginatedResult):
 
 
 class GetPromptRequestParams(InputResponseRequestParams):
-    """Which prompt to get, and the values of its arguments."""
+    """The name of a prompt, and the values of its arguments."""
 
     name: str
     arguments: Mapping[str, str] | None = None

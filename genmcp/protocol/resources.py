@@ -1,4 +1,4 @@
-"""Resources: 2026-07-28, server/resources."""
+"""Resources and subscriptions: 2026-07-28, server/resources and basic/patterns, "Subscriptions"."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class ResourceTemplateDefinition(Value):
-    """A template of resource URIs (RFC 6570) as it is listed; the schema's ResourceTemplate."""
+    """A template of resource URIs (RFC 6570) in a list; the schema's ResourceTemplate."""
 
     uri_template: str
     name: str
@@ -48,25 +48,25 @@ class ListResourceTemplatesResult(PaginatedResult):
 
 
 class ReadResourceRequestParams(InputResponseRequestParams):
-    """Which resource to read."""
+    """The URI of the resource to read."""
 
     uri: str
 
 
 class ReadResourceResult(CacheableResult):
-    """What the resource holds; a folder may answer with several contents."""
+    """The contents of a resource; a folder may have several."""
 
     contents: Sequence[ResourceContents]
 
 
 class ResourceUpdatedNotificationParams(NotificationParams):
-    """A resource has changed; *uri* may be below the one that was subscribed to."""
+    """A resource has changed; *uri* may be below the subscribed one."""
 
     uri: str
 
 
 class SubscriptionFilter(Value, kw_only=True):
-    """Which notifications a stream carries; *resource_subscriptions* are URIs.
+    """The notifications of a subscription stream; *resource_subscriptions* are URIs.
 
     *task_ids* are those of the tasks extension (SEP-2663, "Task Status Notifications").
     """
@@ -79,18 +79,18 @@ class SubscriptionFilter(Value, kw_only=True):
 
 
 class SubscriptionsListenRequestParams(RequestParams):
-    """What the client wants to hear of."""
+    """The notifications that the client requests."""
 
     notifications: SubscriptionFilter
 
 
 class SubscriptionsAcknowledgedNotificationParams(NotificationParams):
-    """What the server will tell of, which may be less."""
+    """The notifications that the server will send, a subset of the requested ones."""
 
     notifications: SubscriptionFilter
 
 
 class SubscriptionsListenResult(Result):
-    """The server ended the stream; `_meta` holds its `SUBSCRIPTION_ID`."""
+    """The end of a subscription stream; `_meta` contains its `SUBSCRIPTION_ID`."""
 
     meta: Mapping[str, Any]

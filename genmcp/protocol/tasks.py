@@ -21,31 +21,32 @@ __all__ = [
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 PROGRESS: Final = "io.genmcp/progress"
-"""In the `_meta` of a task: its last progress, as `progress`, and `total` if it is known.
+"""The key of a task's `_meta` for its latest progress: `progress`, and `total` if it is known.
 
-The extension has no place for numbers ("Task Status Notifications": no progress on tasks).
+The extension has no members for these ("Task Status Notifications": no progress on tasks).
 """
 
 NO_JSON: Final = msgspec.Raw()
 
 
 class TaskParams(RequestParams):
-    """Which task to get, or to cancel."""
+    """The id of the task to get or to cancel."""
 
     task_id: str
 
 
 class UpdateTaskParams(RequestParams):
-    """Answers to what a task has asked."""
+    """Responses to the input requests of a task."""
 
     task_id: str
     input_responses: Mapping[str, msgspec.Raw]
 
 
 class _Standing(Result):
-    """How a task stands, as far as every message about one tells.
+    """The members of every message about a task.
 
-    created_at, last_updated_at: ISO 8601. ttl_ms: from the creation on, None for ever.
+    created_at, last_updated_at: ISO 8601. ttl_ms: milliseconds from the creation; None never
+        expires.
     """
 
     task_id: str
@@ -58,15 +59,15 @@ class _Standing(Result):
 
 
 class CreateTaskResult(_Standing):
-    """The handle of a task in place of its result: "Task Creation"."""
+    """The handle of a task, in place of the result of a call: "Task Creation"."""
 
     result_type: ClassVar[str] = "task"
 
 
 class DetailedTask(_Standing):
-    """How a task stands: "Task Polling".
+    """The state of a task: "Task Polling".
 
-    result, error, input_requests: JSON; each is there in one status, and empty in all others.
+    result, error, input_requests: JSON; each is present in one status and empty in the others.
     """
 
     result: msgspec.Raw = NO_JSON
@@ -75,4 +76,4 @@ class DetailedTask(_Standing):
 
 
 class TaskStatusNotificationParams(DetailedTask):
-    """The same as a notification, of whose stream `_meta` tells: "Task Status Notifications"."""
+    """The state of a task as a notification: "Task Status Notifications"."""

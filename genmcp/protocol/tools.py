@@ -19,12 +19,12 @@ __all__ = [
     "ToolDefinition",
 ]
 
-#: What `CallToolRequestParams.arguments` is when there are none; it is false.
+#: The value of `CallToolRequestParams.arguments` for a call without arguments; it is falsy.
 NO_ARGUMENTS = msgspec.Raw()
 
 
 class ToolAnnotations(Value, kw_only=True):
-    """What a tool says of itself, which a client need not believe."""
+    """Hints about the behaviour of a tool. Clients must not trust those of an unknown server."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -34,7 +34,7 @@ class ToolAnnotations(Value, kw_only=True):
 
 
 class ToolDefinition(Value):
-    """A tool as it is listed; the schema's Tool.
+    """A tool in a list; the schema's Tool.
 
     The input schema is of type object; *output_schema* may be any JSON Schema.
     """
@@ -56,17 +56,17 @@ class ListToolsResult(PaginatedResult):
 
 
 class CallToolRequestParams(InputResponseRequestParams):
-    """Which tool to call, and with what: *arguments* are its JSON, as it came."""
+    """The name of a tool, and its arguments as undecoded JSON."""
 
     name: str
     arguments: msgspec.Raw = NO_ARGUMENTS
 
 
 class CallToolResult(Result):
-    """What a tool answers.
+    """The result of a tool call.
 
-    *structured_content* is any JSON value, null among them; UNSET is its absence. *is_error* is
-    False where the member is absent (2026-07-28, schema, CallToolResult).
+    *structured_content* is any JSON value, null included; UNSET is its absence. *is_error* is
+    False if the member is absent (2026-07-28, schema, CallToolResult).
     """
 
     content: Sequence[ContentBlock]
@@ -75,15 +75,15 @@ class CallToolResult(Result):
 
     @property
     def text(self) -> str:
-        """The text among the content, its blocks on lines of their own."""
+        """The text blocks of the content, joined by line ends."""
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
 
     @property
     def structured(self) -> Any:
-        """The structured content, None if there is none."""
+        """The structured content; None if it is absent."""
         return None if self.structured_content is msgspec.UNSET else self.structured_content
 
     @property
     def data(self) -> Any:
-        """The structured content, or the text where there is none."""
+        """The structured content; if it is absent, the text."""
         return self.text if self.structured_content is msgspec.UNSET else self.structured_content

@@ -1,4 +1,4 @@
-"""What every value of the protocol derives from, and how its members are called on the wire."""
+"""The base classes of all entities and results, and the names of their members on the wire."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,21 +19,21 @@ __all__ = [
 
 @cache
 def wire_name(field: str) -> str:
-    """Return the name *field* has on the wire: `_meta`, or its camelCase."""
+    """Return the name of *field* on the wire: `_meta`, or its camelCase."""
     if field == "meta":
         return "_meta"
     first, *rest = field.split("_")
     return first + "".join(map(str.capitalize, rest))
 
 
-# Type checkers do not see that msgspec inherits `frozen`; this tells them.
+# Type checkers do not know that msgspec inherits `frozen`.
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, rename=wire_name):
     """An object of the protocol: immutable, compared by its members.
 
     A member the specification requires has no default and is always sent; an optional one
-    is None when it is absent, and then not sent. Members a value does not have are ignored
-    when it is decoded.
+    is None when it is absent, and then not sent. Unknown members are ignored when a value is
+    decoded.
     """
 
 
@@ -41,17 +41,17 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True, rename=wire_name):
 def decoder_for(type_: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder of *type_*, made once.
 
-    Its `decode` raises `msgspec.DecodeError` for what is not JSON and
+    Its `decode` raises `msgspec.DecodeError` for a text that is not JSON, and
     `msgspec.ValidationError` for JSON of another shape.
     """
     return msgspec.json.Decoder(type_)
 
 
 class Result(Value, kw_only=True):
-    """What every result has, and all that an empty one has.
+    """The members common to all results; as such, an empty result.
 
-    `result_type` is the `resultType` on the wire; it is the encoder that writes it, for the
-    revisions that have it.
+    `result_type` is the `resultType` on the wire. The encoder writes it, for the revisions that
+    have it.
     """
 
     result_type: ClassVar[str] = "complete"
@@ -63,9 +63,9 @@ CacheScope = Literal["public", "private"]
 
 
 class CacheableResult(Result, kw_only=True):
-    """A result that may be kept for `ttl_ms` milliseconds: 2026-07-28, "Caching".
+    """A result that a client may cache for `ttl_ms` milliseconds: 2026-07-28, "Caching".
 
-    `cache_scope` is `"public"` only if nothing in it depends on who asked.
+    `cache_scope` is `"public"` only if the result is the same for every client.
     """
 
     ttl_ms: int
@@ -73,6 +73,6 @@ class CacheableResult(Result, kw_only=True):
 
 
 class PaginatedResult(CacheableResult, kw_only=True):
-    """One page of a list; without `next_cursor` it is the last."""
+    """One page of a list; the last one has no `next_cursor`."""
 
     next_cursor: str | None = None

@@ -1,4 +1,4 @@
-"""Answers and notifications as bytes, in the words of the revision that will read them."""
+"""Encoding of results, errors, requests and notifications for the revision of the recipient."""
 
 from typing import Any, Final
 
@@ -16,23 +16,23 @@ __all__ = ["Encoder"]
 
 _json = msgspec.json.Encoder()
 
-_KEPT: Final = 16 * 1024 * 1024
-"""How many bytes of what anybody may keep are ready; past it, they are made again."""
+_MAX_CACHE: Final = 16 * 1024 * 1024
+"""Bytes of the cache of encoded public results. A full cache is emptied."""
 
 
 class Encoder:
-    """Encodes what one server says.
+    """Encodes the messages of one server. Owned by its mux.
 
-    2026-07-28 wants two members in every result that no handler should have to think of:
-    `resultType` and the server's name in `_meta` (basic, "ResultType" and "_meta"). They are
-    constant, so they are spliced in front of the encoded result instead of passing through it.
+    2026-07-28 requires `resultType` and the server's name in the `_meta` of every result (basic,
+    "ResultType" and "_meta"). They are constant, so their JSON is encoded once and put in front
+    of that of each result.
     """
 
     def __init__(self, info: Implementation) -> None:
         self._info = msgspec.to_builtins(info)
         self._named = b'"_meta":' + _json.encode({SERVER_INFO: self._info})
         self._complete = b'{"resultType":"complete",' + self._named
-        self._kept: dict[tuple[str, int, bool], tuple[Value, bytes]] = {}
+        self._cache: dict[tuple[str, int, bool], tuple[Value, bytes]] = {}
         self._size = 0
 
     def response(
@@ -44,40 +44,41 @@ class Encoder:
     def result(self, revision: Revision, value: Value, cursor: str | None = None) -> bytes:
         """Return *value*, a result of 2026-07-28, as *revision*'s JSON.
 
-        *cursor* stands in place of a page's own `next_cursor`. A result that anybody may keep is
-        encoded once, as long as it is the same object, whatever its cursor.
+        *cursor* replaces the `next_cursor` of a page. A result with the cache scope `public` is
+        encoded once as long as it is the same object, also with different cursors.
         """
-        place = None
+        key = None
         if getattr(value, "cache_scope", "") == "public":
-            place = revision.version, id(value), cursor is None
-            kept = self._kept.get(place)
-            if kept is not None:
-                return kept[1] if cursor is None else _continued(kept[1], cursor)
-        said = value if cursor is None else replace(value, next_cursor=None)
+            key = revision.version, id(value), cursor is None
+            cached = self._cache.get(key)
+            if cached is not None:
+                return cached[1] if cursor is None else _with_cursor(cached[1], cursor)
+        # Pages differ in their cursor only, which is added to the cached encoding.
+        page = value if cursor is None else replace(value, next_cursor=None)
         if revision.modern:
-            body = _json.encode(said)
+            body = _json.encode(page)
             head = self._complete
-            if getattr(said, "meta", None) is not None or (
-                getattr(said, "result_type", "complete") != "complete"
+            if getattr(page, "meta", None) is not None or (
+                getattr(page, "result_type", "complete") != "complete"
             ):
-                head, body = self._particular(said)
+                head, body = self._with_own_head(page)
             encoded = head + b"," + body[1:] if len(body) > len(b"{}") else head + b"}"
         else:
-            encoded = _json.encode(revision.down(said))
-        if place is not None:
-            self._keep(place, value, encoded)
-        return encoded if cursor is None else _continued(encoded, cursor)
+            encoded = _json.encode(revision.down(page))
+        if key is not None:
+            self._add(key, value, encoded)
+        return encoded if cursor is None else _with_cursor(encoded, cursor)
 
-    def _keep(self, place: tuple[str, int, bool], value: Value, encoded: bytes) -> None:
-        """Keep what *value* is as JSON, and with it *value*: nothing else can get its id."""
+    def _add(self, key: tuple[str, int, bool], value: Value, encoded: bytes) -> None:
+        """Cache *encoded*, with *value*, so that no other object can get its id."""
         self._size += len(encoded)
-        if self._size > _KEPT:
-            self._kept.clear()
+        if self._size > _MAX_CACHE:
+            self._cache.clear()
             self._size = len(encoded)
-        self._kept[place] = value, encoded
+        self._cache[key] = value, encoded
 
-    def _particular(self, value: Value) -> tuple[bytes, bytes]:
-        """Return the head and the members of a result of its own type, or with its own `_meta`."""
+    def _with_own_head(self, value: Value) -> tuple[bytes, bytes]:
+        """Return head and members of a result with another type, or with its own `_meta`."""
         kind: str = getattr(value, "result_type", "complete")
         meta = getattr(value, "meta", None)
         if meta is None:
@@ -90,20 +91,20 @@ class Encoder:
         return jsonrpc.encode_error(id, error, _code(revision, error))
 
     def request(self, revision: Revision, id: jsonrpc.RequestId, method: str, params: Any) -> bytes:
-        """Return a request of the server's own, whose *params* are a value of 2026-07-28.
+        """Return a request of the server; *params* are a value of 2026-07-28.
 
         Raises:
-            MissingCapability: it is a question that no client of *revision* can be asked.
+            MissingCapability: no client of *revision* supports this request.
         """
         return jsonrpc.encode_request(id, method, revision.down(params))
 
     def notification(self, revision: Revision, method: str, params: Any) -> bytes:
-        """Return a notification whose *params* are a value of 2026-07-28."""
+        """Return a notification; *params* are a value of 2026-07-28."""
         return jsonrpc.encode_notification(method, revision.down(params))
 
 
-def _continued(page: bytes, cursor: str) -> bytes:
-    """Return a *page*, which is JSON without a cursor, with one."""
+def _with_cursor(page: bytes, cursor: str) -> bytes:
+    """Add *cursor* to the JSON of a *page* that has none."""
     return b'%b,"nextCursor":%b}' % (page[:-1], _json.encode(cursor))
 
 

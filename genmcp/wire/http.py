@@ -1,7 +1,7 @@
-"""Judging an HTTP head: accepted, or refused with the status the specification gives.
+"""Checks of HTTP request headers, with the status codes of the specification for rejected ones.
 
-Everything here looks at bytes of a head and answers; nothing is read or sent. The verdicts on
-single header values are remembered, since clients repeat themselves.
+Nothing is read or sent here. The results for header values are cached, since the requests of a
+client have the same ones.
 """
 
 import ipaddress
@@ -25,9 +25,9 @@ __all__ = [
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-# Two readers could take two of one of these for two things; any other header given twice is a list
-# (RFC 9110, section 5.3).
-_ONCE = (
+# Headers that are rejected if they occur twice: a proxy and this server could use different ones.
+# Any other header that occurs twice is a list (RFC 9110, section 5.3).
+_SINGLE = (
     b"content-length",
     b"content-type",
     b"host",
@@ -45,30 +45,33 @@ _ALLOWED = (
     b"mcp-protocol-version, mcp-session-id"
 )
 
+# An origin of RFC 6454: a scheme and an authority, without a path.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", re.IGNORECASE)
 _ALLOWED_HOST = re.compile(r"(\*\.)?(\[[0-9a-f:.]+\]|[^/?#@*:\s\[\]]+)(:[0-9]+)?", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\[\]/@]*\]|[^:/@\[\]]*)(:[0-9]*)?")
-_MIRRORED = re.compile(rb"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")
-_REFUSED_RANGE = re.compile(rb"q=0(\.0*)?")
+_PARAM_HEADER = re.compile(rb"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")
+_EXCLUDED_RANGE = re.compile(rb"q=0(\.0*)?")
 
 
 class Security(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may talk to an endpoint, judged by `Origin` and `Host`.
+    """The origins and hosts that an endpoint accepts: 2026-07-28, "Security & Endpoint".
 
-    allowed_origins: origins of web pages that may call (`"https://app.example.com"`), or
-        `"*"` for any. A loopback origin on a loopback connection is always allowed.
-    allowed_hosts: host names this endpoint answers to, with or without a port
-        (`"mcp.example.com"`, `"*.example.com"`), or `"*"` for any. None: the names of this
-        machine on loopback connections, any name elsewhere.
+    Args:
+        allowed_origins: origins of web pages that may send requests
+            (`"https://app.example.com"`), or `"*"` for any; default: none. A loopback origin on a
+            loopback connection is always allowed.
+        allowed_hosts: host names of this endpoint, with or without a port (`"mcp.example.com"`,
+            `"*.example.com"`), or `"*"` for any. Default: the names of this machine on loopback
+            connections, any name on others.
 
-    2026-07-28, Streamable HTTP, "Security & Endpoint".
+    Raises:
+        ConfigurationError: a value is not an origin or a host; the message names the option.
     """
 
     allowed_origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Check the values, naming the wrong one."""
         for name, values in (
             ("allowed_origins", self.allowed_origins),
             ("allowed_hosts", self.allowed_hosts or ()),
@@ -92,40 +95,43 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeaderPolicy:
-    """Judges heads by one `Security`; each header that is judged may have *most* bytes."""
+    """Checks `Origin` and `Host` of requests. Owned by an endpoint.
 
-    def __init__(self, security: Security, most: int = 8 * 1024) -> None:
-        self._most = most
+    Args:
+        security: the accepted origins and hosts.
+        max_bytes: bytes of a header that is checked; default 8 KiB.
+    """
+
+    def __init__(self, security: Security, max_bytes: int = 8 * 1024) -> None:
+        self._max_bytes = max_bytes
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
         self._cached_check = lru_cache(maxsize=256)(self._check_origin_and_host)
 
     def check(self, headers: Headers, peer: str | None) -> dict[bytes, bytes]:
-        """Return *headers* as a table, once origin and host are found good.
+        """Return *headers* as a dict if origin and host are accepted.
 
-        Names are in lower case, as ASGI has them; whoever reads a value takes off the blanks
-        around it, which not every server does. *peer* is the address the connection comes from,
-        None if that is not known.
+        Names are in lower case, as ASGI has them. Values may have surrounding whitespace, since not
+        every ASGI server strips it. *peer* is the address of the client, None if unknown.
 
         Raises:
-            HttpRejected: 400 for a header sent twice, 403 for the origin, 421 for the host, 431 for
-                one that is too large.
+            HttpRejected: 400 for a repeated header, 403 for the origin, 421 for the host, 431 for a
+                header that is too large.
         """
         pairs = headers if isinstance(headers, list) else list(headers)
         table = dict(pairs)
+        # Fewer names than headers: at least one is repeated.
         if len(table) != len(pairs):
             table = _joined(pairs)
         self._cached_check(table.get(b"origin"), table.get(b"host", b""), peer)
         return table
 
     def _check_origin_and_host(self, origin: bytes | None, host: bytes, peer: str | None) -> None:
-        """Check who asks; who was found good is remembered.
-
-        Raises:
-            HttpRejected: 403 for the origin, 421 for the host, 431 for one that is too large.
-        """
-        _check_sizes(self._most, origin=origin, host=host)
+        """Check one combination; an accepted one is cached by `_cached_check`."""
+        _check_sizes(self._max_bytes, origin=origin, host=host)
+        # DNS rebinding: a page of another site can send requests to a loopback address, but its
+        # `Host` is then not a local name.
         loopback = is_loopback(peer)
         if origin is not None and not self._is_allowed_origin(origin, loopback):
             raise HttpRejected(
@@ -162,14 +168,14 @@ class HeaderPolicy:
 
 
 @lru_cache(maxsize=128)
-def check_post_headers(content_type: bytes, accept: bytes, most: int = 8 * 1024) -> bool:
-    """Judge the head of a POST that carries a message; return whether event streams are taken.
+def check_post_headers(content_type: bytes, accept: bytes, max_bytes: int = 8 * 1024) -> bool:
+    """Check the headers of a POST, and return whether the client accepts event streams.
 
     Raises:
-        HttpRejected: 415 unless the body is JSON, 406 unless the client takes JSON, 431 if one of
-            them has more than *most* bytes.
+        HttpRejected: 415 unless the body is JSON, 406 unless the client accepts JSON, 431 if a
+            header has more than *max_bytes* bytes.
     """
-    _check_sizes(most, content_type=content_type, accept=accept)
+    _check_sizes(max_bytes, content_type=content_type, accept=accept)
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         given = content_type.decode("latin-1") or "(none)"
         raise HttpRejected(f"Content-Type must be application/json, not {given}", status=415)
@@ -180,21 +186,21 @@ def check_post_headers(content_type: bytes, accept: bytes, most: int = 8 * 1024)
     return stream
 
 
-def _check_sizes(most: int, **headers: bytes | None) -> None:
+def _check_sizes(limit: int, **headers: bytes | None) -> None:
     for name, value in headers.items():
-        if value is not None and len(value) > most:
+        if value is not None and len(value) > limit:
             label = name.replace("_", "-")
             raise HttpRejected(
-                f"The {label} header is larger than {most} bytes (limit: max_header_bytes)",
+                f"The {label} header is larger than {limit} bytes (limit: max_header_bytes)",
                 status=431,
             )
 
 
 def check_get_headers(table: dict[bytes, bytes]) -> None:
-    """Judge the head of a GET that opens a stream (revisions before 2026-07-28).
+    """Check the headers of a GET that opens a stream (revisions before 2026-07-28).
 
     Raises:
-        HttpRejected: 406 unless the client takes event streams.
+        HttpRejected: 406 unless the client accepts event streams.
     """
     _, stream = _accepted(table.get(b"accept", b"*/*"))
     if not stream:
@@ -202,7 +208,7 @@ def check_get_headers(table: dict[bytes, bytes]) -> None:
 
 
 def cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
-    """Return what an allowed page needs in order to read an answer."""
+    """Return the CORS headers of a response to a page of an allowed origin."""
     return [
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", _EXPOSED),
@@ -211,29 +217,29 @@ def cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def preflight_headers(table: dict[bytes, bytes], origin: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the answer to a CORS preflight: the headers of every revision, and `Mcp-Param-*`."""
+    """Return the headers of the response to a CORS preflight; they allow `Mcp-Param-*`, too."""
     wanted = table.get(b"access-control-request-headers", b"").lower()
     names = (name.strip() for name in wanted.split(b","))
-    mirrored = [name for name in names if _MIRRORED.fullmatch(name)]
+    params = [name for name in names if _PARAM_HEADER.fullmatch(name)]
     return [
         *cors_headers(origin),
         (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-        (b"access-control-allow-headers", b", ".join([_ALLOWED, *mirrored])),
+        (b"access-control-allow-headers", b", ".join([_ALLOWED, *params])),
         (b"access-control-max-age", b"600"),
     ]
 
 
 @lru_cache(maxsize=128)
 def _accepted(accept: bytes) -> tuple[bool, bool]:
-    """Whether JSON and whether event streams are taken.
+    """Return whether JSON and whether event streams are accepted.
 
-    A quality of 0 refuses, and the most specific range counts (RFC 9110, section 12.5.1).
+    A quality of 0 excludes a type, and the most specific range counts (RFC 9110, 12.5.1).
     """
     ranges: dict[bytes, bool] = {}
     for part in accept.lower().split(b","):
         media, *parameters = (piece.strip() for piece in part.split(b";"))
-        taken = not any(_REFUSED_RANGE.fullmatch(piece) for piece in parameters)
-        ranges[media] = taken or ranges.get(media, False)
+        is_accepted = not any(_EXCLUDED_RANGE.fullmatch(piece) for piece in parameters)
+        ranges[media] = is_accepted or ranges.get(media, False)
     anything = ranges.get(b"*/*", False)
     return (
         ranges.get(b"application/json", ranges.get(b"application/*", anything)),
@@ -242,11 +248,11 @@ def _accepted(accept: bytes) -> tuple[bool, bool]:
 
 
 def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return *pairs*, in which a name comes twice, as a table."""
+    """Return *pairs*, with the values of repeated names joined."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in pairs:
         given = values.setdefault(name, [])
-        if given and (name in _ONCE or name.startswith(b"mcp-param-")):
+        if given and (name in _SINGLE or name.startswith(b"mcp-param-")):
             raise HttpRejected(f"The {name.decode('latin-1')} header is given more than once")
         given.append(value.strip())
     return {name: b", ".join(given) for name, given in values.items()}
@@ -254,7 +260,7 @@ def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 @lru_cache(maxsize=256)
 def is_loopback(peer: str | None) -> bool:
-    """Whether *peer* is an address of this machine."""
+    """Return whether *peer* is a loopback address."""
     try:
         address = ipaddress.ip_address(peer or "")
     except ValueError:
@@ -269,6 +275,6 @@ def _is_local_name(name: str) -> bool:
 
 
 def _host_name(text: str) -> str:
-    """Return the host of `host`, `host:port` or `[v6]:port`, empty if it is none of these."""
+    """Return the host of `host`, `host:port` or `[v6]:port`; empty for other texts."""
     found = _HOST.fullmatch(text)
     return found[1] if found else ""

@@ -1,7 +1,7 @@
-"""JSON-RPC 2.0 messages: bytes in, values out, and the other way round.
+"""JSON-RPC 2.0 messages, decoded and encoded: 2026-07-28, basic, "Messages".
 
-A body is scanned once for its envelope; `params`, `result` stay raw until somebody who knows
-the method decodes them with its own type. 2026-07-28, basic, "Messages".
+Decoding reads the envelope of a message in one pass. `params` and `result` stay undecoded: the
+caller knows the method and decodes them once, directly to its type.
 """
 
 import re
@@ -38,16 +38,16 @@ __all__ = [
 
 RequestId = int | str
 
-# Stores keep the id with a call, and have no larger integers.
+# Stores write the id with the record of a call, and SQLite has no larger integers.
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 P = TypeVar("P")
 T = TypeVar("T")
 
 _LARGE = 16 * 1024
-"""Bytes from which on it is faster to look for brackets than to count them."""
+"""Bytes of a body from which on it is faster to search for brackets than to count them."""
 _PIECE = 256 * 1024
-"""Bytes of a body that are split at quotation marks at a time, to limit the memory needed."""
+"""Bytes of a body that are split at quotation marks at a time, which bounds the memory."""
 _BRACKETS = b"[{]}"
 _NOT_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _AS_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # +1 and, read as signed, -1
@@ -82,17 +82,17 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def is_request(self) -> bool:
-        """Whether an answer is expected: it has a method and an id."""
+        """Whether it has a method and an id, and so needs a response."""
         return self.method is not None and self.id is not msgspec.UNSET
 
     @property
     def request_id(self) -> RequestId | None:
-        """The id an error about this message is answered with, None if it has none."""
+        """The id for the error response to this message; None if it has no valid id."""
         return self.id if isinstance(self.id, int | str) else None
 
     @property
     def is_response(self) -> bool:
-        """Whether it answers a request: it has no method."""
+        """Whether it has no method, and so is a response."""
         return self.method is None
 
 
@@ -107,7 +107,8 @@ class _Identified(msgspec.Struct):
 
 _id_decoder = msgspec.json.Decoder(_Identified)
 _any_id = msgspec.json.Decoder(_Integer | str)
-#: Up to the id, with nothing before it that could hold another one.
+#: The beginning of a message up to its id. Only `jsonrpc` and `method` may come before it, since
+#: `params` could contain another "id".
 _FRONT = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,15}|"[^"\\]*")\s*[,}]'
 )
@@ -116,26 +117,26 @@ _FRONT = re.compile(
 def decode(
     body: bytes, *, max_depth: int = 64, containers: float = inf, batch: int | None = None
 ) -> Message | list[Message | InvalidRequest]:
-    """Return the message *body* holds, or a list for a batch.
+    """Return the message in *body*, or a list for a batch.
 
-    In a batch a faulty member takes the place of its message, so that the others are served.
+    In a batch, an error takes the place of an invalid message, so that the others are served.
 
     Raises:
         ParseError: *body* is not JSON text in UTF-8.
-        InvalidRequest: it is JSON, but not a JSON-RPC message, or nests deeper than *max_depth*.
-        TooLarge: it has more objects and arrays than *containers*, or more members than *batch*.
+        InvalidRequest: it is not a JSON-RPC message, or nests deeper than *max_depth*.
+        TooLarge: it has more objects and arrays than *containers*, or more messages than *batch*.
     """
     check(body, max_depth, containers)
     return parse(body, batch)
 
 
 def check(body: bytes, max_depth: int, containers: float = inf) -> None:
-    """Check *body* before it is passed to a decoder.
+    """Check the encoding and the size of *body* before it is decoded.
 
     *containers* must not be less than *max_depth*.
 
     Raises:
-        ParseError: it is not UTF-8; a decoder skips raw members without checking them.
+        ParseError: it is not UTF-8. The decoder does not check the encoding of undecoded members.
         InvalidRequest: it nests deeper than *max_depth*.
         TooLarge: it has more objects and arrays than *containers*: decoding each of them, and
             walking through the result, costs more than its two bytes suggest.
@@ -145,53 +146,53 @@ def check(body: bytes, max_depth: int, containers: float = inf) -> None:
             body.decode()
         except UnicodeDecodeError as error:
             raise ParseError(f"The body is not JSON: {error}") from None
-    # The number of brackets bounds the depth of every ordinary body, at next to no cost.
+    # Fast path: a body with few brackets cannot nest deeply, and counting them takes 0.1 us.
     if brackets(body, max_depth) > max_depth:
         _check_structure(body, max_depth, containers)
 
 
 def parse(body: bytes, batch: int | None = None) -> Message | list[Message | InvalidRequest]:
-    """Return what `decode` does, for a *body* that is checked."""
+    """Decode a *body* that has passed `check`; otherwise the same as `decode`."""
     if body.startswith(b"{") or not body.lstrip(b" \t\r\n").startswith(b"["):
         return _decode_one(body)
     return _decode_batch(body, batch)
 
 
 @lru_cache(maxsize=8)
-def _reader_of_batches(most: int) -> "msgspec.json.Decoder[Any]":
-    """Return a decoder of an array of up to *most* members, which fails at the next one.
+def _batch_reader(limit: int) -> "msgspec.json.Decoder[Any]":
+    """Return a decoder of an array of up to *limit* members, which fails at the next one.
 
-    The members of a list could be counted only after all of them are decoded.
+    A decoder of lists would decode all members before they can be counted.
     """
     optional: Any = msgspec.Raw | msgspec.UnsetType
-    members = [(f"member_{n}", optional, msgspec.UNSET) for n in range(most)]
+    members = [(f"member_{n}", optional, msgspec.UNSET) for n in range(limit)]
     struct = msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True)
     return msgspec.json.Decoder(struct)
 
 
-def _members_of(body: bytes, most: int) -> list[msgspec.Raw]:
-    """Return the members of a batch of up to *most*.
+def _members_of(body: bytes, limit: int) -> list[msgspec.Raw]:
+    """Return the members of a batch of up to *limit*.
 
     Raises:
         TooLarge: it has more members.
         ParseError: it is not JSON.
     """
-    reader = _reader_of_batches(most)
+    reader = _batch_reader(limit)
     try:
         found = reader.decode(body)
     except msgspec.ValidationError:  # members are raw, so only their number can be invalid
         raise TooLarge(
-            f"The batch holds more than {most} messages (limit: max_batch_messages)"
+            f"The batch has more than {limit} messages (limit: max_batch_messages)"
         ) from None
     except msgspec.DecodeError as error:
         raise ParseError(f"The body is not JSON: {error}") from None
     return [each for each in msgspec.structs.astuple(found) if each is not msgspec.UNSET]
 
 
-def _decode_batch(body: bytes, most: int | None) -> list[Message | InvalidRequest]:
-    members = _parse(_batch_decoder, body) if most is None else _members_of(body, most)
+def _decode_batch(body: bytes, limit: int | None) -> list[Message | InvalidRequest]:
+    members = _parse(_batch_decoder, body) if limit is None else _members_of(body, limit)
     if not members:
-        raise InvalidRequest("A batch must hold at least one message")
+        raise InvalidRequest("A batch must have at least one message")
     return [_decode_member(member) for member in members]
 
 
@@ -228,11 +229,11 @@ def _parse(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     except msgspec.DecodeError as error:
         raise ParseError(f"The body is not JSON: {error}") from None
     except RecursionError:
-        raise InvalidRequest("The body nests deeper than can be followed here") from None
+        raise InvalidRequest("The body nests too deeply") from None
 
 
 def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
-    """Return the id a faulty *body* carries, so that its error can be matched; None if none."""
+    """Return the id of an invalid message, for its error response; None if it has no valid id."""
     try:
         found: RequestId = _any_id.decode(_id_decoder.decode(body).id)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -241,36 +242,36 @@ def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
 
 
 def id_at_front(beginning: bytes) -> RequestId | None:
-    """Return the id of a message of which only the *beginning* is there; None if it comes later."""
+    """Return the id of a truncated message; None if it is not in the *beginning*."""
     found = _FRONT.match(beginning)
     return None if found is None else _any_id.decode(found[1])
 
 
 def params_of(request: bytes) -> msgspec.Raw:
-    """Return the params of a *request*, which was found good, as they came."""
+    """Return the undecoded params of a valid *request*."""
     return _decoder.decode(request).params
 
 
-def brackets(text: bytes, enough: int) -> int:
-    """Count what opens in *text*; past *enough* no further, where counting takes time."""
+def brackets(text: bytes, limit: int) -> int:
+    """Count the opening brackets and braces in *text*; in a long text, up to about *limit*."""
     if len(text) < _LARGE:
         return text.count(b"[") + text.count(b"{")
     found = 0
     for bracket in (b"[", b"{"):
         place = text.find(bracket)
-        while place >= 0 and found <= enough:
+        while place >= 0 and found <= limit:
             found += 1
             place = text.find(bracket, place + 1)
     return found
 
 
 def _check_structure(body: bytes, depth: int, containers: float) -> None:
-    """Refuse nesting past *depth*, before a recursive decoder reads it, and too many *containers*.
+    """Reject nesting beyond *depth*, before a recursive decoder reads it, and many *containers*.
 
-    Linear, whatever the body holds.
+    The time is linear in the length of the body.
     """
     steps = b"".join(_brackets_outside_strings(body)).translate(_AS_STEPS)
-    if steps.count(b"\x01") > containers:  # first, since the next check takes time for each one
+    if steps.count(b"\x01") > containers:  # first, since the next check is slower
         raise TooLarge(
             f"The body has more than {containers} objects and arrays (limit: max_containers)"
         )
@@ -293,16 +294,16 @@ def encode_id(id: RequestId) -> bytes:
 
 
 def encode_response(id: RequestId, result: bytes) -> bytes:
-    """Return the response to request *id* around a *result* that is JSON already."""
+    """Return the response to request *id*; *result* is JSON."""
     if type(id) is int:
         return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encoder.encode(id), result)
 
 
 def encode_error(id: RequestId | None, error: McpError, code: int | None = None) -> bytes:
-    """Return the error response to request *id*; *code* replaces the error's own.
+    """Return the error response to request *id*; *code* replaces the code of *error*.
 
-    JSON-RPC 2.0 asks for a null id where it could not be read; the MCP schemas only know its
+    JSON-RPC 2.0 requires a null id if the id could not be read, but the MCP schemas have only its
     absence (2026-07-28, JSONRPCErrorResponse), so the member is left out.
     """
     body = _encoder.encode(ErrorBody(code or error.code, error.message, error.data))
@@ -323,7 +324,7 @@ def encode_notification(method: str, params: Any = None) -> bytes:
 
 
 def encode_batch(messages: Sequence[bytes]) -> bytes:
-    """Return a batch of messages that are JSON already (2025-03-26, basic, "Batching")."""
+    """Return a batch of encoded messages (2025-03-26, basic, "Batching")."""
     return b"[" + b",".join(messages) + b"]"
 
 

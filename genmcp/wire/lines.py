@@ -10,36 +10,33 @@ import msgspec
 __all__ = ["HEAD", "MAX_MESSAGE", "LineReader", "OversizedMessage", "frame"]
 
 MAX_MESSAGE = 64 * 1024 * 1024
-"""How many bytes a message may have, if nothing else is said."""
+"""Default limit of the bytes of a message."""
 
 HEAD = 256
-"""How many bytes are kept of one that has more."""
+"""Bytes that are kept of an oversized message."""
 
 _ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\s*[,}]')
 _ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
 class OversizedMessage(msgspec.Struct, frozen=True):
-    """Stands where a message of *size* bytes was, which is more than may be.
-
-    *head* is how it began.
-    """
+    """Takes the place of a message that exceeds the limit; *head* is its beginning."""
 
     size: int
     head: bytes
 
     @property
     def id(self) -> int | None:
-        """The id of the request it answers, None if the head does not show it."""
+        """The id of the request that it responds to; None if the head does not contain it."""
         found = None if b'"method"' in self.head else _ID.search(self.head)
         return None if found is None else int(found[1])
 
 
 def frame(message: bytes) -> bytes:
-    """Return *message*, which is JSON, as a line of its own.
+    """Return *message*, which is JSON, as one line.
 
-    stdio, "messages are delimited by newlines, and MUST NOT contain embedded newlines": between
-    the tokens of JSON a line end is as good as a blank, and within a string there is none.
+    stdio, "messages are delimited by newlines, and MUST NOT contain embedded newlines": line ends
+    occur only between the tokens of JSON, where a space has the same meaning.
     """
     if b"\n" in message or b"\r" in message:
         message = message.translate(_ENDS)
@@ -47,10 +44,10 @@ def frame(message: bytes) -> bytes:
 
 
 class LineReader:
-    """Turns chunks, cut anywhere, into messages.
+    """Splits the chunks of a stream, cut anywhere, into messages.
 
-    A line ends in LF or CR LF; one with nothing but blanks is no message. Of a line longer than
-    *max_message* nothing is kept but its head, and reading goes on behind it.
+    A line ends in LF or CR LF; blank lines are skipped. Of a line longer than *max_message* bytes
+    only the head is kept; the lines after it are read as usual.
     """
 
     def __init__(self, max_message: int = MAX_MESSAGE) -> None:
@@ -61,7 +58,7 @@ class LineReader:
     def feed(self, chunk: bytes) -> list[bytes | OversizedMessage]:
         """Return the messages that *chunk* completes."""
         if not self._pieces and chunk.find(b"\n") + 1 == len(chunk) <= self._max_message:
-            return _line(chunk[:-1])  # mostly: a message as it was written
+            return _line(chunk[:-1])  # fast path: the chunk is one message
         *ended, rest = chunk.split(b"\n")
         done: list[bytes | OversizedMessage] = []
         for piece in ended:
@@ -71,7 +68,7 @@ class LineReader:
         return done
 
     def finish(self) -> list[bytes | OversizedMessage]:
-        """Return the line the stream has ended within, if there is one."""
+        """Return the line that the end of the stream completes, if there is one."""
         pieces, size = self._pieces, self._size
         self._pieces, self._size = [], 0
         line = b"".join(pieces)

@@ -1,6 +1,8 @@
-"""Server-sent events: one message an event, as the streamable HTTP transport uses them.
+"""Server-sent events, written and read: one message an event, for the HTTP transports.
 
-The format is the HTML standard's, "Server-sent events".
+The format is that of the HTML standard, "Server-sent events", with one difference: data stays
+bytes, so that a message that is not UTF-8 is found to be invalid. The standard replaces the
+invalid bytes, which would make another message of it.
 """
 
 import codecs
@@ -11,19 +13,27 @@ import msgspec
 
 from genmcp.wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
 
-__all__ = ["COMMENT", "MEDIA_TYPE", "Event", "EventReader", "endpoint", "event", "prime", "retry"]
+__all__ = [
+    "COMMENT",
+    "MEDIA_TYPE",
+    "EventReader",
+    "SseEvent",
+    "endpoint",
+    "event",
+    "prime",
+    "retry",
+]
 
 MEDIA_TYPE = b"text/event-stream"
 
 COMMENT = b":\n\n"
-"""Keeps a silent stream open: clients ignore it (2026-07-28, "Receiving Messages")."""
+"""A keep-alive comment, which clients ignore (2026-07-28, "Receiving Messages")."""
 
 
 def event(data: bytes, id: bytes | None = None) -> bytes:
-    """Return one `message` event; *id* lets a client resume behind it.
+    """Return one `message` event; a client can resume after an *id*.
 
-    Each line of *data* has a `data` line of its own. JSON that is made here has one line; what
-    a tool gives as JSON may have more.
+    Each line of *data* becomes a `data` line: JSON that a tool returns may have several lines.
     """
     if b"\n" in data or b"\r" in data:
         data = b"\ndata: ".join(data.splitlines())
@@ -33,12 +43,12 @@ def event(data: bytes, id: bytes | None = None) -> bytes:
 
 
 def endpoint(url: bytes) -> bytes:
-    """Return the event that says where to send messages: 2024-11-05, "HTTP with SSE"."""
+    """Return the event with the URL for messages: 2024-11-05, "HTTP with SSE"."""
     return b"event: endpoint\ndata: " + url + b"\n\n"
 
 
 def prime(id: bytes) -> bytes:
-    """Return an event with an id and no data: a client that is cut off can resume from it.
+    """Return an event with an id and no data, from which a disconnected client can resume.
 
     2025-11-25, transports, "Sending Messages to the Server", point 6.
     """
@@ -46,7 +56,7 @@ def prime(id: bytes) -> bytes:
 
 
 def retry(milliseconds: int) -> bytes:
-    """Return the field that says when to reconnect, on its own."""
+    """Return the `retry` field, the time until a client should reconnect."""
     return b"retry: %d\n\n" % milliseconds
 
 
@@ -54,8 +64,8 @@ _MILLISECONDS = re.compile(rb"[0-9]{1,15}")
 _LONGEST_NAME = len(b"event: ")
 
 
-class Event(msgspec.Struct, frozen=True):
-    """One event; *id* is the last id seen so far."""
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event; *id* is the latest id of the stream."""
 
     data: bytes
     event: str = "message"
@@ -63,12 +73,14 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventReader:
-    """Turns chunks, cut anywhere, into events.
+    """Splits the chunks of a stream, cut anywhere, into events.
 
-    `last_id` is what a client resumes with: that of the last event that was whole. `retry` is how
-    many milliseconds it waits before, if the server has said so. What a stream ends within is no
-    event. Of an event with more than *max_message* bytes of data nothing is kept but its head,
-    and reading goes on behind it.
+    An incomplete event at the end of the stream is dropped. Of an event with more than
+    *max_message* bytes of data only the head is kept; the events after it are read as usual.
+
+    Attributes:
+        last_id: the id of the last complete event, for resumption.
+        retry: milliseconds to wait before a reconnection, if the server has sent this.
     """
 
     def __init__(self, max_message: int = MAX_MESSAGE) -> None:
@@ -88,7 +100,7 @@ class EventReader:
         self._size = 0
         self._event = ""
 
-    def feed(self, chunk: bytes) -> list[Event | OversizedMessage]:
+    def feed(self, chunk: bytes) -> list[SseEvent | OversizedMessage]:
         """Return the events that *chunk* completes."""
         done = []
         for line, missing in self._lines(chunk):
@@ -99,7 +111,7 @@ class EventReader:
         return done
 
     def _lines(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
-        """Yield the lines that *chunk* completes, and how many bytes each of them lacks.
+        """Yield the lines that *chunk* completes, and how many bytes of each were dropped.
 
         They end in CR LF, LF or CR.
         """
@@ -109,6 +121,7 @@ class EventReader:
         for piece in chunk.splitlines(keepends=True):
             text = piece.rstrip(b"\r\n")
             self._line += text
+            # A CR at the end of a chunk may be half of a CR LF.
             self._after_return = piece.endswith(b"\r")
             if len(self._line) > (HEAD if self._missing else self._longest):
                 self._missing += len(self._line) - HEAD
@@ -122,7 +135,7 @@ class EventReader:
         self._missing = 0
         if not self._began:
             self._began = True
-            line = line.removeprefix(codecs.BOM_UTF8)  # the standard: ignored at the beginning
+            line = line.removeprefix(codecs.BOM_UTF8)  # ignored by the standard
         return line, missing
 
     def _field(self, line: bytes, missing: int) -> None:
@@ -131,7 +144,7 @@ class EventReader:
         if name == b"data":
             self._append(value, missing)
         elif missing:
-            return  # whatever it is, it is not what it was
+            return  # the value was truncated
         elif name == b"event":
             self._event = value.decode("utf-8", "replace")
         elif name == b"id" and b"\0" not in value:
@@ -145,7 +158,7 @@ class EventReader:
         if self._size > self._max_message:
             self._data = [b"\n".join(self._data)[:HEAD]]
 
-    def _dispatch(self) -> Event | OversizedMessage | None:
+    def _dispatch(self) -> SseEvent | OversizedMessage | None:
         data, size, name = self._data, self._size, self._event
         self._reset()
         self.last_id = self._id
@@ -154,4 +167,4 @@ class EventReader:
         joined = b"\n".join(data)
         if size > self._max_message:
             return OversizedMessage(size, joined)
-        return Event(joined, name or "message", self.last_id)
+        return SseEvent(joined, name or "message", self.last_id)

@@ -19,7 +19,7 @@ from genmcp.wire.http import (
     cors_headers,
     preflight_headers,
 )
-from genmcp.wire.sse import Event, EventReader
+from genmcp.wire.sse import EventReader, SseEvent
 from tests.fuzz import mutation
 from tests.fuzz.conftest import Plan
 
@@ -87,7 +87,7 @@ def written_event(rng: Random) -> None:
     """An encoded event decodes to the original."""
     text = json.dumps(mutation.text(rng).encode("utf-8", "replace").decode())
     (event,) = EventReader().feed(sse.event(text.encode(), b"s/1"))
-    assert Event(text.encode(), "message", "s/1") == event
+    assert SseEvent(text.encode(), "message", "s/1") == event
 
 
 def mirrored_value(rng: Random) -> None:

@@ -135,7 +135,7 @@ async def test_pages_past_a_bound_are_made_again(monkeypatch: pytest.MonkeyPatch
     rest = await page(client, found["nextCursor"])
 
     assert "second" == rest["tools"][0]["name"]
-    assert 1 == len(mux.encoder._kept)
+    assert 1 == len(mux.encoder._cache)
 
 
 async def test_server_gets_back_the_cursor_it_gave() -> None:

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from genmcp import Endpoint, Mux, Server
-from genmcp.wire.sse import Event, EventReader
+from genmcp.wire.sse import EventReader, SseEvent
 
 MODERN = "2026-07-28"
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
@@ -101,6 +101,6 @@ def answer_of(response: httpx.Response) -> Answer:
     if response.headers["content-type"] == "application/json":
         return Answer(response.status_code, response.json(), [])
     events = EventReader().feed(response.content)
-    said = [event.data for event in events if isinstance(event, Event) and event.data]
+    said = [event.data for event in events if isinstance(event, SseEvent) and event.data]
     *notifications, message = [msgspec.json.decode(data) for data in said]
     return Answer(response.status_code, message, notifications)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from genmcp.wire import sse
-from genmcp.wire.sse import Event, EventReader
+from genmcp.wire.sse import EventReader, SseEvent
 
 
 @pytest.mark.parametrize("data", ['{"a":\n1}', '{\r\n"a": 1\r}', '[\n\n"\\n"\n]'])
@@ -12,7 +12,7 @@ def test_sse_json_of_several_lines_stays_one_event(data: str) -> None:
     """Foreign JSON may contain line breaks; they do not end the event."""
     (event,) = EventReader().feed(sse.event(data.encode()))
 
-    assert isinstance(event, Event)
+    assert isinstance(event, SseEvent)
     assert msgspec.json.decode(data) == msgspec.json.decode(event.data)
 
 
@@ -20,7 +20,7 @@ def test_sse_prime_is_an_event_that_carries_an_id_only() -> None:
     """2025-11-25: a client that is cut off right behind it can resume."""
     reader = EventReader()
 
-    assert [Event(b"", "message", "s/0")] == reader.feed(sse.prime(b"s/0"))
+    assert [SseEvent(b"", "message", "s/0")] == reader.feed(sse.prime(b"s/0"))
     assert "s/0" == reader.last_id
 
 
@@ -34,6 +34,6 @@ def test_sse_retry_and_comment_are_no_events() -> None:
 
 def test_sse_endpoint_is_an_event_of_its_own_name() -> None:
     """Clients of 2024-11-05 wait for it before they send anything."""
-    assert [Event(b"/sse?session=x", "endpoint")] == EventReader().feed(
+    assert [SseEvent(b"/sse?session=x", "endpoint")] == EventReader().feed(
         sse.endpoint(b"/sse?session=x")
     )

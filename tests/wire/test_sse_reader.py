@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from genmcp.wire import sse
 from genmcp.wire.lines import OversizedMessage
-from genmcp.wire.sse import Event, EventReader
+from genmcp.wire.sse import EventReader, SseEvent
 
 # Surrogates are not text, and a line break belongs to the format.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
 ids = texts.filter(lambda id: "\0" not in id)
 
 
-def events(*chunks: bytes, most: int = 1000) -> list[Event | OversizedMessage]:
+def events(*chunks: bytes, most: int = 1000) -> list[SseEvent | OversizedMessage]:
     reader = EventReader(most)
     return [event for chunk in chunks for event in reader.feed(chunk)]
 
@@ -36,7 +36,7 @@ def test_sse_reader_reads_what_the_server_writes(
     last, expected = "", []
     for text, id in said:
         last = last if id is None else id
-        expected.append(Event(text.encode(), "message", last))
+        expected.append(SseEvent(text.encode(), "message", last))
 
     assert expected == events(*data.draw(cut(stream)), most=1_000_000)
 
@@ -55,40 +55,43 @@ def test_sse_reader_does_not_depend_on_how_the_stream_is_cut(
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        (b"data: a\n\n", [Event(b"a")]),
-        (b"data: a\r\n\r\n", [Event(b"a")]),
-        (b"data: a\r\r", [Event(b"a")]),
-        (b"data: a\r\n\n", [Event(b"a")]),
-        (b"data: a\r\r\ndata: b\n\r", [Event(b"a"), Event(b"b")]),
-        (b"data:a\n\n", [Event(b"a")]),
-        (b"data:  a\n\n", [Event(b" a")]),
-        (b"data: a\ndata\ndata: b\n\n", [Event(b"a\n\nb")]),
-        (b"data\n\n", [Event(b"")]),
-        (b"data: \xff\n\n", [Event(b"\xff")]),
+        (b"data: a\n\n", [SseEvent(b"a")]),
+        (b"data: a\r\n\r\n", [SseEvent(b"a")]),
+        (b"data: a\r\r", [SseEvent(b"a")]),
+        (b"data: a\r\n\n", [SseEvent(b"a")]),
+        (b"data: a\r\r\ndata: b\n\r", [SseEvent(b"a"), SseEvent(b"b")]),
+        (b"data:a\n\n", [SseEvent(b"a")]),
+        (b"data:  a\n\n", [SseEvent(b" a")]),
+        (b"data: a\ndata\ndata: b\n\n", [SseEvent(b"a\n\nb")]),
+        (b"data\n\n", [SseEvent(b"")]),
+        (b"data: \xff\n\n", [SseEvent(b"\xff")]),
         (b"data: a\n", []),
         (b"data: a\ndata: b", []),
         (b"\n\n\n", []),
-        (b":\n\n: comment\ndata: a\n:\n\n", [Event(b"a")]),
-        (b"event: ping\ndata: a\n\ndata: b\n\n", [Event(b"a", "ping"), Event(b"b")]),
-        (b"event: ping\n\ndata: a\n\n", [Event(b"a")]),
-        (b"event:\ndata: a\n\n", [Event(b"a")]),
-        (b"event: \xff\ndata: a\n\n", [Event(b"a", "�")]),
-        (b"other: x\n data: x\nDATA: x\ndata: a\n\n", [Event(b"a")]),
-        (b"id: 1\ndata: a\n\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b", id="1")]),
-        (b"id: 1\n\ndata: a\n\n", [Event(b"a", id="1")]),
-        (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b")]),
-        (b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b", id="1")]),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event(b"a")]),
-        (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n", [Event(b"b")]),
-        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [Event(b"a")]),
+        (b":\n\n: comment\ndata: a\n:\n\n", [SseEvent(b"a")]),
+        (b"event: ping\ndata: a\n\ndata: b\n\n", [SseEvent(b"a", "ping"), SseEvent(b"b")]),
+        (b"event: ping\n\ndata: a\n\n", [SseEvent(b"a")]),
+        (b"event:\ndata: a\n\n", [SseEvent(b"a")]),
+        (b"event: \xff\ndata: a\n\n", [SseEvent(b"a", "�")]),
+        (b"other: x\n data: x\nDATA: x\ndata: a\n\n", [SseEvent(b"a")]),
+        (b"id: 1\ndata: a\n\ndata: b\n\n", [SseEvent(b"a", id="1"), SseEvent(b"b", id="1")]),
+        (b"id: 1\n\ndata: a\n\n", [SseEvent(b"a", id="1")]),
+        (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [SseEvent(b"a", id="1"), SseEvent(b"b")]),
+        (
+            b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\n",
+            [SseEvent(b"a", id="1"), SseEvent(b"b", id="1")],
+        ),
+        (b"\xef\xbb\xbfdata: a\n\n", [SseEvent(b"a")]),
+        (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n", [SseEvent(b"b")]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [SseEvent(b"a")]),
         (sse.COMMENT, []),
         (sse.retry(250), []),
-        (sse.prime(b"s/0"), [Event(b"", id="s/0")]),
-        (sse.endpoint(b"/messages"), [Event(b"/messages", "endpoint")]),
+        (sse.prime(b"s/0"), [SseEvent(b"", id="s/0")]),
+        (sse.endpoint(b"/messages"), [SseEvent(b"/messages", "endpoint")]),
     ],
 )
 def test_sse_reader_interprets_a_stream_as_the_standard_says(
-    stream: bytes, expected: list[Event]
+    stream: bytes, expected: list[SseEvent]
 ) -> None:
     """HTML, "Interpreting an event stream", rule by rule; the data is bytes as they came."""
     assert expected == events(stream)
@@ -141,10 +144,10 @@ def test_sse_reader_goes_on_behind_an_event_that_is_too_long(
     ]
 
     first, second = got
-    assert Event(b"", id="1") == second
+    assert SseEvent(b"", id="1") == second
     assert "1" == reader.last_id
     if len(text) <= most:
-        assert Event(text, id="1") == first
+        assert SseEvent(text, id="1") == first
     else:
         assert isinstance(first, OversizedMessage)
         assert len(text) == first.size
@@ -156,4 +159,4 @@ def test_sse_reader_ignores_any_other_line_that_is_too_long(name: bytes) -> None
     """A name or an id that is cut short would be another one."""
     line = name + b": " + b"7" * 400 + b"\n"
 
-    assert [Event(b"a")] == events(line + b"data: a\n\n", most=10)
+    assert [SseEvent(b"a")] == events(line + b"data: a\n\n", most=10)

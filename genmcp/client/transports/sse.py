@@ -42,7 +42,7 @@ from genmcp.core.backoff import backoff
 from genmcp.core.client.events import Send
 from genmcp.wire.jsonrpc import RequestId
 from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
-from genmcp.wire.sse import Event, EventReader
+from genmcp.wire.sse import EventReader, SseEvent
 
 __all__ = ["TRANSIENT", "NotificationStream", "SseCursor", "SseTransport"]
 
@@ -305,7 +305,7 @@ class SseTransport(Transport):
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    def _endpoint_path(self, event: Event | OversizedMessage | None) -> str:
+    def _endpoint_path(self, event: SseEvent | OversizedMessage | None) -> str:
         """Return the path of the endpoint that the first event names."""
         if event is None:
             raise ConnectionLost(self.server_name, "its event stream ended at once")
@@ -319,14 +319,14 @@ class SseTransport(Transport):
             raise ProtocolError(f"its endpoint is on another origin: {place}", self.server_name)
         return request_path(target)
 
-    async def _events(self, response: HttpResponse) -> AsyncIterator[Event | OversizedMessage]:
+    async def _events(self, response: HttpResponse) -> AsyncIterator[SseEvent | OversizedMessage]:
         reader = EventReader(self._max_message)
         while chunk := await response.chunk():
             for event in reader.feed(chunk):
                 yield event
 
     async def _read(
-        self, response: HttpResponse, events: AsyncIterator[Event | OversizedMessage]
+        self, response: HttpResponse, events: AsyncIterator[SseEvent | OversizedMessage]
     ) -> None:
         reason = "the event stream ended"
         try:
@@ -359,7 +359,7 @@ class SseTransport(Transport):
 
 
 def _deliver(
-    event: Event | OversizedMessage, sink: TransportSink, request_id: RequestId | None
+    event: SseEvent | OversizedMessage, sink: TransportSink, request_id: RequestId | None
 ) -> bool:
     """Pass an event to the sink; return whether the request needs nothing more."""
     if isinstance(event, OversizedMessage):

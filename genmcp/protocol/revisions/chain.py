@@ -1,4 +1,4 @@
-"""The revisions this package speaks, newest first."""
+"""The supported revisions, newest first."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,9 +23,9 @@ REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType(
     }
 )
 
-#: Those in which each request stands for itself.
+#: Revisions in which requests are independent of each other.
 MODERN: Final = tuple(each for each in REVISIONS.values() if each.modern)
-#: Those that begin with a handshake.
+#: Revisions that begin with a handshake (`initialize`).
 LEGACY: Final = tuple(each for each in REVISIONS.values() if not each.modern)
 
 LATEST: Final = v2026_07_28.REVISION

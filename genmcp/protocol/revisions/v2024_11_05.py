@@ -1,4 +1,4 @@
-"""Revision 2024-11-05, where it differs from 2025-03-26: no sound, and HTTP with SSE."""
+"""Revision 2024-11-05, where it differs from 2025-03-26: no audio, and HTTP with SSE."""
 
 from typing import Final
 

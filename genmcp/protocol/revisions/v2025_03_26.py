@@ -37,8 +37,8 @@ def _unstructured(result: CallToolResult) -> CallToolResult:
     return structs.replace(result, structured_content=UNSET)
 
 
-def _plainer(tool: ToolDefinition) -> ToolDefinition:
-    """Of all that is listed, only a tool had a title: among its annotations."""
+def _without_title(tool: ToolDefinition) -> ToolDefinition:
+    """Move the title to the annotations: no definition had a member for it."""
     annotations = tool.annotations
     if tool.title is not None:
         annotations = annotations or ToolAnnotations()
@@ -48,7 +48,7 @@ def _plainer(tool: ToolDefinition) -> ToolDefinition:
 
 _DOWN: Final[dict[type, Conversion]] = {
     Implementation: without("title"),
-    ToolDefinition: _plainer,
+    ToolDefinition: _without_title,
     CallToolResult: _unstructured,
     ResourceDefinition: without("title", "meta"),
     ResourceTemplateDefinition: without("title", "meta"),

@@ -1,4 +1,4 @@
-"""Revision 2025-06-18, where it differs from 2025-11-25: no icons, and plainer questions."""
+"""Revision 2025-06-18, where it differs from 2025-11-25: no icons, and simpler input requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ __all__ = ["REVISION"]
 
 
 def _without_options(capabilities: ClientCapabilities) -> ClientCapabilities:
-    """Sampling and elicitation are declared without options, and forms are all there is."""
+    """Drop the options of sampling and elicitation; elicitation had forms only."""
     sampling, elicitation = capabilities.sampling, capabilities.elicitation
     return structs.replace(
         capabilities,
@@ -51,15 +51,15 @@ def _result_as_text(result: ToolResultContent) -> TextContent:
 
 
 def _text(blocks: Any) -> str:
-    """What *blocks* say, as far as it is text."""
+    """Return the text of *blocks*, with a placeholder for others."""
     return "\n".join(
         block.text if isinstance(block, TextContent) else f"[{block.__struct_config__.tag}]"
         for block in blocks
     )
 
 
-def _one_by_one(params: CreateMessageRequestParams) -> CreateMessageRequestParams:
-    """SEP-1577: there were no tools in sampling, and a message held one block."""
+def _one_block_per_message(params: CreateMessageRequestParams) -> CreateMessageRequestParams:
+    """SEP-1577: sampling had no tools, and a message had one block."""
     return structs.replace(
         params,
         messages=[each for message in params.messages for each in _split(message)],
@@ -76,8 +76,8 @@ def _split(message: SamplingMessage) -> Iterator[SamplingMessage]:
         yield message
 
 
-def _in_one(result: CreateMessageResult) -> CreateMessageResult:
-    """SEP-1577: a message held one block."""
+def _one_block(result: CreateMessageResult) -> CreateMessageResult:
+    """SEP-1577: a message had one block."""
     content = result.content
     if not isinstance(content, Sequence):
         return result
@@ -85,8 +85,8 @@ def _in_one(result: CreateMessageResult) -> CreateMessageResult:
     return structs.replace(result, content=block)
 
 
-def _plainer(params: ElicitRequestParams) -> ElicitRequestParams:
-    """SEP-1036: there were only forms, so the mode was not said."""
+def _form_only(params: ElicitRequestParams) -> ElicitRequestParams:
+    """SEP-1036: elicitation had forms only, and no `mode`."""
     if params.requested_schema is None:
         raise MissingCapability({"elicitation": {"url": {}}})
     schema = params.requested_schema
@@ -96,11 +96,11 @@ def _plainer(params: ElicitRequestParams) -> ElicitRequestParams:
 
 
 def _plain(property_: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SEP-1330, SEP-1034: one choice at most, titles beside it, defaults of booleans only."""
+    """SEP-1330, SEP-1034: single choices only, titles in `enumNames`, defaults of booleans only."""
     if property_.get("type") == "array":
         raise MissingCapability(
             {"elicitation": {}},
-            "A client of 2025-06-18 lets its user choose one value, not several",
+            "Clients of revision 2025-06-18 do not support multiple choices",
         )
     plain = dict(property_)
     if "oneOf" in plain:
@@ -122,9 +122,9 @@ _DOWN: Final[dict[type, Conversion]] = {
     ToolUseContent: _use_as_text,
     ToolResultContent: _result_as_text,
     SamplingMessage: without("meta"),
-    CreateMessageRequestParams: _one_by_one,
-    CreateMessageResult: _in_one,
-    ElicitRequestParams: _plainer,
+    CreateMessageRequestParams: _one_block_per_message,
+    CreateMessageResult: _one_block,
+    ElicitRequestParams: _form_only,
 }
 
 _NEWER: Final = v2025_11_25.REVISION

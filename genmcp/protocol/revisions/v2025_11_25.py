@@ -1,7 +1,7 @@
 """Revision 2025-11-25, where it differs from 2026-07-28: sessions, and requests of the server.
 
-Not offered: its experimental `tasks`, `notifications/elicitation/complete`, and the error
--32042. `notifications/cancelled` needs no `requestId` there, for the sake of these tasks.
+Its experimental `tasks`, `notifications/elicitation/complete` and the error -32042 are not
+supported. `notifications/cancelled` has an optional `requestId` there because of these tasks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class InitializeRequestParams(RequestParams):
-    """Who the client is, and the revision it would like: basic/lifecycle, "Initialization"."""
+    """The client, and the revision that it requests: basic/lifecycle, "Initialization"."""
 
     protocol_version: str
     capabilities: ClientCapabilities
@@ -60,7 +60,7 @@ class InitializeRequestParams(RequestParams):
 
 
 class InitializeResult(Result):
-    """Who the server is, and the revision that is spoken from now on."""
+    """The server, and the revision of the session."""
 
     protocol_version: str
     capabilities: ServerCapabilities
@@ -69,19 +69,19 @@ class InitializeResult(Result):
 
 
 class SetLevelRequestParams(RequestParams):
-    """The least severe log message the client wants to see."""
+    """The minimum level of log messages that the client requests."""
 
     level: LoggingLevel
 
 
 class SubscribeRequestParams(RequestParams):
-    """The resource the client wants to hear of."""
+    """The URI of a resource to subscribe to."""
 
     uri: str
 
 
 class UnsubscribeRequestParams(RequestParams):
-    """The resource the client does not want to hear of any more."""
+    """The URI of a resource to unsubscribe from."""
 
     uri: str
 
@@ -115,19 +115,19 @@ class ListPromptsResult(Result):
 
 
 class ReadResourceResult(Result):
-    """What the resource holds."""
+    """The contents of a resource."""
 
     contents: Sequence[ResourceContents]
 
 
 class ElicitRequestParams(client_features.ElicitRequestParams):
-    """Asks the user; one who is sent to a URL is sent with an id."""
+    """A request to the user; with a URL, it has an id."""
 
     elicitation_id: str | None = None
 
 
-#: The results that only 2026-07-28 lets a client keep, and what they are here.
-_KEPT: Final[Mapping[Any, type[Result]]] = {
+#: The types of the results that are cacheable from 2026-07-28 on.
+_CACHEABLE: Final[Mapping[Any, type[Result]]] = {
     tools.ListToolsResult: ListToolsResult,
     resources.ListResourcesResult: ListResourcesResult,
     resources.ListResourceTemplatesResult: ListResourceTemplatesResult,
@@ -137,7 +137,7 @@ _KEPT: Final[Mapping[Any, type[Result]]] = {
 
 
 def _without_tasks(capabilities: Any) -> Any:
-    """The extension counts on 2026-07-28 and later; others may be declared before it, too."""
+    """Drop the tasks extension, which requires 2026-07-28. Other extensions are kept."""
     extensions = capabilities.extensions
     if extensions is None or TASKS not in extensions:
         return capabilities
@@ -146,10 +146,10 @@ def _without_tasks(capabilities: Any) -> Any:
 
 
 def _without_reserved_meta(result: Any) -> Any:
-    """Leave out the keys that only 2026-07-28 defines, such as the server's name.
+    """Drop the keys that only 2026-07-28 defines, such as the server's name.
 
-    A hub may have them from a server of that revision. 2025-11-25, basic, "_meta": the prefix is
-    reserved, so a key under it would claim a meaning that this revision does not know.
+    A hub may get them from a member of that revision. 2025-11-25, basic, "_meta": the prefix is
+    reserved, and this revision defines no meaning for these keys.
     """
     meta = result.meta
     if meta is None or not any(key.startswith(RESERVED) for key in meta):
@@ -162,7 +162,7 @@ _NO_OBJECTS: Final = (str, int, float, list, tuple, NoneType)
 
 
 def _only_objects(result: Any) -> Any:
-    """SEP-2106: structured content was an object."""
+    """SEP-2106: structured content had to be an object."""
     if _may_be_object(result.structured_content):
         return result
     return structs.replace(result, structured_content=UNSET)
@@ -175,7 +175,7 @@ def _may_be_object(content: Any) -> bool:
 
 
 def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
-    """SEP-2106: an output schema was of type object."""
+    """SEP-2106: an output schema had to have the type object."""
     schema = tool.output_schema
     if schema is None or schema.get("type") == "object":
         return tool
@@ -183,15 +183,15 @@ def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
 
 
 def _with_id(params: client_features.ElicitRequestParams) -> client_features.ElicitRequestParams:
-    """A URL is asked for with an id; one made of the URL is as unique as the URL is."""
+    """Add the required id of a URL request: a hash of the URL, which is as unique as the URL."""
     if params.url is None:
         return params
     id_ = sha256(params.url.encode()).hexdigest()[:32]
     return ElicitRequestParams(**structs.asdict(params), elicitation_id=id_)
 
 
-#: Neither side says these, and what the other says of them is not listened to.
-_NEITHER: Final[dict[type, Conversion]] = {
+#: Dropped in both directions: this revision does not define these members.
+_BOTH: Final[dict[type, Conversion]] = {
     RequestMeta: without("protocol_version", "client_info", "client_capabilities", "log_level"),
     InputResponseRequestParams: without("input_responses", "request_state"),
     ClientCapabilities: _without_tasks,
@@ -204,18 +204,21 @@ _DOWN: Final[dict[type, Conversion]] = {
     tools.ToolDefinition: _with_object_output,
     ToolResultContent: _only_objects,
     client_features.ElicitRequestParams: _with_id,
-    **{newer: convert_to(older) for newer, older in _KEPT.items()},
-    **_NEITHER,
+    **{newer: convert_to(older) for newer, older in _CACHEABLE.items()},
+    **_BOTH,
 }
 
-# A result that does not say how long it may be kept may not be kept.
+# These results have no cache lifetime in this revision, so they must not be cached.
 _UP: Final[dict[type, Conversion]] = {
     ElicitRequestParams: convert_to(client_features.ElicitRequestParams),
-    **{older: convert_to(newer, ttl_ms=0, cache_scope="private") for newer, older in _KEPT.items()},
-    **_NEITHER,
+    **{
+        older: convert_to(newer, ttl_ms=0, cache_scope="private")
+        for newer, older in _CACHEABLE.items()
+    },
+    **_BOTH,
 }
 
-_GONE: Final = {
+_REMOVED: Final = {
     "server/discover",
     "subscriptions/listen",
     "notifications/subscriptions/acknowledged",
@@ -228,9 +231,9 @@ _GONE: Final = {
 _METHODS: Final = table(
     (
         *(
-            replace(method, result=_KEPT.get(method.result, method.result), may_ask=False)
+            replace(method, result=_CACHEABLE.get(method.result, method.result), may_ask=False)
             for method in v2026_07_28.REVISION.methods.values()
-            if method.name not in _GONE
+            if method.name not in _REMOVED
         ),
         Method("initialize", InitializeRequestParams, InitializeResult),
         Method("ping", RequestParams, Result, sender="either"),

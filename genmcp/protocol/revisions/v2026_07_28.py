@@ -1,4 +1,4 @@
-"""Revision 2026-07-28: the one all values are of."""
+"""Revision 2026-07-28, which the entities of `genmcp.protocol` follow."""
 
 from typing import Final
 
