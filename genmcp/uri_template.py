@@ -34,10 +34,10 @@ _CHARACTER: Final = re.compile(r"%[0-9A-Fa-f]{2}|.", re.DOTALL)
 
 
 class _Operator(msgspec.Struct, frozen=True):
-    """How an expression expands (appendix A): the text before it and between its values.
+    """The expansion of an expression (appendix A): the text before it and between its values.
 
     named: each value follows its name, and *if_empty* follows the name of an empty one.
-    reserved: reserved characters of values are not encoded, nor is what is encoded already.
+    reserved: reserved characters and triplets in values are not encoded.
     """
 
     first: str
@@ -342,7 +342,7 @@ def _first_characters(rows: Sequence[_Row]) -> Iterator[frozenset[str]]:
 
 
 def _check_ends(text: str, parts: Sequence[_Part], rows: Sequence[_Row]) -> None:
-    """Refuse an expression with names whose values may contain the beginning of what follows."""
+    """Reject an expression with names if its values may contain the beginning of the next part."""
     for place, (part, row) in enumerate(zip(parts, rows, strict=True)):
         firsts = _first_characters(rows[place + 1 :]) if row[0].named else ()
         if isinstance(part, _Expression) and any(row[0].characters & first for first in firsts):

@@ -48,7 +48,9 @@ def missing_capability(continuation: Continuation, channel: Channel) -> Failed |
     """Return the outcome of questions that the client does not support; None if it supports all."""
     lacking: dict[str, Any] = {}
     for each in continuation.missing:
-        for name, parts in unpack(each.question).lacking(channel.client.capabilities).items():
+        for name, parts in (
+            unpack(each.question).missing_capabilities(channel.client.capabilities).items()
+        ):
             lacking[name] = {**lacking.get(name, {}), **parts}
     return Failed(CapabilityMissing(lacking)) if lacking else None
 

@@ -18,14 +18,14 @@ __all__ = [
 
 
 class PromptReference(Value, tag_field="type", tag="ref/prompt"):
-    """The prompt whose argument is completed."""
+    """The prompt of the argument."""
 
     name: str
     title: str | None = None
 
 
 class ResourceTemplateReference(Value, tag_field="type", tag="ref/resource"):
-    """The resource template whose variable is completed; *uri* is the template."""
+    """The resource template of the variable; *uri* is the template."""
 
     uri: str
 

@@ -1,4 +1,4 @@
-"""Asking the client's user: 2026-07-28, client/elicitation."""
+"""Elicitation: forms and URLs for the user of the client (2026-07-28, client/elicitation)."""
 
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
@@ -9,7 +9,7 @@ from genmcp.errors import ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.client_features import ElicitRequest, ElicitRequestParams
 from genmcp.question.form import Form, form_of_schema, form_of_type
-from genmcp.question.question import Elicited, Question, elicited, name_of, type_named
+from genmcp.question.question import Elicited, Question, find_type, import_name, read_elicitation
 from genmcp.schema.schema import Schema
 
 __all__ = [
@@ -35,36 +35,38 @@ _URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
 
 
 @overload
-def elicit(message: str, asked: type[T]) -> Question[T]: ...
+def elicit(message: str, form: type[T]) -> Question[T]: ...
 @overload
-def elicit(message: str, asked: Mapping[str, Any] | None = None) -> Question[dict[str, Any]]: ...
-def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Question[Any]:
-    """Ask the user to agree, or to fill in a form.
+def elicit(message: str, form: Mapping[str, Any] | None = None) -> Question[dict[str, Any]]: ...
+def elicit(message: str, form: Mapping[str, Any] | type | None = None) -> Question[Any]:
+    """Ask the user to confirm, or to fill in a form.
 
         elicit("Delete 3 files?").then(self.delete)
         elicit("Who are you?", Contact).then(self.greet, self.say_goodbye)
 
-    asked: what to fill in. A struct, dataclass, TypedDict or pydantic model of texts, numbers,
-        booleans, choices (`Literal` or an Enum of texts) and lists of choices, defined at the top
-        level of a module; or a JSON Schema of the restricted form (2026-07-28, client/elicitation,
-        "Requested Schema"), which is sent as it is. None asks for a yes or no alone.
+    `then` passes the content of the form to its first method, as *form* or as a dict, and
+    `Declined()` or `Cancelled()` to its second one. The outcome for `continue_` is `Done` with
+    `Accepted(content)`, `Declined()` or `Cancelled()`. A form MUST NOT ask for secrets, since the
+    client sees them; use `elicit_url`.
 
-    `then` gives what the user filled in to its first method, the type asked for or else a dict, and
-    a `Declined()` or `Cancelled()` to its second one. The outcome for `continue_` is `Done` with
-    `Accepted(content)`, `Declined()` or `Cancelled()`. Secrets MUST NOT be asked for like this,
-    since the client sees them: that is what `elicit_url` is for.
+    Args:
+        message: the text that is shown to the user.
+        form: a struct, dataclass, TypedDict or pydantic model of texts, numbers, booleans, choices
+            (`Literal` or an Enum of texts) and lists of choices, defined at the top level of a
+            module; or a restricted JSON Schema (2026-07-28, client/elicitation, "Requested
+            Schema"), which is sent unchanged. Default: none, for a confirmation.
 
     Raises:
-        ConfigurationError: (a ValueError) a form may not ask for this; names the property.
-        ContractError: (a TypeError) the message is no text.
+        ConfigurationError: (a ValueError) a form cannot have this type; names the property.
+        ContractError: (a TypeError) the message is not a str, or empty.
     """
     _check_message("elicit", message)
-    if asked is None:
+    if form is None:
         return FormQuestion(message)
-    if isinstance(asked, Mapping):
-        return FormQuestion(message, schema=form_of_schema(asked).document)
-    form_of_type(asked)
-    return FormQuestion(message, type_name=name_of(asked))
+    if isinstance(form, Mapping):
+        return FormQuestion(message, schema=form_of_schema(form).document)
+    form_of_type(form)
+    return FormQuestion(message, type_name=import_name(form))
 
 
 def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Question[None]:
@@ -99,7 +101,7 @@ _NOTHING: Final = {"type": "object", "properties": {}}
 
 
 class FormQuestion(Question, frozen=True, tag="form"):
-    """A question for a form: for nothing, for what a *schema* describes, or for a type."""
+    """A question with a form: a confirmation, a *schema*, or a type."""
 
     method: ClassVar[str] = "elicitation/create"
 
@@ -111,10 +113,10 @@ class FormQuestion(Question, frozen=True, tag="form"):
         """Return the form.
 
         Raises:
-            ConfigurationError: its type is not found in this process, or is no form there.
+            ConfigurationError: its type is not found in this process, or cannot be a form.
         """
         if self.type_name is not None:
-            return form_of_type(type_named(self.type_name))
+            return form_of_type(find_type(self.type_name))
         return form_of_schema(_NOTHING if self.schema is None else self.schema)
 
     @property
@@ -124,19 +126,19 @@ class FormQuestion(Question, frozen=True, tag="form"):
             ElicitRequestParams(self.message, requested_schema=self.form().document, mode="form")
         )
 
-    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return `elicitation`, or its `form`, if the client shows no forms."""
+    def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return `elicitation`, or its `form`, if the client does not support forms."""
         if capabilities.elicitation is None:
             return {"elicitation": {}}
         return {} if capabilities.elicitation.takes_forms else {"elicitation": {"form": {}}}
 
     def read(self, answer: Any) -> Elicited:
-        """Return what the user did, and filled in."""
-        return elicited(answer, self.form().read)
+        """Return the decision of the user, with the content of the form."""
+        return read_elicitation(answer, self.form().read)
 
 
 class UrlQuestion(Question, frozen=True, tag="url"):
-    """A question whether the user goes to a URL."""
+    """A question with a URL for the user to open."""
 
     method: ClassVar[str] = "elicitation/create"
 
@@ -148,24 +150,26 @@ class UrlQuestion(Question, frozen=True, tag="url"):
         """The request the client gets."""
         return ElicitRequest(ElicitRequestParams(self.message, url=self.url, mode="url"))
 
-    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return the `url` of `elicitation`, if the client sends its user nowhere."""
+    def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return the `url` of `elicitation`, if the client does not support URLs."""
         elicitation = capabilities.elicitation
         able = elicitation is not None and elicitation.takes_urls
         return {} if able else {"elicitation": {"url": {}}}
 
     def read(self, answer: Any) -> Elicited:
-        """Return whether the user agreed; there is no content, whatever the client says."""
-        return elicited(answer, lambda content: None)
+        """Return the decision of the user; a content is ignored."""
+        return read_elicitation(answer, lambda content: None)
 
 
 def _check_message(owner: str, message: Any) -> None:
     if not isinstance(message, str) or not message.strip():
-        raise ContractError(f"{owner}: the message must be a text for the user, not {message!r}")
+        raise ContractError(f"{owner}: the message must be a non-empty str, not {message!r}")
 
 
 def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
-    """Check that *url* is safe for a user: https, http to loopback, or one of *schemes*.
+    """Check that *url* is safe to open: https, http to loopback, or one of *schemes*.
+
+    2026-07-28, client/elicitation, "Safe URL Handling".
 
     Raises:
         ConfigurationError: it is not an absolute URL, or its scheme is not allowed. The message

@@ -1,6 +1,6 @@
-"""Forms: what a user is asked to fill in, and how that is read and explained.
+"""Forms: the schema that the client gets, and the validation of the content that it returns.
 
-A fault names the property as the form does, by its title, for the user who is to read it.
+Faults name a property by its title, as the form does, since the user reads them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,21 +20,25 @@ from genmcp.schema.words import describe_value, join_pointer
 
 __all__ = ["Form", "form_of_schema", "form_of_type"]
 
-_KEPT = 256  # forms, each made once: of types all there are, of schemas made per call the last
+# Cached forms. Schemas can be made for each call, so their number is not bounded otherwise.
+_MAX_CACHED = 256
 
-# Whole numbers that every JSON implementation has; beyond them 1e300 is one too.
+# Integers up to here are exact in every JSON implementation. 1e300 stays a float.
 _EXACT = 2**53
 
 
 class Form:
-    """A form. `document` is its `requestedSchema`.
+    """A form, made once for each type or schema.
 
-    *decode* makes a value of a type of the JSON of what was filled in; *nulls* are the properties
-    it needs, with null for what was left empty. Without it what was filled in is a dict, with the
-    defaults of the schema.
+    Args:
+        document: its `requestedSchema`.
+        origin: the beginning of error messages.
+        decode: converts the JSON of the content to the type of the form. Without it the content is
+            a dict, with the defaults of the schema.
+        nulls: the properties that *decode* requires as null if they were left empty.
 
     Raises:
-        ConfigurationError: a form may not ask for this; *origin* begins the message.
+        ConfigurationError: *document* is not a restricted schema.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class Form:
         self._properties: Mapping[str, Mapping[str, Any]] = document["properties"]
         self._decode = decode
         self._nulls = dict.fromkeys(nulls)
-        # What is left empty is told by the name of the property, and not of the whole.
+        # `_missing` reports a missing property by its label, not as a fault of the root.
         self._schema = Schema(
             {key: value for key, value in document.items() if key != "required"}, origin=origin
         )
@@ -64,28 +68,28 @@ class Form:
             raise _refusal(f"{origin}: default", faults)
 
     def read(self, content: Any) -> Any:
-        """Return what was filled in.
+        """Return the validated content of the form.
 
-        Null is a property left empty, and so is an empty text where none may be entered. What was
-        not asked for is left out.
+        Null is an empty property, and so is an empty text where the schema does not allow one.
+        Unknown properties are ignored.
 
         Raises:
-            ArgumentFaults: it is not what was asked for. What the code of a type raises of its own
-                is raised as it is.
+            ArgumentFaults: the content does not fit. Other exceptions are those of the code of the
+                type.
         """
         if content is not None and not isinstance(content, Mapping):
             raise ArgumentFaults(
                 (Fault(("content",), Mismatch("an object", describe_value(content))),)
             )
         filled = self._filled(content or {})
-        if faults := [*self._missing(filled), *self._said(self._schema.check(filled))]:
+        if faults := [*self._missing(filled), *self._labelled_faults(self._schema.check(filled))]:
             raise ArgumentFaults(faults)
         if self._decode is None:
             return filled
         try:
             return self._decode(msgspec.json.encode({**self._nulls, **filled}))
         except ArgumentFaults as error:
-            raise ArgumentFaults(self._said(error.faults)) from None
+            raise ArgumentFaults(self._labelled_faults(error.faults)) from None
 
     def _filled(self, content: Mapping[str, Any]) -> dict[str, Any]:
         filled = {}
@@ -98,7 +102,7 @@ class Form:
         return filled
 
     def _is_blank(self, name: str, value: Any) -> bool:
-        """Whether *value* is what some clients send for a number, date or choice left empty."""
+        """Return whether *value* is the empty text of an empty number, date or choice field."""
         return value == "" and not self._schema.fits({name: ""})
 
     def _missing(self, filled: Mapping[str, Any]) -> list[str]:
@@ -111,8 +115,8 @@ class Form:
     def _label(self, name: str) -> str:
         return str(self._properties[name].get("title", name))
 
-    def _said(self, faults: Sequence[str]) -> list[str]:
-        """Return *faults* with the name that the form has for each place."""
+    def _labelled_faults(self, faults: Sequence[str]) -> list[str]:
+        """Replace the pointers in *faults* by the labels of the form."""
         labels = {join_pointer("", name): self._label(name) for name in self._properties}
         return [self._relabelled(line, labels) for line in faults]
 
@@ -124,10 +128,10 @@ class Form:
 
 
 def form_of_schema(schema: Mapping[str, Any]) -> Form:
-    """Return the form that asks for what *schema* describes, made once for equal ones.
+    """Return the form with this *schema*; equal ones share it.
 
     Raises:
-        ConfigurationError: a form may not ask for this.
+        ConfigurationError: *schema* is not a restricted schema.
     """
     try:
         return _form_of_schema(json_of(schema))
@@ -135,28 +139,30 @@ def form_of_schema(schema: Mapping[str, Any]) -> Form:
         raise ConfigurationError(f"elicit: the schema cannot be written as JSON: {error}") from None
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MAX_CACHED)
 def _form_of_schema(schema: bytes) -> Form:
     return Form(msgspec.json.decode(schema), origin="elicit")
 
 
 def form_of_type(kind: Any) -> Form:
-    """Return the form that asks for a *kind*, made once.
+    """Return the form for a type.
 
     Raises:
-        ConfigurationError: it is no class, or none that a form may ask for.
+        ConfigurationError: *kind* is not a class, or has a property that a form cannot have.
     """
     if not isinstance(kind, type):
-        raise ConfigurationError(f"elicit: a form is made of a class or a schema, not of {kind!r}")
+        raise ConfigurationError(f"elicit: the form must be a class or a schema, not {kind!r}")
     return _form_of_type(kind)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MAX_CACHED)
 def _form_of_type(kind: type) -> Form:
     schema = schema_of(kind)
     origin = f"elicit: {kind.__qualname__}"
     if "properties" not in schema:
-        raise ConfigurationError(f"{origin} is no form: it is not an object of named properties")
+        raise ConfigurationError(
+            f"{origin} cannot be a form: it is not an object with named properties"
+        )
     document, nulls = form_schema(kind, schema)
     decode = decoder_of(kind, Schema(schema, origin=origin))
     return Form(document, origin=origin, decode=decode, nulls=nulls)
@@ -164,7 +170,7 @@ def _form_of_type(kind: type) -> Form:
 
 def _refusal(origin: str, faults: Sequence[str]) -> ConfigurationError:
     return ConfigurationError(
-        f"{origin}: at {'; at '.join(faults)}. A form asks for texts, numbers, booleans and "
+        f"{origin}: at {'; at '.join(faults)}. A form has texts, numbers, booleans and "
         f"choices among texts, one level deep (2026-07-28, client/elicitation)"
     )
 

@@ -1,4 +1,4 @@
-"""Restores a question from its JSON, in any process of the server."""
+"""Restores questions from JSON: `pack` and `unpack` may run in different processes."""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""What every question is: a request to the client, what it needs, and how its answer is read."""
+"""The base class of questions, the answers to elicitations, and types by name.
+
+A question is a request to the client that a hook returns: elicitation, sampling or roots.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
@@ -21,25 +24,24 @@ __all__ = [
     "Declined",
     "Elicited",
     "Question",
-    "elicited",
-    "name_of",
+    "find_type",
+    "import_name",
     "read_as",
-    "type_named",
+    "read_elicitation",
 ]
 
 T_co = TypeVar("T_co", default=Any, covariant=True)
 
 
 class Question(Wait[T_co], msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
-    """Something a hook asks its client: `question.then(self.answered)`.
+    """A request to the client, returned by a hook: `question.then(self.answered)`.
 
-    T_co is the type of the value that `then` gives to the method.
+    `T_co` is the type of the value that `then` passes to the method. A question is small, since it
+    is stored with its call, at the client or in a store: it has the members that its request is
+    made from, not the request.
 
-    It is a value of few bytes, so that it can wait with the client or in a store. Its members are
-    what cannot be made again.
-
-    method: the method of its request, `elicitation/create`, `sampling/createMessage` or
-        `roots/list`.
+    Attributes:
+        method: `elicitation/create`, `sampling/createMessage` or `roots/list`.
     """
 
     method: ClassVar[str]
@@ -47,23 +49,24 @@ class Question(Wait[T_co], msgspec.Struct, frozen=True, tag_field="kind", omit_d
 
     @property
     def request(self) -> InputRequest:
-        """The request the client gets."""
+        """The request that the client gets."""
         raise NotImplementedError
 
-    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return what a client with these *capabilities* must declare before it may be asked.
+    def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return the capabilities that the question requires and the client does not declare.
 
-        In the shape of ClientCapabilities, such as `{"sampling": {"tools": {}}}`; nothing if it
-        may be asked (2026-07-28, basic/patterns, "Multi Round-Trip Requests": MUST NOT without).
+        They have the shape of ClientCapabilities, such as `{"sampling": {"tools": {}}}`. Without
+        them the request MUST NOT be sent (2026-07-28, basic/patterns, "Multi Round-Trip
+        Requests").
         """
         raise NotImplementedError
 
     def read(self, answer: Any) -> Any:
-        """Return the value of `Done` that *answer*, the client's decoded JSON, stands for.
+        """Return the value of `Done` for *answer*, the decoded JSON of the client.
 
         Raises:
-            ArgumentFaults: it is no answer to this question. The faults are sentences for whoever
-                gave it, who is to be asked again.
+            ArgumentFaults: the answer is invalid. The faults are sentences for the user or the
+                model that gave it, who will be asked again.
         """
         raise NotImplementedError
 
@@ -76,38 +79,38 @@ T = TypeVar("T", default=Any)
 
 
 class Accepted(msgspec.Struct, Generic[T], frozen=True):
-    """The user agreed. *content* is what they filled in; None where they were sent to a URL.
+    """The user accepted. *content* is the content of the form, or None for a URL.
 
-    To a URL they have only agreed to go: what they do there the client does not tell
+    For a URL, the user has only agreed to open it: the client does not report the interaction
     (2026-07-28, client/elicitation, "URL Mode Elicitation Requests").
     """
 
-    content: T = None  # type: ignore[assignment]  # None is what a URL has
+    content: T = None  # type: ignore[assignment]  # the content of a URL
 
 
 class Declined(msgspec.Struct, frozen=True):
-    """The user said no."""
+    """The user declined."""
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """The user chose neither: closed the dialog, say. The specification's `cancel`."""
+    """The user dismissed the question without a choice, by closing the dialog, for example."""
 
 
 Elicited: TypeAlias = Accepted[Any] | Declined | Cancelled
 
 
 class _Elicitation(msgspec.Struct):
-    """ElicitResult before its content, of which only what is accepted counts, is looked at."""
+    """An ElicitResult with an unchecked content, which only counts if it was accepted."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Any = None
 
 
-def elicited(answer: Any, content: Callable[[Any], Any]) -> Elicited:
-    """Return what the user did, by the ElicitResult *answer*; *content* reads what they filled in.
+def read_elicitation(answer: Any, content: Callable[[Any], Any]) -> Elicited:
+    """Return the user's decision in *answer*, an ElicitResult; *content* reads its content.
 
     Raises:
-        ArgumentFaults: it is no ElicitResult, or as *content* does.
+        ArgumentFaults: *answer* is not an ElicitResult, or its content is invalid.
     """
     result = read_as(_Elicitation, answer)
     match result.action:
@@ -123,10 +126,10 @@ K = TypeVar("K")
 
 
 def read_as(kind: type[K], answer: Any) -> K:
-    """Return *answer*, JSON as it was decoded, as a *kind*.
+    """Convert *answer*, decoded JSON, to the type *kind*.
 
     Raises:
-        ArgumentFaults: it is none.
+        ArgumentFaults: it does not fit.
     """
     value: K = _decoder_of(kind)(msgspec.json.encode(answer))  # type: ignore[arg-type]  # it is hashable
     return value
@@ -137,40 +140,40 @@ def _decoder_of(kind: Any) -> Callable[[bytes], Any]:
     return decoder_of(kind, Schema(schema_of(kind), origin=kind.__name__))
 
 
-def name_of(kind: type) -> str:
-    """Return the name under which *kind* is found again in any process: `module:qualname`.
+def import_name(kind: type) -> str:
+    """Return the name by which other processes import *kind*: `module:qualname`.
 
     Raises:
-        ConfigurationError: it is not found there: local to a function, or replaced.
+        ConfigurationError: the name leads to another object, as for a class in a function.
     """
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
-        found = _found(name)
+        found = _import(name)
     except (ImportError, AttributeError):
         found = None
     if found is not kind:
         raise ConfigurationError(
-            f"elicit: {kind.__qualname__} is not found again as {name}. The answer may come to "
-            f"another process: define the type at the top level of a module"
+            f"elicit: {kind.__qualname__} cannot be imported as {name}. Another process may get "
+            f"the answer: define the type at the top level of a module"
         )
     return name
 
 
-def type_named(name: str) -> Any:
-    """Return the type of that *name*.
+def find_type(name: str) -> Any:
+    """Import the type *name*, which `import_name` returned.
 
     Raises:
-        ConfigurationError: there is none in this process.
+        ConfigurationError: this process does not have it.
     """
     try:
-        return _found(name)
+        return _import(name)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"the type that a question asked for, {name}, is not found in this process: {error}. "
-            f"It was asked by a process that runs other code"
+            f"the type {name} of a question is not found in this process: {error}. The question "
+            f"is from a process that runs other code"
         ) from error
 
 
-def _found(name: str) -> Any:
+def _import(name: str) -> Any:
     module, _, qualname = name.partition(":")
     return reduce(getattr, qualname.split("."), import_module(module))

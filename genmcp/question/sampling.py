@@ -1,4 +1,7 @@
-"""Asking the client's model: 2026-07-28, client/sampling (deprecated there)."""
+"""Sampling of the client's model, and its roots.
+
+2026-07-28, client/sampling and client/roots, both deprecated there.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
@@ -30,15 +33,15 @@ from genmcp.protocol.tools import ToolDefinition
 from genmcp.question.question import Question, read_as
 from genmcp.schema.words import describe_value
 
-__all__ = ["RootsQuestion", "SampleOptions", "SampleQuestion", "conversation", "roots", "sample"]
+__all__ = ["RootsQuestion", "SampleOptions", "SampleQuestion", "roots", "sample"]
 
-Said: TypeAlias = SamplingMessage | PromptMessage | tuple[str, Any]
+MessageLike: TypeAlias = SamplingMessage | PromptMessage | tuple[str, Any]
 
 _MAX_TOKENS = 1024
 
 
 class SampleOptions(TypedDict, total=False):
-    """What the model may be asked besides; a mapping in place of a value has the wire's names."""
+    """Options of `sample`. Mappings in place of structs have the names of the wire."""
 
     system_prompt: str
     model_preferences: ModelPreferences | Mapping[str, Any]
@@ -51,35 +54,37 @@ class SampleOptions(TypedDict, total=False):
 
 
 def sample(
-    messages: str | Sequence[Said],
+    messages: str | Sequence[MessageLike],
     *,
     max_tokens: int = _MAX_TOKENS,
     **options: Unpack[SampleOptions],
 ) -> Question[CreateMessageResult]:
-    """Ask the client's model to carry on a conversation.
+    """Ask the client's model to continue a conversation.
 
         sample("What is the capital of France?", max_tokens=100).then(self.tell)
 
-    messages: a text of the user, or a list of SamplingMessage, `user(...)`, `assistant(...)` and
-        (role, content); content is what a hook may return that is text, image or audio, or what
-        says that a tool is used, and a list of these. A CreateMessageResult may be among them.
-    max_tokens: the most that the model may answer.
-    options: see `SampleOptions`. Tools, and a context other than "none", need a client that has
-        declared them.
-
     The outcome is `Done` with a `CreateMessageResult`.
 
+    Args:
+        messages: a text of the user, or a list of SamplingMessage, `user(...)`, `assistant(...)`,
+            CreateMessageResult and (role, content). The content is text, image or audio as a hook
+            returns it, a tool use or a tool result, or a list of these.
+        max_tokens: the limit of tokens for the answer; default 1024.
+        options: see `SampleOptions`. Tools, and a context other than "none", require that the
+            client declares them.
+
     Raises:
-        ContractError: (a TypeError) an option or a message is wrong, or a tool the model used has
-            no result (2026-07-28, client/sampling, "Message Content Constraints").
+        ContractError: (a TypeError) an option or a message is invalid, or a tool use has no result
+            (2026-07-28, client/sampling, "Message Content Constraints").
     """
     if unknown := options.keys() - SampleOptions.__annotations__.keys():
-        raise ContractError(f"sample takes no {', '.join(sorted(unknown))}")
+        raise ContractError(f"sample: unknown options: {', '.join(sorted(unknown))}")
     given: dict[str, Any] = {**options}
     params = CreateMessageRequestParams(
-        messages=conversation(messages), max_tokens=max_tokens, **given
+        messages=_sampling_messages(messages), max_tokens=max_tokens, **given
     )
-    try:  # through JSON: mappings become values, and what was given is not what is asked
+    # Round trip through JSON: converts mappings to structs, and copies mutable arguments.
+    try:
         checked = msgspec.json.decode(json_of(params), type=CreateMessageRequestParams)
     except (ContractError, msgspec.ValidationError) as error:
         raise ContractError(f"sample: {error}") from None
@@ -88,7 +93,7 @@ def sample(
 
 
 class SampleQuestion(Question[CreateMessageResult], frozen=True, tag="sample"):
-    """A question to the client's model."""
+    """A question for the client's model."""
 
     method: ClassVar[str] = "sampling/createMessage"
 
@@ -99,8 +104,8 @@ class SampleQuestion(Question[CreateMessageResult], frozen=True, tag="sample"):
         """The request the client gets."""
         return CreateMessageRequest(self.params)
 
-    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return `sampling`, or those of its options that are needed and not there."""
+    def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return `sampling`, or those of its options that are required and not declared."""
         params, declared = self.params, capabilities.sampling
         needed: dict[str, Any] = {}
         has_tools = params.tools is not None or params.tool_choice is not None
@@ -112,7 +117,7 @@ class SampleQuestion(Question[CreateMessageResult], frozen=True, tag="sample"):
         return {"sampling": needed} if needed or declared is None else {}
 
     def read(self, answer: Any) -> CreateMessageResult:
-        """Return what the model answered."""
+        """Return the answer of the model."""
         return read_as(CreateMessageResult, answer)
 
 
@@ -129,19 +134,21 @@ def _check(params: CreateMessageRequestParams) -> None:
 _BLOCKS = get_args(SamplingMessageContentBlock)
 
 
-def conversation(messages: Any) -> list[SamplingMessage]:
-    """Return the conversation that *messages*, as `sample` takes them, stand for.
+def _sampling_messages(messages: Any) -> list[SamplingMessage]:
+    """Convert the *messages* of `sample`.
 
     Raises:
-        ContractError: one is no message, or tools used and their results do not belong together.
+        ContractError: one is not a message, or tool uses and tool results do not match.
     """
     if isinstance(messages, str):
         messages = [("user", messages)]
     if not isinstance(messages, list | tuple) or not messages:
-        raise ContractError(f"sample: messages are a text or a list of messages, not {messages!r}")
-    said = [_message(index, each) for index, each in enumerate(messages)]
-    _check_tools(said)
-    return said
+        raise ContractError(
+            f"sample: messages must be a str or a list of messages, not {messages!r}"
+        )
+    converted = [_message(index, each) for index, each in enumerate(messages)]
+    _check_tools(converted)
+    return converted
 
 
 def _message(index: int, given: Any) -> SamplingMessage:
@@ -154,10 +161,10 @@ def _message(index: int, given: Any) -> SamplingMessage:
             pass
         case _:
             raise ContractError(
-                f"sample: message {index} is no message: give a SamplingMessage, user(...), "
-                f"assistant(...) or a pair of its role and its content, not {given!r}"
+                f"sample: message {index} is not a message: use a SamplingMessage, user(...), "
+                f"assistant(...) or a pair of role and content, not {given!r}"
             )
-    # A tuple that begins with bytes is one picture or sound.
+    # A tuple that begins with bytes is one image or audio block, not a list of blocks.
     is_list = isinstance(content, list | tuple) and not (content and isinstance(content[0], bytes))
     blocks = [_block(index, each) for each in (content if is_list else [content])]
     if not blocks:
@@ -173,12 +180,12 @@ def _block(index: int, content: Any) -> Any:
         case _ if isinstance(content, _BLOCKS):
             return content
     raise ContractError(
-        f"sample: message {index}: {type(content).__name__} is no content of a message"
+        f"sample: message {index}: {type(content).__name__} cannot be content of a message"
     )
 
 
 def _check_tools(messages: Sequence[SamplingMessage]) -> None:
-    """Check that the tools used in one message have their results, and nothing else, in the next.
+    """Check that the message after tool uses has their results, and nothing else.
 
     2026-07-28, client/sampling, "Tool Use and Result Balance" and "Tool Result Messages": MUST.
     """
@@ -189,24 +196,26 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
         results = [each.tool_use_id for each in blocks if isinstance(each, ToolResultContent)]
         if set(results) != used:
             raise ContractError(
-                f"sample: message {index} must have the results of the tools used before it, "
-                f"{sorted(used)}, and has those of {sorted(results)}"
+                f"sample: message {index} must have the results of the tool uses before it, "
+                f"{sorted(used)}, and has the results of {sorted(results)}"
             )
         if results and (len(results) < len(blocks) or message.role != "user"):
             raise ContractError(
-                f"sample: message {index} has results of tools: it must be the user's, and have "
-                f"nothing else"
+                f"sample: message {index} has tool results: it must have the role user, and no "
+                f"other content"
             )
         used = {each.id for each in blocks if isinstance(each, ToolUseContent)}
     if used:
-        raise ContractError(f"sample: the tools used last have no results: {sorted(used)}")
+        raise ContractError(
+            f"sample: the tool uses of the last message have no results: {sorted(used)}"
+        )
 
 
 def roots() -> Question[list[Root]]:
-    """Ask in which folders and files the client lets the server work.
+    """Ask for the folders and files in which the server may work.
 
-    The outcome is `Done` with a list of `Root`; each has a `file://` URI. They are guidance and no
-    access control: what a path leads to is for the tool to check.
+    The outcome is `Done` with a list of `Root`; each has a `file://` URI. Roots are guidance, not
+    access control: the tool must check the paths that it uses.
     """
     return RootsQuestion()
 
@@ -218,15 +227,15 @@ class RootsQuestion(Question[list[Root]], frozen=True, tag="roots"):
 
     @property
     def request(self) -> ListRootsRequest:
-        """The request the client gets; with params, which some clients want to see."""
+        """The request that the client gets; with params, since some clients require them."""
         return ListRootsRequest(ListRootsRequestParams())
 
-    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return `roots`, if the client has none."""
+    def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return `roots`, if the client does not declare them."""
         return {"roots": {}} if capabilities.roots is None else {}
 
     def read(self, answer: Any) -> list[Root]:
-        """Return the roots."""
+        """Return the roots of *answer*."""
         found: Sequence[Root] = read_as(ListRootsResult, answer).roots
         faults = [
             Fault(("roots", index, "uri"), Mismatch("a URI with file://", describe_value(root.uri)))

@@ -1,4 +1,5 @@
-"""The JSON Schemas of tools: made from types, checked when a tool is made, and applied per call.
+"""JSON Schemas of tools: made from types, checked when a tool is made, applied to each call.
 
-`arguments` is what a tool uses for its input, `schema` what it uses for its output.
+A tool uses `arguments` for its input and `schema` for its output. `document` and `bounds` check a
+schema and bound its cost before it is compiled.
 """

@@ -1,4 +1,4 @@
-"""The arguments of a tool: how they are listed, which have headers, and how they are read."""
+"""The arguments of a tool: their schema for listing, their headers, and their decoder."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
@@ -18,7 +18,7 @@ __all__ = ["Arguments", "Extra", "arguments_of"]
 Extra = Literal["forbid", "ignore"]
 """Whether arguments that a type does not define are rejected or dropped."""
 
-# Keywords at the root of a schema that may permit properties which are not listed there.
+# Keywords at the root of a schema that may allow properties besides those of `properties`.
 _OPENING: Final = frozenset(
     [
         "additionalProperties",
@@ -39,14 +39,14 @@ _read = msgspec.json.Decoder().decode
 
 
 class Arguments(Struct, frozen=True):
-    """What a tool takes.
+    """The arguments of a tool.
 
-    `schema` is listed as the tool's `inputSchema`. `decode` reads the JSON text of a call's
-    arguments (empty text when there are none) and raises
-
-    - `MalformedParams` where they are not a JSON object,
-    - `ArgumentFaults` where they do not fit the schema,
-    - whatever the code of a given type raises of its own.
+    Attributes:
+        schema: the `inputSchema` of the tool.
+        headers: the rules of its `x-mcp-header` annotations.
+        decode: decodes the JSON text of a call's arguments; the text is empty if there are none.
+            Raises `MalformedParams` if they are not a JSON object, `ArgumentFaults` if they do not
+            fit the schema, and any exception of the code of a type.
     """
 
     schema: Mapping[str, Any]
@@ -62,15 +62,20 @@ def arguments_of(
     extra: Extra = "forbid",
     origin: str = "input_schema",
 ) -> Arguments:
-    """Return the arguments described by *source*: a schema, a type, or None for any object.
+    """Return the arguments that *source* describes.
 
-    With a schema they are decoded to a dict, with its defaults filled in. With a type they are
-    decoded to that type, and undefined arguments are rejected unless *extra* is "ignore" or the
-    type itself configures how they are handled. Errors name *origin*, the option
-    that *source* is from.
+    Args:
+        source: a schema, whose arguments are decoded to a dict with its defaults; a type, to which
+            they are decoded; or None for any object.
+        formats: whether `format` is asserted, or additional formats.
+        limits: bounds on the schema and on the arguments.
+        extra: whether undefined arguments of a type are rejected ("forbid", the default) or
+            dropped. A type that configures this itself overrides it.
+        origin: the option that *source* is from, for error messages.
 
-    Raises ConfigurationError for a schema or a type that cannot describe arguments (2026-07-28,
-    tools, "Tool": the root of `inputSchema` has the type object).
+    Raises:
+        ConfigurationError: *source* cannot describe arguments (2026-07-28, tools, "Tool": the root
+            of `inputSchema` has the type object).
     """
     if source is None:
         source = {"type": "object"}
@@ -83,7 +88,7 @@ def arguments_of(
             else f"{origin}: {source!r} is not read from a JSON object"
         )
     if document.get("properties") is None:
-        # It has no effect on validation, but clients that make a function of each tool require it.
+        # Without effect on validation, but clients that make a function of each tool require it.
         document = {**document, "properties": {}}
     closes = not is_schema and extra == "forbid" and not allows_extra(source)
     closes = closes and _OPENING.isdisjoint(document)
@@ -106,10 +111,10 @@ def _dict_decoder(schema: Schema) -> Callable[[Raw | bytes], Any]:
         try:
             arguments = _read(raw) if len(raw) else {}
         except _UNREADABLE as error:
-            raise _refused(error) from None
+            raise _decoding_error(error) from None
         if arguments.__class__ is not dict:
             raise MalformedParams("arguments must be an object")
-        if len(raw) <= small and fits(arguments):  # what `check` would say of nearly every call
+        if len(raw) <= small and fits(arguments):  # fast path: small and valid, like most calls
             return fill(arguments)
         if faults := check(arguments, raw):
             raise ArgumentFaults(faults)
@@ -135,11 +140,11 @@ def _typed_decoder(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
 def _closed_decoder(
     decode: Callable[[Raw | bytes], Any], schema: Schema
 ) -> Callable[[Raw | bytes], Any]:
-    """Return *decode* with a check that all arguments are among the properties of *schema*.
+    """Add a check to *decode* that all arguments are properties of *schema*.
 
-    The type may ignore unknown members, which is right for extensible messages but hides a
-    misspelt argument that has a default. A struct of the same names that forbids unknown fields
-    detects them in a tenth of a microsecond, without decoding the values.
+    A type may ignore unknown members, which is right for extensible messages, but hides a misspelt
+    argument that has a default. A struct with the same names that forbids unknown fields detects
+    them in 0.1 us, without decoding the values.
     """
     names = schema.document["properties"]
     fields = {f"f{number}": name for number, name in enumerate(names)}
@@ -168,8 +173,8 @@ def _closed_decoder(
 _UNREADABLE: Final = (RecursionError, msgspec.DecodeError, UnicodeDecodeError)
 
 
-def _refused(error: Exception) -> Exception:
-    """What is said of arguments that could not be read."""
+def _decoding_error(error: Exception) -> Exception:
+    """Return the error for arguments that could not be decoded."""
     if isinstance(error, RecursionError):
         return ArgumentFaults((Fault((), "nested too deeply"),))
     if isinstance(error, msgspec.ValidationError):
@@ -182,6 +187,6 @@ def _check_object(text: Raw | bytes) -> None:
     try:
         arguments = _read(text)
     except _UNREADABLE as error:
-        raise _refused(error) from None
+        raise _decoding_error(error) from None
     if arguments.__class__ is not dict:
         raise MalformedParams("arguments must be an object")

@@ -1,4 +1,10 @@
-"""What a schema costs to apply, and the bounds on values that follow from it."""
+"""The cost of applying a schema, and the limits on values that follow from it.
+
+jsonschema-rs matches a pattern in time linear in the text, but the time for each character grows
+with the compiled size of the pattern, all repetitions written out: from 1 ns if it runs as an
+automaton, to 0.1 us per kilobyte if it does not (`[ab]*a[ab]{1000}c`, on hostile text). The
+constants are fitted to measurements.
+"""
 
 import re
 from bisect import bisect_left
@@ -17,18 +23,18 @@ from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.words import join_pointer
 
 __all__ = [
-    "LARGEST",
-    "MOST",
-    "Bounds",
+    "MAX_COMPILED",
+    "MAX_PATTERN",
     "Matching",
     "Measure",
+    "SchemaBounds",
     "bound_parts",
-    "longest",
-    "measured",
-    "work_of",
+    "max_length",
+    "measure",
+    "parsing_cost",
 ]
 
-# Where a subschema is applied to any number of parts of one value.
+# Keywords whose subschemas are applied to any number of parts of one value.
 _REPEATING: Final = (
     "items",
     "additionalItems",
@@ -40,49 +46,49 @@ _REPEATING: Final = (
     "unevaluatedProperties",
 )
 
-# A part that fits less well can only make the whole fit less well, except below these.
+# Below these, a part that is rejected can make the whole fit.
 _INVERTING: Final = ("not", "if", "oneOf")
 
-# How many subschemas are applied in 12 ms, and how many of them some keywords and formats cost.
+# Subschemas that are applied in 12 ms, and the cost of some keywords and formats as a multiple.
 _APPLIED: Final = 400_000
 _CONSTANT: Final = 2
 _DIVISION: Final = 7
 _EXACT_DIVISION: Final = 36
 _FORMATS: Final = {"email": 4, "idn-email": 6, "idn-hostname": 25}
 
-# Never fewer values than this, however much a schema applies to each.
-_FEWEST: Final = 2_000
+# The lower bound of the limit of values, for the most expensive schemas.
+_MIN_VALUES: Final = 2_000
 
 
-class Bounds(NamedTuple):
-    """What a schema asks of values: limits, and patterns applied to any number of texts."""
+class SchemaBounds(NamedTuple):
+    """The limits for the values of a schema, and its patterns for any number of texts."""
 
     limits: SchemaLimits
     patterns: list[str]
 
 
-def bound_parts(parts: Document, limits: SchemaLimits, *, formats: bool) -> Bounds:
-    """Bound what is expensive in *parts*; what follows for whole values.
+def bound_parts(parts: Document, limits: SchemaLimits, *, formats: bool) -> SchemaBounds:
+    """Bound the expensive keywords in *parts*, and return the limits for whole values.
 
-    Lengths are bounded in the schema itself, where the checker looks at lengths before it looks
-    at contents. Where a part that does not fit could make the whole fit (below a `not`, say),
-    that would let long values through, so there the whole value is bounded.
+    Lengths are bounded by `maxLength` and `maxItems` in the schema itself, which the checker
+    applies before it reads the content. Below a `not` and the like, a rejected part makes the whole
+    fit, and a long value would pass: there the whole value is bounded.
 
     Raises ConfigurationError for a pattern that is too large.
     """
     schemas = {key: each for key, each in parts.schemas.items() if each.__class__ is dict}
     repeated = {*schemas} if parts.is_recursive() else parts.under(*_REPEATING)
     inverted = parts.under(*_INVERTING, *(("contains",) if parts.uses("maxContains") else ()))
-    text, values = limits.text, min(limits.values, _most_values(parts, repeated, formats))
+    text, values = limits.text, min(limits.values, _max_values(parts, repeated, formats))
     _bound_patterns(parts, schemas, limits)
     patterns = []
     for pointer, schema in schemas.items():
         for pattern in _names(schema):
-            text = min(text, _longest(parts, pointer, pattern, limits))
+            text = min(text, _length_of(parts, pointer, pattern, limits))
             patterns.append(pattern)
         length = limits.text
         if isinstance(given := schema.get("pattern"), str):
-            length = _longest(parts, pointer, given, limits)
+            length = _length_of(parts, pointer, given, limits)
             if pointer in repeated:
                 patterns.append(given)
         elif formats and _format(schema):
@@ -96,11 +102,11 @@ def bound_parts(parts: Document, limits: SchemaLimits, *, formats: bool) -> Boun
             _lower(schema, "maxLength", length)
         if schema.get("uniqueItems") is True:
             _lower(schema, "maxItems", limits.compared)
-    return Bounds(structs.replace(limits, text=text, values=values), patterns)
+    return SchemaBounds(structs.replace(limits, text=text, values=values), patterns)
 
 
 def _names(schema: dict[str, Any]) -> Iterable[str]:
-    """The patterns that names of properties are matched against."""
+    """Return the patterns for property names."""
     named = schema.get("patternProperties")
     return named if isinstance(named, dict) else ()
 
@@ -108,7 +114,7 @@ def _names(schema: dict[str, Any]) -> Iterable[str]:
 def _bound_patterns(
     parts: Document, schemas: dict[str, dict[str, Any]], limits: SchemaLimits
 ) -> None:
-    """Refuse too many patterns, or too expensive ones in all, before they are compiled."""
+    """Reject too many patterns, or too expensive ones in total, before they are compiled."""
     found: dict[str, str] = {}
     for pointer, schema in schemas.items():
         for each in _names(schema):
@@ -117,7 +123,7 @@ def _bound_patterns(
             found.setdefault(given, join_pointer(pointer, "pattern"))
     work = size = 0
     for number, (pattern, pointer) in enumerate(found.items(), 1):
-        work += work_of(pattern)
+        work += parsing_cost(pattern)
         if number > limits.patterns:
             raise parts.refuse(pointer, _too_much("patterns", "patterns", limits))
         if work > limits.pattern_work:
@@ -125,34 +131,34 @@ def _bound_patterns(
                 pointer, _too_much("steps to parse patterns", "pattern_work", limits)
             )
     for pattern, pointer in found.items():
-        measure = measured(pattern, min(limits.pattern_size, MOST))
-        if measure is None:
+        measured = measure(pattern, min(limits.pattern_size, MAX_COMPILED))
+        if measured is None:
             raise parts.refuse(
                 pointer,
                 f"the pattern {pattern[:200]!r} is not one that can be run in linear time; "
                 f"look-around and back-references are not supported, nor are huge repetitions",
             )
-        size += measure.size
+        size += measured.size
         if size > limits.pattern_size:
             raise parts.refuse(pointer, _too_much("bytes of patterns", "pattern_size", limits))
 
 
-def _too_much(what: str, setting: str, limits: SchemaLimits) -> str:
+def _too_much(noun: str, setting: str, limits: SchemaLimits) -> str:
     return (
-        f"more than {getattr(limits, setting)} {what} (SchemaLimits.{setting}); "
+        f"more than {getattr(limits, setting)} {noun} (SchemaLimits.{setting}); "
         f"use fewer patterns, or bound lengths with maxLength"
     )
 
 
-def _most_values(parts: Document, repeated: set[str], formats: bool) -> int:
-    """How many values may be checked in time."""
+def _max_values(parts: Document, repeated: set[str], formats: bool) -> int:
+    """Return how many values can be checked in 12 ms."""
     costs: dict[str, int] = {}
     for pointer in parts.order:
         schema = parts.schemas[pointer]
         own = _cost(schema, formats=formats) if schema.__class__ is dict else 1
         costs[pointer] = own + sum(costs[below] for below in parts.applied(pointer))
     most = max((costs[pointer] for pointer in repeated), default=1)
-    return max(_FEWEST, _APPLIED // most)
+    return max(_MIN_VALUES, _APPLIED // most)
 
 
 def _cost(schema: dict[str, Any], *, formats: bool) -> int:
@@ -167,44 +173,44 @@ def _cost(schema: dict[str, Any], *, formats: bool) -> int:
 
 
 def _format(schema: dict[str, Any]) -> str | None:
-    """The name of the schema's format, if that is a slow one."""
+    """Return the format of *schema* if it is a slow one."""
     named = schema.get("format")
     return named if isinstance(named, str) and named in _FORMATS else None
 
 
-def _longest(parts: Document, pointer: str, pattern: str, limits: SchemaLimits) -> int:
-    length = longest(pattern)
+def _length_of(parts: Document, pointer: str, pattern: str, limits: SchemaLimits) -> int:
+    length = max_length(pattern)
     if not length:
         raise parts.refuse(
             pointer,
             f"the pattern {pattern[:200]!r} is too large: with its repetitions written out it "
-            f"takes more than {LARGEST} bytes; bound lengths with maxLength instead",
+            f"takes more than {MAX_PATTERN} bytes; bound lengths with maxLength instead",
         )
     return int(min(limits.matched, length))
 
 
 def _lower(schema: dict[str, Any], keyword: str, limit: int) -> None:
     given = schema.get(keyword, limit)
-    # Anything but a number is left for the dialect's own schema to refuse.
+    # Other types are rejected by the meta-schema.
     if isinstance(given, int | float):
         schema[keyword] = min(given, limit)
 
 
-# Bytes of a compiled pattern, times characters of text: at most some 15 ms.
+# Bytes of a compiled pattern times characters of text; takes at most about 15 ms.
 _WORK: Final = 1 << 27
-LARGEST: Final = 1 << 19
+MAX_PATTERN: Final = 1 << 19
 
 # Bytes of the largest pattern that is compiled at all; the default of the engine.
-MOST: Final = 10 << 20
+MAX_COMPILED: Final = 10 << 20
 
-# A pattern that is no larger runs as an automaton: all its states fit into the engine's cache. So
-# does one class of characters that is repeated, and nothing more, however large.
+# A pattern up to this size runs as an automaton, since all its states fit into the cache of the
+# engine. So does a pattern of one repeated character class, of any size.
 _SMALL: Final = 1 << 10
 _ONE_CLASS: Final = re.compile(
     r"\^(?:\.|\\[pP]\{[\w=]+\}|\\\w|\[(?:[^\[\]\\]|\\.)*\])\{\d+(?:,\d*)?\}\$"
 )
 
-# For how many seconds of the thread's own time all texts of a value may be tried.
+# CPU seconds for the trial of all texts of a value.
 _TRIAL: Final = 0.010
 
 
@@ -228,7 +234,7 @@ _COSTLIEST: Final = re.compile(r"\\[sS]")
 _ANY_CASE: Final = re.compile(r"\(\?[a-zA-Z-]*i")
 
 
-def work_of(pattern: str) -> int:
+def parsing_cost(pattern: str) -> int:
     """Return the cost of parsing *pattern* before its size is known, in units of some 0.3 us.
 
     It is the number of parsed characters: the whole pattern, once more for each character class.
@@ -248,32 +254,32 @@ class Measure(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def measured(pattern: str, most: int = MOST) -> Measure | None:
-    """Return the measure of *pattern*; None if it cannot be compiled within *most* bytes.
+def measure(pattern: str, limit: int = MAX_COMPILED) -> Measure | None:
+    """Measure *pattern*; return None if it cannot be compiled within *limit* bytes.
 
-    The length is infinite if the pattern always runs as an automaton, and 0 if it is too large to
-    be used.
+    The length is infinite if the pattern always runs as an automaton, and 0 if the pattern is too
+    large for any text.
     """
     plain = _CLASS.sub(lambda each: _CLASSES.get(each[1], each[0]), pattern)
     is_one_class = _ONE_CLASS.fullmatch(pattern) is not None
-    if not _compiles(plain, LARGEST):
-        if not _compiles(pattern, most):
+    if not _compiles(plain, MAX_PATTERN):
+        if not _compiles(pattern, limit):
             return None
-        if not _compiles(pattern, LARGEST):
-            return Measure(inf if is_one_class else 0, most)
+        if not _compiles(pattern, MAX_PATTERN):
+            return Measure(inf if is_one_class else 0, limit)
         plain = pattern  # invalid after the replacement: measure the original
-    sizes = [_SMALL << power for power in range((LARGEST // _SMALL).bit_length())]
+    sizes = [_SMALL << power for power in range((MAX_PATTERN // _SMALL).bit_length())]
     size = sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=lambda it: _compiles(plain, it))]
     return Measure(inf if is_one_class or size == _SMALL else _WORK / size, size)
 
 
-def longest(pattern: str) -> float:
-    """Return how many characters of any text *pattern* may be matched against.
+def max_length(pattern: str) -> float:
+    """Return the maximal length of a text for *pattern*.
 
-    A pattern that cannot be compiled has no limit here: compiling its schema refuses it.
+    It is infinite for an invalid pattern, which is rejected when its schema is compiled.
     """
-    measure = measured(pattern)
-    return inf if measure is None else measure.length
+    measured = measure(pattern)
+    return inf if measured is None else measured.length
 
 
 def _compiles(pattern: str, size: int) -> bool:
@@ -285,25 +291,27 @@ def _compiles(pattern: str, size: int) -> bool:
 
 
 class Matching:
-    """A trial of the *patterns* that one schema applies to any number of texts.
+    """A time limit for the *patterns* that one schema applies to any number of texts.
 
-    No text of a value is longer than *limit* where it is matched. *clock* gives the seconds that
-    the thread has worked.
+    Args:
+        patterns: the patterns.
+        limit: characters of a text that is matched.
+        clock: returns the CPU seconds of this thread.
     """
 
     def __init__(
         self, patterns: Iterable[str], limit: int, clock: Callable[[], float] = thread_time
     ) -> None:
-        self._lengths = {each: longest(each) for each in patterns if longest(each) < inf}
+        self._lengths = {each: max_length(each) for each in patterns if max_length(each) < inf}
         self._room = min(self._lengths.values(), default=inf)
         self._limit = limit
         self._clock = clock
 
     def excess(self, value: Any, raw: Sized | None) -> str | None:
-        """Why *value*, made of the JSON text *raw*, is too much to match, if it is.
+        """Return the words for a *value* that takes too long to match; None for others.
 
-        Where the length alone does not show that it is not, all texts are tried, in pieces, until
-        the time for that has run out.
+        *raw* is its JSON text. If its length does not rule that out, all texts are matched, in
+        pieces, until the time is used up: the checker itself cannot be interrupted.
         """
         if self._room == inf or (raw is not None and len(raw) <= self._room):
             return None
@@ -319,7 +327,7 @@ class Matching:
 
     @cached_property
     def _checkers(self) -> list[Validator]:
-        """For each pattern what takes every array, once it has matched all of its items."""
+        """Checkers, one a pattern, that match all items of an array and accept it in any case."""
         return [
             Draft202012Validator(
                 {
@@ -337,7 +345,7 @@ class Matching:
 
 
 def _pieces(texts: Iterable[str], room: int) -> Iterator[list[str]]:
-    """*texts* in lists of at most about *room* characters, and of 500 texts."""
+    """Split *texts* into lists of at most about *room* characters and 500 texts."""
     piece: list[str] = []
     left = room
     for text in texts:
@@ -350,7 +358,7 @@ def _pieces(texts: Iterable[str], room: int) -> Iterator[list[str]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in *value*, names of properties too."""
+    """Yield every text in *value*, property names included."""
     level = [value]
     while level:
         yield from [each for each in level if each.__class__ is str]

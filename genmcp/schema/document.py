@@ -1,6 +1,7 @@
-"""A schema as a document: its dialect, its subschemas, and what its references lead to.
+"""A schema as a document: its dialect, subschemas, identifiers and references.
 
-Everything that can be wrong with a schema before it is compiled is found here.
+All checks of a schema before it is compiled are here. References are resolved within the schema
+(JSON Schema 2020-12 core, 8.2: `$id` and `$anchor`); nothing is fetched.
 """
 
 import re
@@ -34,8 +35,8 @@ DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 DIALECT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DIALECTS: Final = (DEFAULT_DIALECT, DIALECT_2019, DRAFT_7)
 
-# Where subschemas are (JSON Schema 2020-12 core, 10): as the keyword's value, in a list, or in a
-# mapping; first those applied to the same value as the schema that holds them.
+# The keywords with subschemas (JSON Schema 2020-12 core, 10), as their value, in a list or in a
+# mapping. The first ones are applied to the same value as the schema that contains them.
 _APPLIED_TO_SAME: Final = frozenset(
     {"not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"}
 )
@@ -68,7 +69,7 @@ _LISTS: Final = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
 # JSON Schema has seven types, counting integers.
 _MOST_TYPES: Final = 7
 
-# The node of a schema's graph that leads to all its dynamic anchors; no JSON Pointer.
+# The node of a schema's graph with edges to all its dynamic anchors. It is not a JSON Pointer.
 _ANY_DYNAMIC: Final = "*"
 
 # An array index of RFC 6901. Nine digits are enough for any list in a schema, and `int` raises an
@@ -77,18 +78,19 @@ _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Document:
-    """A schema whose dialect is known and whose references all stay within it.
+    """A schema with a supported dialect, and with all references resolved within it.
 
-    `plain` is a copy in plain dicts and lists. `schemas` has every subschema by its JSON
-    Pointer; an object or a boolean. `order` has the pointers too, each after all that `applied`
-    gives for it.
+    Time and memory are proportional to the size of the schema, except for the pointers: a long name
+    recurs in all pointers below it. They are bounded by `SchemaLimits.pointers`.
 
-    Time and memory are proportional to the size of the schema, within its *limits*. The exception
-    are the pointers, since a long name recurs in the pointers of everything below it: they are
-    bounded by `SchemaLimits.pointers`.
+    Attributes:
+        plain: a copy of the schema in plain dicts and lists.
+        schemas: every subschema by its JSON Pointer; an object or a boolean.
+        order: the pointers, each after those that `applied` returns for it.
 
-    Raises ConfigurationError, naming *origin* and where possible the pointer within the schema; a
-    schema, whatever its content, causes no other exception.
+    Raises:
+        ConfigurationError: the schema is invalid; names *origin* and the pointer within the
+            schema. No schema causes another exception.
     """
 
     def __init__(self, document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> None:
@@ -108,24 +110,24 @@ class Document:
 
     @property
     def follows_siblings(self) -> bool:
-        """Whether keywords beside a `$ref` count; in draft-07 they do not."""
+        """Whether keywords beside a `$ref` apply; in draft-07 they are ignored."""
         return self.dialect != DRAFT_7
 
     def refuse(self, pointer: str, why: str) -> ConfigurationError:
-        """Return the error for a fault at *pointer*; the caller raises it.
+        """Return the error for a fault at *pointer*, for the caller to raise.
 
-        The schema may come from an untrusted server and the message is logged, so it is made
-        printable and short.
+        The schema may be from an untrusted server, and the message is logged: it is escaped and
+        shortened.
         """
         place = printable(pointer, _LONGEST_POINTER) or "(root)"
         return ConfigurationError(f"{self.origin}: at {place}: {printable(why, _LONGEST_REASON)}")
 
     def target(self, pointer: str, keyword: str) -> str:
-        """The pointer that the reference *keyword* of the schema at *pointer* leads to."""
+        """Return the pointer of the target of the reference *keyword* at *pointer*."""
         return self._targets[pointer, keyword]
 
     def uses(self, *keywords: str) -> bool:
-        """Whether any subschema has one of *keywords*."""
+        """Return whether any subschema has one of *keywords*."""
         wanted = frozenset(keywords)
         return any(
             not wanted.isdisjoint(schema)
@@ -134,7 +136,7 @@ class Document:
         )
 
     def under(self, *keywords: str) -> set[str]:
-        """The pointers of all that is applied from below *keywords*, through references too."""
+        """Return the pointers of all subschemas applied below *keywords*, references included."""
         pending = [
             below
             for children in self._below.values()
@@ -151,7 +153,7 @@ class Document:
         return found
 
     def is_recursive(self) -> bool:
-        """Whether a subschema is applied, in the end, to a part of what it is applied to."""
+        """Return whether a subschema is applied again to a part of its own value."""
         try:
             TopologicalSorter(self._graph).prepare()
         except CycleError:
@@ -165,7 +167,7 @@ class Document:
         return graph
 
     def _leads_to(self, pointer: str) -> list[str]:
-        """The pointers of what the schema at *pointer* applies, to its value or to parts of it."""
+        """Return the pointers of the subschemas applied to the value and to parts of it."""
         schema = self.schemas[pointer]
         if schema.__class__ is not dict:
             return []
@@ -190,7 +192,7 @@ class Document:
         return str(dialect)
 
     def _collect(self, start: str, base: str, limits: SchemaLimits) -> None:
-        """Note the schema at *start* and all below it; *base* is the URI of its references."""
+        """Record the schema at *start* and all below it; *base* is its base URI."""
         schemas = self.schemas
         pending = [(start, _at(self.plain, start), base, 0)]
         while pending:
@@ -207,8 +209,8 @@ class Document:
             if schema.__class__ is not dict:
                 continue
             if not pointer or not NAMING.isdisjoint(schema):
-                base = self._identifiers.note(pointer, schema, base)
-                self._note(pointer, schema)
+                base = self._identifiers.record(pointer, schema, base)
+                self._record_references(pointer, schema)
             self._check_lists(pointer, schema)
             if _HOLDERS.isdisjoint(schema):
                 continue
@@ -218,7 +220,7 @@ class Document:
                 children.append((keyword, below))
                 pending.append((below, child, base, depth + 1))
 
-    def _note(self, pointer: str, schema: dict[str, Any]) -> None:
+    def _record_references(self, pointer: str, schema: dict[str, Any]) -> None:
         """Record dynamic anchors and references, which are resolved once all schemas are known."""
         if "$schema" in schema:
             self._dialect_of(schema, pointer)
@@ -228,7 +230,7 @@ class Document:
             self._referring.append(pointer)
 
     def _check_lists(self, pointer: str, schema: dict[str, Any]) -> None:
-        """Refuse lists for which the meta-schema would report an error for each item.
+        """Reject lists for which the meta-schema would report an error for each item.
 
         These errors contain copies of the faulty value: 400 bytes for each byte of such a list.
         """
@@ -250,8 +252,8 @@ class Document:
                     join_pointer(pointer, "dependencies", name), "expected names of properties"
                 )
 
-    def _too_many(self, pointer: str, most: int, what: str, setting: str) -> ConfigurationError:
-        return self.refuse(pointer, f"more than {most} {what} (SchemaLimits.{setting})")
+    def _too_many(self, pointer: str, limit: int, noun: str, setting: str) -> ConfigurationError:
+        return self.refuse(pointer, f"more than {limit} {noun} (SchemaLimits.{setting})")
 
     def _spend(self, characters: int, pointer: str, limits: SchemaLimits) -> None:
         """Count the *characters* of a pointer that is about to be stored."""
@@ -265,8 +267,9 @@ class Document:
             )
 
     def _resolve(self, limits: SchemaLimits) -> None:
-        """Resolve every reference, and collect targets outside the known keywords, too."""
-        for pointer in self._referring:  # collecting a target may add to it
+        """Resolve every reference; collect the targets that are not below a known keyword."""
+        # The list grows while it is iterated: a target may contain references.
+        for pointer in self._referring:
             for keyword in REFERENCES:
                 if isinstance(reference := self.schemas[pointer].get(keyword), str):
                     target, base = self._identifiers.find(pointer, keyword, reference)
@@ -275,14 +278,14 @@ class Document:
                     ):
                         raise self.refuse(
                             join_pointer(pointer, keyword),
-                            f"{reference[:200]!r} leads nowhere: there is no schema there",
+                            f"{reference[:200]!r} leads nowhere: no schema is at that place",
                         )
                     self._spend(len(target), pointer, limits)
                     self._targets[pointer, keyword] = target
                     self._collect(target, base, limits)
 
     def _bound_application(self, limits: SchemaLimits) -> None:
-        """Refuse a schema that applies itself, or too many others, to one and the same value."""
+        """Reject a schema that applies itself, or too many others, to the same value."""
         same = {}
         for pointer in self.schemas:
             if applied := self.applied(pointer):
@@ -306,7 +309,7 @@ class Document:
         self.order = (*self.schemas.keys() - same.keys(), *filter(same.__contains__, after))
 
     def applied(self, pointer: str) -> list[str]:
-        """The pointers of what the schema at *pointer* applies to the value it is itself given."""
+        """Return the pointers of the subschemas that are applied to the same value."""
         schema = self.schemas[pointer]
         if schema.__class__ is not dict:
             return []
@@ -334,7 +337,7 @@ def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> di
     try:
         text = msgspec.json.encode(dict(document))
         held = text.count(b",") + text.count(b"[") + text.count(b"{")
-        # A schema past its limits is not decoded, which would take many times its size in memory.
+        # A schema beyond its limits is not decoded, since that takes many times its size in memory.
         is_small = len(text) <= limits.schema_size and held <= limits.schema_values
         plain = msgspec.json.decode(text) if is_small else {}
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -373,7 +376,7 @@ def _children(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, str, 
 
 
 def _at(document: Any, pointer: str) -> Any:
-    """What is at *pointer* in *document*; None when nothing is."""
+    """Return the value at *pointer* in *document*; None if it does not exist."""
     for step in pointer.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(document, dict):
@@ -401,7 +404,8 @@ _SHOWN: Final = 200
 class Identifiers:
     """The identifiers of one schema, and the resolution of its references. Owned by the Document.
 
-    `bases`: the base URI of each schema that has references, by its pointer.
+    Attributes:
+        bases: the base URI of each schema that has references, by its pointer.
     """
 
     def __init__(self, refuse: Refuse, limits: SchemaLimits) -> None:
@@ -412,23 +416,23 @@ class Identifiers:
         self._resources: dict[str, str] = {}
         self._anchors: dict[str, str] = {}
 
-    def note(self, pointer: str, schema: dict[str, Any], base: str) -> str:
+    def record(self, pointer: str, schema: dict[str, Any], base: str) -> str:
         """Record the identifiers of *schema*, and return the base URI of its subschemas."""
         identifier = schema.get("$id")
         if isinstance(identifier, str):
             where = join_pointer(pointer, "$id")
             if identifier.startswith("#"):
-                self._anchors[self._kept(base + identifier, where)] = pointer
+                self._anchors[self._counted(base + identifier, where)] = pointer
             else:
                 absolute = self._absolute(base, identifier, where)
-                base = self._kept(absolute, where).removesuffix("#")
+                base = self._counted(absolute, where).removesuffix("#")
                 self._resources[base] = pointer
         if not pointer:
             self._resources[base] = ""
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(keyword), str):
                 anchor = f"{base}#{schema[keyword]}"
-                self._anchors[self._kept(anchor, join_pointer(pointer, keyword))] = pointer
+                self._anchors[self._counted(anchor, join_pointer(pointer, keyword))] = pointer
         if not REFERRING.isdisjoint(schema):
             self.bases[pointer] = base
         return base
@@ -447,7 +451,7 @@ class Identifiers:
             raise self._refuse(
                 where,
                 f"{reference[:_SHOWN]!r} is not part of this schema, and nothing is ever fetched; "
-                f"put what it names under $defs",
+                f"put its target under $defs",
             )
         if not fragment or fragment.startswith("/"):
             return self._resources[resource] + unquote(fragment), resource
@@ -456,7 +460,7 @@ class Identifiers:
             raise self._refuse(where, f"{reference[:_SHOWN]!r} leads nowhere: no such anchor")
         return self._anchors[anchor], resource
 
-    def _kept(self, uri: str, pointer: str) -> str:
+    def _counted(self, uri: str, pointer: str) -> str:
         """Count *uri*, which is about to be stored, towards the limits, and return it.
 
         References below it are resolved against it repeatedly, so its length and the total length

@@ -196,7 +196,7 @@ class Explainer:
         return self._checker((f"{keyword}#", pointer), schema)
 
     def keyword(self, keyword: str, given: Any) -> Validator:
-        """Return the checker of one keyword, whose value *given* is an object of the document."""
+        """Return the checker of one keyword; its value *given* is an object of the document."""
         return self._checker((keyword, id(given)), {keyword: given})
 
     def _checker(self, key: tuple[str, Any], schema: dict[str, Any]) -> Validator:

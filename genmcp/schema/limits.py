@@ -1,8 +1,8 @@
 """Bounds on schemas and on the values checked against them.
 
-2026-07-28, basic, "Composition-Keyword Resource Use": implementations should bound what a
-schema may cost. A schema past its bounds is a configuration error; a value past its bounds has
-a fault, found before any keyword of the schema is looked at.
+2026-07-28, basic, "Composition-Keyword Resource Use": implementations should bound the cost of
+schemas. A schema that exceeds its limits is a configuration error. A value that exceeds them has a
+fault, which is found before the schema is applied.
 """
 
 from collections.abc import Collection
@@ -24,10 +24,9 @@ class SchemaLimits(Struct, frozen=True):
     The defaults apply to schemas that are defined in this process. `FOREIGN_LIMITS` apply to
     schemas that another server has sent; `ClientOptions(schemas=...)` replaces them for a client.
 
-    `matched` and `compared` hold where the schema's own keywords make length expensive: time
-    spent on a `pattern` grows with the string, and time spent on `uniqueItems` with the array.
-    What a schema applies to each of many values, and how large its patterns are, may bring
-    `values` and `matched` down further for that schema; see `genmcp.schema.bounds`.
+    `matched` and `compared` apply to `pattern`, whose time grows with the string, and to
+    `uniqueItems`, whose time grows with the array. For a schema that is expensive to apply, or has
+    large patterns, `values` and `matched` are lowered further (`genmcp.schema.bounds`).
     """
 
     depth: int = 64
@@ -52,7 +51,7 @@ class SchemaLimits(Struct, frozen=True):
     subschemas: int = 5_000
     """Subschemas in a schema."""
     applied: int = 10_000
-    """Subschemas that one schema applies to one and the same value, through references too."""
+    """Subschemas that one schema applies to the same value, references included."""
     pointers: int = 4_194_304
     """Characters in the JSON Pointers of all subschemas together."""
     uri: int = 2_048
@@ -80,14 +79,14 @@ FOREIGN_LIMITS = SchemaLimits(
     pattern_work=32_768,
     pattern_size=1_048_576,
 )
-"""Bounds on schemas of other servers: the most expensive one takes some 50 ms and 20 MiB."""
+"""Limits for schemas of other servers: the most expensive one takes about 50 ms and 20 MiB."""
 
 
 def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | None:
-    """What of *value* is past *limits*, as a sentence; None when nothing is.
+    """Return the words for the limit that *value* exceeds; None if it exceeds none.
 
-    *raw* is the JSON text the value came from. It bounds depth, count and lengths from above,
-    so that the value itself is looked at only when its text leaves the question open.
+    *raw* is the JSON text of the value. Its brackets, commas and length are upper bounds for
+    depth, count and lengths, so most values need not be walked.
     """
     if raw is None:
         return _walked(value, limits)
@@ -102,10 +101,10 @@ def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | N
 
 
 def _most_held(value: Any, text: bytes, opened: int, limits: SchemaLimits) -> int:
-    """How many items and properties *value* has, at most."""
+    """Return an upper bound for the items and properties of *value*."""
     if opened > limits.depth:
         return text.count(b"[") + text.count(b"{") + text.count(b",")
-    # So few arrays and objects are counted one by one, and none is searched once all are found.
+    # Few arrays and objects: add up their lengths, and stop as soon as all of them are found.
     held = found = 0
     containers = [value] if isinstance(value, dict | list) else []
     while containers:
@@ -120,9 +119,9 @@ def _most_held(value: Any, text: bytes, opened: int, limits: SchemaLimits) -> in
 
 @lru_cache(maxsize=64)
 def _shape(depth: int, text: int | None) -> Validator:
-    """The checker of values of at most *depth* levels, with texts and names no longer than *text*.
+    """Return a checker of at most *depth* levels, and of at most *text* characters in a string.
 
-    It looks at ten million values a second.
+    It checks ten million values per second.
     """
     long = {} if text is None else {"maxLength": text}
     names = {"propertyNames": long} if long else {}
@@ -134,7 +133,7 @@ def _shape(depth: int, text: int | None) -> Validator:
 
 
 def _walked(value: Any, limits: SchemaLimits) -> str | None:
-    """The same by looking at every level of the value in turn."""
+    """Return the same as `excess`, by a walk over each level of the value."""
     level: Collection[Any] = (value,)
     depth = count = 0
     while level:

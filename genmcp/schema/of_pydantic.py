@@ -1,4 +1,4 @@
-"""Schemas and decoders of pydantic models; pydantic is imported only when one is met."""
+"""Schemas and decoders of pydantic models; pydantic is imported with the first of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["decoder_of_pydantic", "schema_of_pydantic"]
 
 
 def schema_of_pydantic(source: Any) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a pydantic model, by its aliases."""
+    """Return the JSON Schema (2020-12) of a pydantic model, with its aliases."""
     import pydantic
 
     try:
@@ -24,7 +24,7 @@ def schema_of_pydantic(source: Any) -> dict[str, Any]:
 
 
 def decoder_of_pydantic(source: Any) -> Callable[[Raw | bytes], Any]:
-    """What reads JSON text as *source*, with pydantic's own rules; raises ArgumentFaults."""
+    """Return the decoder of JSON text to *source*, by pydantic; it raises ArgumentFaults."""
     import pydantic
 
     typed = pydantic.TypeAdapter(source).validate_json
@@ -44,9 +44,9 @@ def decoder_of_pydantic(source: Any) -> Callable[[Raw | bytes], Any]:
 
 
 def _fault_of(found: Mapping[str, Any], whole: Any) -> str:
-    """One of pydantic's findings in the words of this package."""
+    """Convert an error of pydantic to a fault."""
     location: tuple[str | int, ...] = found["loc"]
-    path = _within(location, whole)
+    path = _path_of(location, whole)
     message: str = found["msg"]
     if found["type"] == "missing":
         return Fault(path, f"missing required property {to_json(location[-1])}")
@@ -62,8 +62,8 @@ def _fault_of(found: Mapping[str, Any], whole: Any) -> str:
     return Fault(path, f"{message}, got {describe_value(found['input'])}")
 
 
-def _within(location: Sequence[str | int], whole: Any) -> list[str | int]:
-    """The steps of *location* that are in the value; pydantic adds names of union members."""
+def _path_of(location: Sequence[str | int], whole: Any) -> list[str | int]:
+    """Return the steps of *location* that exist in the value; pydantic adds union members."""
     path: list[str | int] = []
     for step in location:
         held = isinstance(whole, dict) and step in whole

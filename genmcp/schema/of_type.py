@@ -27,7 +27,7 @@ def schema_of(source: Any, *, origin: str = "") -> dict[str, Any]:
             f"{origin or 'type'}: expected a type or a JSON Schema, not {source!r}"
         )
     schema = schema_of_pydantic(source) if is_pydantic(source) else _schema_of(source)
-    # The name of a class tells a model nothing, and is paid for with every listing.
+    # A class name is of no use to a model, and costs tokens with every listing.
     if schema.get("title") == getattr(source, "__name__", None):
         del schema["title"]
     return schema
@@ -78,11 +78,11 @@ def _type_choices(schema: Any) -> None:
 
 
 def allows_extra(source: Any) -> bool:
-    """Whether *source* itself configures how undefined properties are handled.
+    """Return whether *source* itself configures how undefined properties are handled.
 
-    This applies to a pydantic model with `extra` in its configuration, or that accepts names its
-    schema does not list (alias choices, field names besides aliases, a validator of the raw value);
-    and to an open TypedDict (PEP 728).
+    This applies to an open TypedDict (PEP 728), to a pydantic model with `extra` in its
+    configuration, and to one that accepts names besides those of its schema (alias choices, field
+    names besides aliases, a validator of the raw value).
     """
     if not is_pydantic(source):
         return getattr(source, "__closed__", None) is False
@@ -97,9 +97,9 @@ def allows_extra(source: Any) -> bool:
 
 
 def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
-    """What reads JSON text as *source*; *schema*, made from the same type, explains faults.
+    """Return the decoder of JSON text to *source*; *schema*, of the same type, explains faults.
 
-    It raises ArgumentFaults, and whatever else the type's own code raises.
+    It raises ArgumentFaults, and any exception of the code of the type.
     """
     if is_pydantic(source):
         return decoder_of_pydantic(source)
@@ -116,8 +116,8 @@ def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
         return decode
 
     def decode_matched(raw: Raw | bytes) -> Any:
-        # msgspec matches with `re`, which may take exponential time: only what the linear engine
-        # has accepted gets there.
+        # msgspec matches patterns with `re`, which may take exponential time. It only gets values
+        # that the linear engine of jsonschema-rs has accepted.
         if faults := schema.check(msgspec.json.decode(raw), raw):
             raise ArgumentFaults(faults)
         return decode(raw)
@@ -126,12 +126,12 @@ def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
 
 
 def is_pydantic(source: Any) -> bool:
-    """Whether *source* is a pydantic model or pydantic dataclass."""
+    """Return whether *source* is a pydantic model or dataclass."""
     return "pydantic" in sys.modules and hasattr(source, "__pydantic_validator__")
 
 
 def _with_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """*schema* with its root written out, and kept in `$defs` only if it is referred to there."""
+    """Inline the root of *schema*; keep it in `$defs` only if there is a reference to it."""
     reference = schema.pop("$ref", None)
     if reference is None:
         return schema

@@ -142,7 +142,7 @@ def _is_only_annotated(keywords: Mapping[Any, Any]) -> bool:
 
 
 def mismatch(keyword: str, given: Any, value: Any) -> str:
-    """Return the words for a *value* that violates *keyword*, whose value in the schema is *given*.
+    """Return the words for a *value* that violates *keyword*; *given* is its value in the schema.
 
     They are a `Mismatch` where the keyword has an expected and an actual value.
     """

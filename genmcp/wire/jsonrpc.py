@@ -62,7 +62,7 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestOf(msgspec.Struct, Generic[P], frozen=True):
-    """A request whose params are a P."""
+    """A request with params of type P."""
 
     jsonrpc: Literal["2.0"]
     method: str

@@ -256,7 +256,7 @@ def test_a_type_is_asked_for_as_a_flat_form() -> None:
     """No references, no null, no exclusive bounds; choices as they are declared, not sorted."""
     assert {
         "type": "object",
-        "description": "What to order.\n\nAnd how much of it.",
+        "description": "The article to order.\n\nAnd the number of items.",
         "properties": {
             "fullName": {"type": "string", "title": "Name", "description": "Yours"},
             "size": {
@@ -346,11 +346,11 @@ def test_a_pydantic_model_is_asked_for() -> None:
         (Mixed, 'elicit: Mixed: at /properties/which: missing required property "type"'),
         (Counted, "elicit: Counted: at /properties/number/enum/0: expected a string"),
         (Tagged, 'elicit: Tagged: at /properties/tags/items: missing required property "enum"'),
-        (Row, "elicit: Row is no form"),
-        (int, "elicit: int is no form"),
-        (dict, "elicit: dict is no form"),
-        (object(), "elicit: a form is made of a class or a schema"),
-        (list[int], "elicit: a form is made of a class or a schema"),
+        (Row, "elicit: Row cannot be a form"),
+        (int, "elicit: int cannot be a form"),
+        (dict, "elicit: dict cannot be a form"),
+        (object(), "elicit: the form must be a class or a schema"),
+        (list[int], "elicit: the form must be a class or a schema"),
         (complex, "cannot describe JSON"),
     ],
 )
@@ -598,9 +598,9 @@ def test_elicit_url_allows_schemes_that_are_asked_for() -> None:
 @pytest.mark.parametrize("message", ["", " ", None, 3])
 def test_a_message_that_says_nothing_is_refused_at_once(message: Any) -> None:
     """The user must know the question."""
-    with pytest.raises(ContractError, match="message must be a text"):
+    with pytest.raises(ContractError, match="message must be a non-empty str"):
         elicit(message)
-    with pytest.raises(ContractError, match="message must be a text"):
+    with pytest.raises(ContractError, match="message must be a non-empty str"):
         elicit_url(message, "https://example.com/")
 
 
@@ -620,8 +620,8 @@ def test_a_client_is_asked_only_in_the_modes_it_declares(
     """2026-07-28, client/elicitation, "Capabilities": an empty object is forms only."""
     capabilities = ClientCapabilities(elicitation=declared)
 
-    assert for_form == elicit("?").lacking(capabilities)
-    assert for_url == elicit_url("?", "https://example.com/").lacking(capabilities)
+    assert for_form == elicit("?").missing_capabilities(capabilities)
+    assert for_url == elicit_url("?", "https://example.com/").missing_capabilities(capabilities)
 
 
 @pytest.mark.parametrize(
@@ -656,13 +656,15 @@ def test_a_type_that_is_not_there_fails_clearly(name: str) -> None:
     """In a process that runs other code, the question cannot be unpacked."""
     packed = FormQuestion("?", type_name=name).pack()
 
-    with pytest.raises(ConfigurationError, match=f"{name}, is not found in this process"):
+    with pytest.raises(
+        ConfigurationError, match=f"{name} of a question is not found in this process"
+    ):
         unpack(packed)
 
 
 def test_a_name_that_is_no_form_fails_clearly() -> None:
     """The name must refer to a type that elicit accepts."""
-    with pytest.raises(ConfigurationError, match="is no form"):
+    with pytest.raises(ConfigurationError, match="cannot be a form"):
         unpack(FormQuestion("?", type_name=f"{__name__}:Row").pack())
     with pytest.raises(ConfigurationError, match="a class or a schema"):
         unpack(FormQuestion("?", type_name=f"{__name__}:EVERYTHING").pack())

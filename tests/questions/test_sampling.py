@@ -136,23 +136,29 @@ def test_a_tool_loop_goes_on_with_the_results() -> None:
 @pytest.mark.parametrize(
     ("said", "fault"),
     [
-        ([], "messages are a text or a list"),
-        (None, "messages are a text or a list"),
-        (["hello"], "message 0 is no message"),
-        ([("system", "hello")], "message 0 is no message"),
+        ([], "messages must be a str or a list"),
+        (None, "messages must be a str or a list"),
+        (["hello"], "message 0 is not a message"),
+        ([("system", "hello")], "message 0 is not a message"),
         (
             [user(resource_link("file:///a", "a"))],
-            "message 0: ResourceLink is no content of a message",
+            "message 0: ResourceLink cannot be content of a message",
         ),
-        ([("user", [["a", "b"]])], "list is no content"),
-        ([("user", {"a": 1})], "message 0: dict is no content"),
+        ([("user", [["a", "b"]])], "list cannot be content"),
+        ([("user", {"a": 1})], "message 0: dict cannot be content"),
         ([("user", [])], "message 0 has no content"),
         ([("user", ())], "message 0 has no content"),
-        ([("assistant", USE)], "the tools used last have no results: ['1']"),
+        ([("assistant", USE)], "the tool uses of the last message have no results: ['1']"),
         ([("assistant", USE), ("user", "no")], "message 1 must have the results"),
-        ([("user", RESULT)], "message 0 must have the results of the tools used before it, []"),
-        ([("assistant", USE), ("user", [RESULT, "x"])], "must be the user's, and have nothing"),
-        ([("assistant", USE), ("assistant", RESULT)], "must be the user's, and have nothing"),
+        ([("user", RESULT)], "message 0 must have the results of the tool uses before it, []"),
+        (
+            [("assistant", USE), ("user", [RESULT, "x"])],
+            "must have the role user, and no other content",
+        ),
+        (
+            [("assistant", USE), ("assistant", RESULT)],
+            "must have the role user, and no other content",
+        ),
     ],
 )
 def test_what_is_no_conversation_is_refused_at_once(said: Any, fault: str) -> None:
@@ -166,7 +172,7 @@ def test_what_is_no_conversation_is_refused_at_once(said: Any, fault: str) -> No
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"colour": 1}, "sample takes no colour"),
+        ({"colour": 1}, "sample: unknown options: colour"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"max_tokens": True}, "maxTokens"),
         ({"temperature": "hot"}, "temperature"),
@@ -223,10 +229,10 @@ def test_options_need_the_capabilities_of_their_client(options: Any, needed: Any
     question = sample("?", **options)
     plain, able = SamplingCapability(), SamplingCapability(context={}, tools={})
 
-    assert {"sampling": needed} == question.lacking(ClientCapabilities())
+    assert {"sampling": needed} == question.missing_capabilities(ClientCapabilities())
     wanted = {"sampling": needed} if needed else {}
-    assert wanted == question.lacking(ClientCapabilities(sampling=plain))
-    assert {} == question.lacking(ClientCapabilities(sampling=able))
+    assert wanted == question.missing_capabilities(ClientCapabilities(sampling=plain))
+    assert {} == question.missing_capabilities(ClientCapabilities(sampling=able))
 
 
 def test_roots_are_asked_for() -> None:
@@ -235,8 +241,8 @@ def test_roots_are_asked_for() -> None:
 
     assert question.method == "roots/list"
     assert {"method": "roots/list", "params": {}} == sent(question)
-    assert {"roots": {}} == question.lacking(ClientCapabilities())
-    assert {} == question.lacking(ClientCapabilities(roots={}))
+    assert {"roots": {}} == question.missing_capabilities(ClientCapabilities())
+    assert {} == question.missing_capabilities(ClientCapabilities(roots={}))
 
 
 def test_roots_are_read() -> None:

@@ -60,6 +60,6 @@ def test_a_question_is_one_of_those_there_are() -> None:
     with pytest.raises(NotImplementedError):
         _ = question.request
     with pytest.raises(NotImplementedError):
-        question.lacking(ClientCapabilities())
+        question.missing_capabilities(ClientCapabilities())
     with pytest.raises(NotImplementedError):
         question.read({})

@@ -27,7 +27,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "https://example.com/a.json"}, "at /$ref: 'https://example.com/a.json' is not part"),
     ({"items": {"$ref": "file:///etc/passwd"}}, "at /items/$ref: 'file:///etc/passwd' is not part"),
     ({"$ref": "other.json"}, "nothing is ever fetched"),
-    ({"$ref": "#/$defs/a"}, "'#/$defs/a' leads nowhere: there is no schema there"),
+    ({"$ref": "#/$defs/a"}, "'#/$defs/a' leads nowhere: no schema is at that place"),
     ({"allOf": [{"$ref": "#/allOf/7"}]}, "'#/allOf/7' leads nowhere"),
     ({"type": "object", "items": {"$ref": "#/type/x"}}, "'#/type/x' leads nowhere"),
     ({"$ref": "#a"}, "'#a' leads nowhere: no such anchor"),

@@ -368,7 +368,7 @@ def test_jsonrpc_id_that_is_a_structure_is_not_decoded() -> None:
 def test_jsonrpc_nesting_past_what_python_follows_is_refused() -> None:
     """A limit may be set as high as one likes: nothing breaks."""
     for body in (nested(100_000), b"[" + nested(100_000) + b"]"):
-        with pytest.raises(InvalidRequest, match="deeper than can be followed"):
+        with pytest.raises(InvalidRequest, match="nests too deeply"):
             jsonrpc.decode(body, max_depth=10**6)
 
 
