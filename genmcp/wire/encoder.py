@@ -1,6 +1,6 @@
 """Encoding of results, errors, requests and notifications for the revision of the recipient."""
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,9 +16,6 @@ __all__ = ["Encoder"]
 
 _json = msgspec.json.Encoder()
 
-_MAX_CACHE: Final = 16 * 1024 * 1024
-"""Bytes of the cache of encoded public results. A full cache is emptied."""
-
 
 class Encoder:
     """Encodes the messages of one server. Owned by its mux.
@@ -26,9 +23,15 @@ class Encoder:
     2026-07-28 requires `resultType` and the server's name in the `_meta` of every result (basic,
     "ResultType" and "_meta"). They are constant, so their JSON is encoded once and put in front
     of that of each result.
+
+    Args:
+        info: the server.
+        cache_bytes: bytes of encoded public results that are cached; default 16 MiB. A full cache
+            is emptied.
     """
 
-    def __init__(self, info: Implementation) -> None:
+    def __init__(self, info: Implementation, cache_bytes: int = 16 * 1024 * 1024) -> None:
+        self._cache_bytes = cache_bytes
         self._info = msgspec.to_builtins(info)
         self._named = b'"_meta":' + _json.encode({SERVER_INFO: self._info})
         self._complete = b'{"resultType":"complete",' + self._named
@@ -72,7 +75,7 @@ class Encoder:
     def _add(self, key: tuple[str, int, bool], value: Value, encoded: bytes) -> None:
         """Cache *encoded*, with *value*, so that no other object can get its id."""
         self._size += len(encoded)
-        if self._size > _MAX_CACHE:
+        if self._size > self._cache_bytes:
             self._cache.clear()
             self._size = len(encoded)
         self._cache[key] = value, encoded

@@ -10,6 +10,7 @@ from genmcp.channel import Channel
 from genmcp.protocol.value import PaginatedResult
 from genmcp.stores.store import Put
 from genmcp.wire import encoder
+from genmcp.wire.encoder import Encoder
 from tests.support.asgi import ALL, Client
 from tests.support.clock import Clock
 
@@ -125,10 +126,10 @@ async def test_pages_that_everybody_may_keep_are_encoded_once(
 
 async def test_pages_past_a_bound_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of remembered pages is bounded."""
-    monkeypatch.setattr(encoder, "_KEPT", 1)
     for each in (first, second):
         monkeypatch.setattr(each.__genmcp_tool__, "cache_scope", "public", raising=False)  # type: ignore[attr-defined]
     mux = Mux(suite_of())
+    mux.encoder = Encoder(mux.server.info, cache_bytes=1)
     client = Client(Endpoint(mux))
 
     found = await page(client)
