@@ -79,7 +79,7 @@ _MARKERS = {
 }
 _TOP = Path(__file__).parent.parent
 
-# A busy machine is no fault of the code: no deadline. On CI the same examples every time.
+# A busy machine is not a fault of the code: no deadline. On CI the same examples every time.
 settings.register_profile("genmcp", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("genmcp")
 
@@ -109,7 +109,7 @@ def _leaves_no_task(request: pytest.FixtureRequest) -> None:
 async def _tasks_end() -> AsyncIterator[None]:
     """Fail a test that leaves an asyncio.Task running."""
     yield
-    for _ in range(10):  # what was cancelled last needs a turn or two of the loop
+    for _ in range(10):  # tasks that were cancelled last need an iteration or two of the loop
         await asyncio.sleep(0)
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:
@@ -119,7 +119,7 @@ async def _tasks_end() -> AsyncIterator[None]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A loopback port nobody listens on."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

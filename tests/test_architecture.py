@@ -1,4 +1,4 @@
-"""docs/architecture.md names what is in the package, and its diagrams are those of the tables."""
+"""docs/architecture.md names the modules of the package, and its diagrams match the tables."""
 
 import importlib
 import re
@@ -43,7 +43,7 @@ def test_architecture_name_is_in_its_module(module: str, name: str) -> None:
 
 
 def test_architecture_diagrams_are_those_of_the_tables() -> None:
-    """`scripts/diagram` would change nothing: what the page draws is what the code does."""
+    """`scripts/diagram` would change nothing: the page draws the transitions of the code."""
     command = [sys.executable, "scripts/diagram", "--check"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -53,7 +53,7 @@ def test_architecture_diagrams_are_those_of_the_tables() -> None:
 
 
 def test_architecture_diagram_that_is_outdated_is_reported(tmp_path: Path) -> None:
-    """A transition that the page lacks is seen, and the message says how to mend it."""
+    """A transition that the page lacks is reported, and the message names the remedy."""
     copy = tmp_path / "scripts" / "diagram"
     copy.parent.mkdir()
     copy.write_text((ROOT / "scripts" / "diagram").read_text("utf-8"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The channel: what a hook may say on the way, and what it knows of its request."""
+"""The channel: messages of a hook, and the properties of its request."""
 
 import asyncio
 import inspect
@@ -26,7 +26,7 @@ def suite(*tools: Any) -> Suite:
 
 
 def doing(hook: Callable[[Channel], Awaitable[Any]]) -> Suite:
-    """A suite of one tool, `do`, which does this with its channel and returns what it gives."""
+    """A suite of one tool, `do`, which calls this with its channel and returns the result."""
 
     class Do(Tool):
         name = "do"
@@ -71,7 +71,7 @@ async def test_channel_progress_needs_a_token() -> None:
 
 @pytest.mark.parametrize("second", [1, 0.5, -1, float("nan"), float("inf")])
 async def test_channel_progress_increases(second: float) -> None:
-    """2026-07-28, progress: the value MUST increase; what does not is not sent."""
+    """2026-07-28, progress: the value MUST increase; other values are not sent."""
 
     async def work(channel: Channel) -> Any:
         return [await channel.progress(1), await channel.progress(second)]
@@ -158,7 +158,7 @@ async def test_channel_knows_the_levels() -> None:
 
 
 async def test_channel_starts_a_stream_on_demand() -> None:
-    """The answer then comes as an event, though nothing was said before it."""
+    """The result is then an event, even without earlier messages."""
 
     async def work(channel: Channel) -> Any:
         channel.start_stream()
@@ -234,7 +234,7 @@ async def test_channel_tells_who_asks() -> None:
 async def assigns(
     state: Mapping[str, Any], static: Mapping[str, Any], copied: list[str]
 ) -> dict[str, Any]:
-    """What a hook finds in its assigns."""
+    """The assigns that a hook sees."""
 
     async def work(channel: Channel) -> Any:
         return dict(channel.assigns)
@@ -261,12 +261,12 @@ async def assigns(
 async def test_channel_assigns_are_copied_over_static_ones(
     state: dict[str, Any], static: dict[str, Any], copied: list[str], expected: dict[str, Any]
 ) -> None:
-    """Only listed keys are copied; one that is there with None is, an absent one is not."""
+    """Only listed keys are copied; one with the value None is, an absent one is not."""
     assert expected == await assigns(state, static, copied)
 
 
 async def test_channel_assigns_of_its_own_win_and_go_nowhere() -> None:
-    """What a hook sets hides what was there, for this request and nobody else."""
+    """A value set by a hook hides the original, for this request only."""
     state, static = {"user": "ann"}, {"db": 1}
 
     async def work(channel: Channel) -> Any:
@@ -300,7 +300,7 @@ async def test_channel_assigns_are_those_of_when_they_were_given() -> None:
 
 
 async def test_channel_assigns_do_not_change_under_a_hook() -> None:
-    """What a hook has seen once stays so, whatever happens to the mux meanwhile."""
+    """A value that a hook has read stays the same, whatever happens to the mux meanwhile."""
 
     async def work(channel: Channel) -> Any:
         before = dict(channel.assigns)
@@ -314,7 +314,7 @@ async def test_channel_assigns_do_not_change_under_a_hook() -> None:
 
 
 async def test_channel_assigns_can_only_be_deleted_where_they_were_set() -> None:
-    """Deleting an own assign uncovers what it hid; a copied one stays."""
+    """Deleting an own assign uncovers the one that it hid; a copied one stays."""
 
     async def work(channel: Channel) -> Any:
         channel.assigns["user"] = "bob"
@@ -352,7 +352,7 @@ async def test_channel_in_loop_lets_a_thread_speak() -> None:
 
 
 async def test_channel_in_loop_is_for_threads() -> None:
-    """Where one can await, it says so instead of waiting for itself."""
+    """On the event loop it raises instead of waiting for itself."""
 
     async def work(channel: Channel) -> Any:
         with pytest.raises(RuntimeError, match="await it instead"):
@@ -367,7 +367,7 @@ async def test_channel_in_loop_is_for_threads() -> None:
 
 
 def test_channel_in_loop_does_not_outwait_its_loop() -> None:
-    """A thread that is still at work when the server has ended hears of it."""
+    """A thread that still runs when the server has ended gets an error."""
 
     class Sink:
         closed = False
@@ -428,7 +428,7 @@ async def test_channel_threads_are_bounded() -> None:
 
 
 async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
-    """The thread runs to its end, its words and its result go nowhere, and the server goes on."""
+    """The thread runs to its end, its messages and its result are dropped, the server continues."""
     begun, ended = threading.Event(), threading.Event()
     sent: list[SendStatus] = []
 
@@ -474,7 +474,7 @@ async def test_channel_thread_has_the_context_of_its_request() -> None:
 @pytest.mark.parametrize("gives", ["Continue", "coroutine", "nothing", "error"])
 @pytest.mark.filterwarnings("error")
 async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> None:
-    """A call was cancelled meanwhile: a coroutine that nobody awaits is closed, without a word."""
+    """The call was cancelled meanwhile: a coroutine that is never awaited is closed silently."""
     begun, go, ended = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

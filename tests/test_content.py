@@ -1,4 +1,4 @@
-"""Results: what a hook returns, and what each revision makes of it."""
+"""Results: the return values of hooks, and their form in each revision."""
 
 from collections import UserDict
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class OrderModel(pydantic.BaseModel):
 
 
 async def returned(value: Any, version: str = MODERN, schema: Any = None) -> Answer:
-    """What a client gets of a call that returns a value."""
+    """The client's result of a call that returns a value."""
 
     class Give(Tool):
         name = "give"
@@ -84,7 +84,7 @@ async def test_content_of_a_text_is_a_text_block(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_content_of_none_is_empty(version: str) -> None:
-    """None says nothing, successfully."""
+    """None is an empty result, and a success."""
     answer = await returned(None, version)
 
     assert [] == answer.result["content"]
@@ -138,7 +138,7 @@ async def test_content_of_another_value_is_its_json(value: Any) -> None:
 async def test_content_of_another_value_is_structured_by_its_schema(
     value: Any, schema: Any, version: str
 ) -> None:
-    """With an output schema any value is structured, where the revision can say it (SEP-2106)."""
+    """With an output schema any value is structured, where the revision allows it (SEP-2106)."""
     answer = await returned(value, version, schema)
 
     assert value == msgspec.json.decode(answer.text)
@@ -194,7 +194,7 @@ async def test_content_may_be_one_block(value: Any) -> None:
 
 
 async def test_content_result_is_sent_as_it_is() -> None:
-    """A CallToolResult is the answer, whatever it says; its structured content may be a struct."""
+    """A CallToolResult is sent unchanged; its structured content may be a struct."""
     given = CallToolResult(
         content=[TextContent("a")],
         structured_content=Order(1),
@@ -289,7 +289,7 @@ ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required"
     ],
 )
 async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
-    """What fits leaves; a failure needs no structured content."""
+    """A valid result is sent; a failure needs no structured content."""
     answer = await returned(value, schema=ORDER)
 
     assert "result" in answer.message
@@ -310,7 +310,7 @@ async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
 async def test_content_that_does_not_fit_its_output_schema_does_not_leave(
     value: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a defect of the server, and the log says what did not fit."""
+    """It is a defect of the server, and the log has the faults."""
     answer = await returned(value, schema=ORDER)
 
     assert (500, -32603) == (answer.status, answer.error["code"])
@@ -366,7 +366,7 @@ async def test_content_builder_keeps_the_order_of_its_parts() -> None:
 async def test_content_builder_takes_data_with_or_without_its_text(
     as_text: bool, expected: list[str]
 ) -> None:
-    """`data=` is structured, whatever it is, and mirrored as text unless that is not wanted."""
+    """`data=` is structured, whatever its type, and copied as text unless `as_text=False`."""
     answer = await returned(result("x", data=[1], as_text=as_text))
 
     assert expected == texts(answer)
@@ -416,7 +416,7 @@ async def test_content_builder_refuses_what_it_cannot_put_together(build: Any) -
 async def test_content_builder_marks_an_error(
     error: Any, is_error: bool | None, expected: list[str]
 ) -> None:
-    """True, or a text that is said; a result that succeeds does not mention it."""
+    """True, or the text; a successful result has no such member."""
     answer = await returned(result("x", error=error))
 
     assert is_error is answer.result.get("isError")
@@ -424,7 +424,7 @@ async def test_content_builder_marks_an_error(
 
 
 def test_content_builder_makes_an_empty_result() -> None:
-    """No parts are no content."""
+    """No parts are an empty content."""
     assert CallToolResult(content=[]) == result()
 
 
@@ -442,7 +442,7 @@ async def test_content_builder_takes_meta() -> None:
 
 
 def test_content_is_encoded_once() -> None:
-    """Text and structured content are the same bytes: what is checked is what is sent."""
+    """Text and structured content are the same bytes: the checked value is the one that is sent."""
     made = to_result(Order(1), structured=False)
 
     assert msgspec.Raw(b'{"id":1,"day":"2026-07-28"}') == made.structured_content

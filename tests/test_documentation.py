@@ -34,7 +34,7 @@ PAGES = [
     *sorted((ROOT / "design").glob("*.md")),
 ]
 PATIENCE = 40  # seconds for a session at a terminal
-# A module, and what it prints if it is a program.
+# A module, and the output that is shown if it is a program.
 BLOCK = re.compile(
     r"^```python\n# (\w+)\.py\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
@@ -70,7 +70,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def applications(module: ModuleType) -> list[Any]:
-    """What a block defines that can be served."""
+    """The definitions of a block that can be served."""
     served = [
         getattr(module, name) for name in ("app", "as_route", "bare") if hasattr(module, name)
     ]
@@ -87,7 +87,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys()))
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
-    """A real client lists the tools of what a page shows, whatever way it is mounted."""
+    """A real client lists the tools of a page's example, whichever way it is mounted."""
     module = importlib.import_module(name)
     served = applications(module)
     assert served
@@ -98,7 +98,7 @@ async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> 
 
 
 def printed(command: str | list[str]) -> str:
-    """What *command* prints, on whichever stream."""
+    """The output of *command*, on either stream."""
     done = subprocess.run(
         command,
         shell=isinstance(command, str),
@@ -114,7 +114,7 @@ def printed(command: str | list[str]) -> str:
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) -> None:
-    """A program prints what the page shows below it, and nothing else."""
+    """A program prints exactly the output that the page shows below it."""
     assert printed([sys.executable, f"{name}.py"]) == PROGRAMS[name]
 
 
@@ -122,7 +122,7 @@ def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) 
 def test_documentation_of_a_command_is_what_it_prints(
     command: str, output: str, modules: Path
 ) -> None:
-    """A command prints what the page shows below it, and nothing else."""
+    """A command prints exactly the output that the page shows below it."""
     assert printed(command) == output
 
 
@@ -130,7 +130,7 @@ def test_documentation_of_a_command_is_what_it_prints(
 async def test_documentation_of_a_desktop_client_starts_the_server(
     page: str, modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a page tells a desktop client to start is a server, whatever folder it is started in."""
+    """The configuration for a desktop client starts a server, from any working directory."""
     (text,) = SERVERS.findall(TEXTS[page])
     here = text.replace("/home/ada/greeter/.venv/bin", str(BIN)).replace(
         "/home/ada/greeter", str(modules)
@@ -183,7 +183,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
 async def test_documentation_does_what_it_says(
     name: str, tool: str, arguments: dict[str, Any], expected: str, modules: Path
 ) -> None:
-    """The tools the pages show answer as the pages say."""
+    """The tools on the pages return the results shown there."""
     app = applications(importlib.import_module(name))[0]
 
     async with serve(app) as url, Client(f"{url}/mcp") as client:
@@ -193,7 +193,7 @@ async def test_documentation_does_what_it_says(
 
 
 async def fill_in(context: Any, params: Any) -> ElicitResult:
-    """Agree to everything, and fill in what a form needs."""
+    """Accept everything, and fill in the required fields of a form."""
     known: dict[str, str | int] = {"language": "French", "nights": 3, "by": "boat", "hour": 20}
     asked = params.requested_schema["properties"]
     return ElicitResult(action="accept", content={k: known[k] for k in known if k in asked})
@@ -241,7 +241,7 @@ async def test_documentation_asks_clients_of_each_era(
 
 
 async def test_documentation_of_another_queue_hears_from_it(modules: Path) -> None:
-    """What the print shop tells of an order counts, and nobody has to ask for it."""
+    """A notification of the print shop ends the wait; no polling is needed."""
     press = importlib.import_module("press")
 
     async with serve(press.app) as url, Client(f"{url}/mcp") as client:

@@ -194,9 +194,9 @@ PUBLIC = [
 
 
 def undocumented(module: ModuleType) -> Iterator[str]:
-    """The public functions, classes and methods a module defines that say nothing.
+    """The public functions, classes and methods of a module without a docstring.
 
-    A method without words of its own has those of the method it overrides.
+    A method without a docstring inherits that of the method it overrides.
     """
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
@@ -220,7 +220,7 @@ def undocumented_methods(cls: type) -> Iterator[str]:
 
 
 def docstring(value: object) -> str | None:
-    """What is written in the thing itself: not in a base class, and not by `dataclass`."""
+    """The docstring of the object itself: not of a base class, and not one made by `dataclass`."""
     if not isinstance(value, type):
         return value.__doc__
     doc: str | None = vars(value).get("__doc__")
@@ -234,7 +234,7 @@ def test_exports_are_exactly_these() -> None:
 
 
 def imported(code: str) -> set[str]:
-    """What a process has imported that does *code*."""
+    """The modules that a process has imported after *code*."""
     code = f"{code}\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     return set(done.stdout.decode().split())
@@ -250,7 +250,7 @@ def test_exports_that_are_seldom_needed_are_imported_when_they_are_used() -> Non
 
 @pytest.mark.parametrize("name", sorted(LATER))
 def test_exports_that_come_later_are_where_they_are_said_to_be(name: str) -> None:
-    """Each of these names is that of what its module defines, and stays when it was asked for."""
+    """Each of these names is that of its module's definition, and stays after its first use."""
     value = getattr(genmcp, name)
 
     assert value is getattr(importlib.import_module(LATER[name]), name)
@@ -269,7 +269,7 @@ def test_dir_lists_every_public_name() -> None:
 
 
 def test_exports_lack_what_nobody_has_defined() -> None:
-    """A name that is wrong is told as one of any module is."""
+    """An unknown name raises AttributeError, as for any module."""
     with pytest.raises(AttributeError, match="'genmcp' has no attribute 'Sever'"):
         genmcp.Sever  # type: ignore[attr-defined]  # noqa: B018
 
@@ -290,7 +290,7 @@ def test_exports_and_everything_else_public_is_documented() -> None:
 
 
 def test_exports_take_a_docstring_from_an_overridden_method_only() -> None:
-    """A method may be silent if what it overrides speaks; a class and a function may not."""
+    """A method may inherit a docstring; a class or function may not."""
 
     class Store:
         """Keeps values."""

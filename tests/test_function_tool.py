@@ -1,4 +1,4 @@
-"""`@tool`: what of a function becomes the tool, and what of the function stays."""
+"""`@tool`: the metadata taken from a function, and the function afterwards."""
 
 import functools
 import re
@@ -42,7 +42,7 @@ async def call(function: Any, **arguments: Any) -> CallToolResult:
 
 
 def test_function_tool_takes_name_docstring_and_hints() -> None:
-    """The listing is what the function says."""
+    """The listing has the function's name, docstring and parameters."""
 
     @tool
     async def forecast(
@@ -129,7 +129,7 @@ async def test_function_tool_defaults_are_not_shared(default: Any, listed: Any) 
 
 @pytest.mark.parametrize("kind", ["plain", "optional", "postponed"])
 async def test_function_tool_channel_is_found_by_its_annotation(kind: str) -> None:
-    """Whatever the parameter is called, and however its annotation is written."""
+    """Whatever the parameter's name, and however its annotation is written."""
 
     @tool
     async def plain(a: int, line: Channel) -> str:
@@ -148,7 +148,7 @@ async def test_function_tool_channel_is_found_by_its_annotation(kind: str) -> No
 
 
 async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
-    """Nothing to say is nothing to send; what is sent beyond the parameters is refused."""
+    """A function without parameters takes no arguments; others are rejected."""
 
     @tool
     async def now() -> str:
@@ -161,7 +161,7 @@ async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
 
 
 async def test_function_tool_arguments_are_checked() -> None:
-    """Hints are the schema: what does not fit does not reach the function."""
+    """Hints are the schema: invalid arguments do not reach the function."""
 
     @tool
     async def take(a: int) -> None: ...
@@ -203,7 +203,7 @@ class Box(msgspec.Struct, Generic[T]):
 
 @pytest.mark.parametrize("kind", [Order, OrderDict, Box[int]])
 async def test_function_tool_return_type_is_the_output_schema(kind: Any) -> None:
-    """A function that says it returns an object is held to it."""
+    """A function annotated to return an object must return one."""
 
     @tool
     async def order(wrong: bool = False) -> kind:
@@ -229,7 +229,7 @@ def test_function_tool_return_type_of_content_is_no_schema(kind: Any) -> None:
 
 
 def test_function_tool_takes_attributes_of_a_tool() -> None:
-    """What is given to the decorator wins over what the function says."""
+    """Options of the decorator take precedence over the function's metadata."""
 
     @tool(
         name="shout",
@@ -289,7 +289,7 @@ def waits() -> str | Continue: ...  # type: ignore[empty-body]
     ],
 )
 def test_function_tool_is_refused_where_it_is_decorated(function: Any, said: str) -> None:
-    """What cannot be a tool is told at its definition, by its name."""
+    """A function that cannot be a tool is rejected at its definition, by name."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         tool(function)
 
@@ -314,7 +314,7 @@ def test_function_that_waits_needs_a_step() -> None:
     ],
 )
 def test_function_tool_attributes_are_checked(attributes: Any, said: str) -> None:
-    """A wrong attribute is told with the function's name."""
+    """The error of a wrong attribute has the function's name."""
 
     def fine() -> None: ...
 
@@ -323,7 +323,7 @@ def test_function_tool_attributes_are_checked(attributes: Any, said: str) -> Non
 
 
 def test_function_tool_blank_docstring_is_none() -> None:
-    """A docstring that says nothing is no description."""
+    """An empty docstring is not a description."""
 
     @tool
     def silent() -> None:
@@ -365,7 +365,7 @@ async def test_function_tool_may_be_a_method() -> None:
 
 
 async def test_function_tool_may_be_a_closure() -> None:
-    """A function made in a function keeps what it closes over."""
+    """A nested function keeps its closure."""
 
     def make(word: str) -> Any:
         @tool(name=word)
@@ -381,7 +381,7 @@ async def test_function_tool_may_be_a_closure() -> None:
 
 
 async def test_function_tool_under_another_decorator_is_the_decorated_one() -> None:
-    """Whatever is given to the suite is what runs, a wrapper around the function too."""
+    """The object given to the suite runs, also a wrapper around the function."""
 
     def shouting(function: Any) -> Any:
         @functools.wraps(function)
@@ -404,7 +404,7 @@ async def test_function_tool_under_another_decorator_is_the_decorated_one() -> N
 
 
 def test_function_that_is_not_decorated_is_no_tool() -> None:
-    """The error says what would be one."""
+    """The error names the valid values."""
 
     def plain() -> None: ...
 

@@ -38,7 +38,7 @@ LAYERS = [
     {"composite"},
     {"hub", "registry", "discovery"},
     {"cli", "console", "__main__"},
-    # What nothing else imports: the facade, which is for users, and what may see everything.
+    # Modules that no other imports: the facade, which is for users, and those above all layers.
     {"genmcp", "testing"},
 ]
 PURE = set().union(*LAYERS[:4])
@@ -47,7 +47,7 @@ IMPURE_MODULES = {"asyncio", "os", "random", "secrets", "socket", "time"}
 
 
 class Module:
-    """A source file of the package, as its syntax tree tells it."""
+    """A source file of the package, and its syntax tree."""
 
     def __init__(self, path: Path, package: Path) -> None:
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -75,7 +75,7 @@ def layer(part: str) -> int:
 
 
 def faults(package: Path) -> Iterator[str]:
-    """Say everything in which the package breaks the rules of its layers."""
+    """Report every violation of the layers in the package."""
     known = modules(package)
     graph: dict[str, set[str]] = {name: set() for name in known}
     for module in known.values():
@@ -105,14 +105,14 @@ def faults(package: Path) -> Iterator[str]:
 
 def direction_faults(module: Module, imported: str) -> Iterator[str]:
     here, there = layer(module.part), layer(imported)
-    if module.part == imported or -1 in (here, there):  # what is in no layer is told once
+    if module.part == imported or -1 in (here, there):  # a module without a layer is reported once
         return
     if there > here or {module.part, imported} == STRANGERS:
         yield f"{module.name} imports {imported}, which is not above it"
 
 
 def test_layers_hold_in_the_package() -> None:
-    """No module of genmcp imports what lies below it, no two each other, and the core is pure."""
+    """Imports point to lower layers only, without cycles, and the core is pure."""
     assert list(faults(PACKAGE)) == []
 
 

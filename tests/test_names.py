@@ -34,7 +34,7 @@ def shared(public: Iterable[str], found: Mapping[str, list[str]]) -> list[str]:
 
 
 def public() -> set[str]:
-    """Return the names of `genmcp`, of its errors, and of what the documentation imports."""
+    """Return the names of `genmcp`, of its errors, and of the imports in the documentation."""
     names = {*genmcp.__all__}
     for module in ERRORS:
         names |= {*importlib.import_module(module).__all__}

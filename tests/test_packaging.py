@@ -1,4 +1,4 @@
-"""What an installation brings, and what is shipped beside the package."""
+"""The contents of an installation, and the files shipped beside the package."""
 
 import re
 from importlib.metadata import requires

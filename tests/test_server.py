@@ -49,7 +49,7 @@ async def test_server_written_by_hand_serves_every_revision(version: str, shop: 
 
 
 async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -> None:
-    """What it does not find, or does not offer, is answered for it."""
+    """The mux responds for a route that is not found, and for a method that is not offered."""
     async with speak(shop) as client:
         plum = await client.call("plum")
         prompts = await client.request("prompts/list", {})
@@ -63,7 +63,7 @@ async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -
 async def test_server_that_answers_with_nonsense_is_told_in_the_log(
     shop: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is no result does not leave."""
+    """A value that is not a result is not sent."""
 
     class Nonsense(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result:
@@ -90,7 +90,7 @@ async def test_server_that_is_wrapped_does_not_notice(version: str, timed: Any) 
 
 
 async def test_server_wrapper_hears_of_failures() -> None:
-    """What the inner server raises passes through the wrapper, which may change it."""
+    """An exception of the inner server passes through the middleware, which may change it."""
 
     class Fail(Tool):
         name = "fail"

@@ -15,7 +15,7 @@ PARAMETERS = 8  # positional ones: keyword-only options are documentation, not c
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Say what is too large in a file. Docstrings count, and so does `self`."""
+    """Report the excess sizes of a file. Docstrings count, and so does `self`."""
     text = path.read_text(encoding="utf-8")
     if (lines := len(text.splitlines())) > FILE_LINES:
         yield f"{path}: {lines} lines"
@@ -68,7 +68,7 @@ def test_sizes_name_what_is_over_a_limit(source: str, fault: str, tmp_path: Path
     ],
 )
 def test_sizes_allow_the_limit_itself(source: str, tmp_path: Path) -> None:
-    """What is exactly as large as allowed is no fault."""
+    """A size at the limit is not reported."""
     path = tmp_path / "large.py"
     path.write_text(source)
 

@@ -1,4 +1,4 @@
-"""Suite: a server made of tools, and what it says of itself."""
+"""Suite: a server made of tools, and its metadata."""
 
 import re
 from typing import Any
@@ -94,14 +94,14 @@ async def test_suite_may_be_empty() -> None:
     ],
 )
 def test_suite_refuses_what_is_wrong(options: dict[str, Any], said: str) -> None:
-    """It is told at construction, with what would be right."""
+    """The error is raised at construction, and names the valid values."""
     with pytest.raises(ConfigurationError, match="^" + re.escape(said)):
         Suite(**{"name": "test", "version": "1", **options})
 
 
 @pytest.mark.parametrize("version", VERSIONS[:-1])
 async def test_suite_introduces_itself_in_the_handshake(version: str) -> None:
-    """`initialize` says what the revision can say of the server."""
+    """`initialize` has the metadata that the revision supports."""
     suite = Suite(name="test", version="1.2", **ABOUT)
 
     async with speak(suite, version) as client:
@@ -175,7 +175,7 @@ def test_suite_tells_what_it_is() -> None:
 
 
 def test_suite_finds_each_kind_by_its_method() -> None:
-    """What is no tool is not found under a tool's name."""
+    """A resource is not found under a tool's name."""
     suite = Suite(name="test", version="1", tools=[Echo])
 
     assert None is not suite.find("tools/call", "echo")

@@ -1,4 +1,4 @@
-"""Tools: what a class may say of itself, what it is asked, what becomes of what it answers."""
+"""Tools: the attributes of a class, its hooks, and the conversion of results."""
 
 import asyncio
 import functools
@@ -100,7 +100,7 @@ def declare(**attributes: Any) -> type[Tool]:
     ],
 )
 def test_tool_is_refused_when_its_class_is_made(attributes: dict[str, Any], said: str) -> None:
-    """What a class says wrongly of itself is told at once, with the class and the attribute."""
+    """A wrong attribute is rejected when the class is made, with class and attribute."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         declare(**attributes)
 
@@ -164,7 +164,7 @@ async def test_tool_says_everything_in_its_listing() -> None:
 
 
 async def test_tool_leaves_out_what_it_does_not_say() -> None:
-    """What is None is not in the listing, and a tool that describes no arguments takes any."""
+    """None is left out of the listing, and a tool without a schema takes any arguments."""
 
     class Plain(Tool):
         name = "plain"
@@ -195,12 +195,12 @@ def test_tool_description_is_its_docstring() -> None:
         pass
 
     class Newer(Given):
-        """Says something else."""
+        """Returns another text."""
 
     assert "Says it.\n\nAnd again." == definition(Long()).description
     assert "For models." == definition(Given()).description
     assert "For models." == definition(Heir()).description
-    assert "Says something else." == definition(Newer()).description
+    assert "Returns another text." == definition(Newer()).description
 
 
 def test_tool_annotations_may_be_a_mapping() -> None:
@@ -212,7 +212,7 @@ def test_tool_annotations_may_be_a_mapping() -> None:
 
 
 def test_tool_attributes_may_be_properties() -> None:
-    """A property is asked when the tool is registered, and checked then."""
+    """A property is read when the tool is registered, and checked then."""
 
     class Named(Echo):
         def __init__(self, city: str) -> None:
@@ -261,7 +261,7 @@ async def test_tool_class_may_be_mounted_twice() -> None:
 
 
 def test_tool_instance_is_checked_as_its_class_is() -> None:
-    """What an instance says wrongly is told when it is registered."""
+    """A wrong attribute of an instance is rejected when it is registered."""
     tool = Echo()
     tool.title = " "
 
@@ -270,7 +270,7 @@ def test_tool_instance_is_checked_as_its_class_is() -> None:
 
 
 def test_tool_that_cannot_be_listed_is_refused() -> None:
-    """What is not JSON deep inside its metadata is told before anybody lists it."""
+    """Metadata that is not JSON at any depth is rejected before it is listed."""
     with pytest.raises(ConfigurationError, match=r"^Odd cannot be listed: .*object"):
         suite(declare(meta={"a": object()}))
     with pytest.raises(ConfigurationError, match=r"^Odd cannot be listed: .*readOnlyHint"):
@@ -278,7 +278,7 @@ def test_tool_that_cannot_be_listed_is_refused() -> None:
 
 
 async def test_tool_listing_does_not_change_with_what_it_was_made_of() -> None:
-    """Whoever changes a dict they gave changes no tool that is served."""
+    """Changing a dict afterwards does not change the tool that is served."""
     meta = {"a": 1}
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     served = suite(declare(meta=meta, input_schema=schema))
@@ -294,7 +294,7 @@ async def test_tool_listing_does_not_change_with_what_it_was_made_of() -> None:
 
 
 async def test_tool_may_have_attributes_of_its_own() -> None:
-    """What is no attribute of `Tool` is nobody's business."""
+    """Attributes that `Tool` does not have are ignored."""
 
     class Own(Echo):
         instructions = ["not", "a suite's"]
@@ -318,7 +318,7 @@ def test_tool_that_yields_is_refused() -> None:
         suite(Stream)
 
 
-# Calls that go on in `continue_`.
+# Calls that continue in `continue_`.
 
 
 def returning(hint: Any) -> Any:
@@ -345,7 +345,7 @@ WAITING = [
 
 @pytest.mark.parametrize("hint", WAITING)
 def test_tool_annotated_to_wait_is_refused_without_a_continue_(hint: Any) -> None:
-    """However it is written, and whatever it takes, it is told when the class is made."""
+    """In any spelling and with any parameters, it is rejected when the class is made."""
     with pytest.raises(
         ConfigurationError,
         match=r"^Odd\.call is annotated to return Continue, but it has no continue_",
@@ -375,12 +375,12 @@ def test_tool_annotated_to_wait_may_inherit_its_continue_(hint: Any) -> None:
     ],
 )
 def test_tool_annotation_that_cannot_be_read_says_nothing(call: Any) -> None:
-    """What may be there only for a type checker is no reason to refuse a class."""
+    """A name that exists only for type checkers does not make a class invalid."""
     assert issubclass(declare(call=call), Tool)
 
 
 async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """A Continue without a `continue_` costs that call; what it waits for never begins."""
+    """A Continue without a `continue_` fails that call; its awaitable never starts."""
     waited: list[Any] = []
 
     class Waits(Tool):
@@ -432,7 +432,7 @@ async def test_hooks_get_the_request_of_the_channel(validates: bool) -> None:
 
 
 async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """An unmatched `match` is a defect, told with tag and outcome, and no empty success."""
+    """An unmatched `match` is a defect, logged with tag and outcome, not an empty success."""
 
     class Waits(Tool):
         name = "wait"
@@ -483,7 +483,7 @@ class PairModel(pydantic.BaseModel):
     ],
 )
 async def test_tool_arguments_arrive_as_its_type(kind: Any, expected: Any) -> None:
-    """Whatever `Tool[T]` names is what `call` gets."""
+    """`call` gets the type that `Tool[T]` names."""
     got = []
 
     class Take(Tool[kind]):
@@ -500,7 +500,7 @@ async def test_tool_arguments_arrive_as_its_type(kind: Any, expected: Any) -> No
 
 
 def test_tool_subclass_keeps_the_arguments() -> None:
-    """A subclass of a Tool[A] takes an A; one that describes its arguments anew is heard."""
+    """A subclass of Tool[A] takes an A; it may declare another type."""
 
     class First(Tool[Pair]):
         name = "first"
@@ -521,7 +521,7 @@ def test_tool_subclass_keeps_the_arguments() -> None:
 
 
 def test_tool_between_may_be_generic() -> None:
-    """A generic class in between passes the argument type on, whatever its other parameters."""
+    """An intermediate generic class passes the argument type on, among other parameters."""
 
     class Page(msgspec.Struct, Generic[T]):
         items: list[T]
@@ -560,7 +560,7 @@ def test_tool_between_may_be_generic() -> None:
 
 
 def test_tool_argument_must_be_one_object_type() -> None:
-    """What is no object, only a name, or said twice is refused with words."""
+    """A type that is not an object, an unresolved name, and a duplicate are rejected."""
     with pytest.raises(ConfigurationError, match=r"Numbers: .*is not read from a JSON object"):
 
         class Numbers(Tool[list[int]]): ...
@@ -576,7 +576,7 @@ def test_tool_argument_must_be_one_object_type() -> None:
 
 
 def test_tool_typed_dict_may_have_a_schema_of_its_own() -> None:
-    """A TypedDict is a dict: it can type what a hand-written schema describes."""
+    """A TypedDict is a dict: it can type the arguments of a hand-written schema."""
 
     class Typed(Tool[PairDict]):
         name = "typed"
@@ -643,7 +643,7 @@ async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> Non
 
 
 async def test_tool_explains_at_most_twenty_faults() -> None:
-    """Twenty are said, the rest are counted."""
+    """Twenty are listed, the rest are counted."""
     tool = declare(input_schema={"type": "object", "additionalProperties": {"type": "integer"}})
 
     async with speak(suite(tool)) as client:
@@ -721,7 +721,7 @@ async def later(value: Any) -> Any:
     ],
 )
 async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
-    """What `validate` returns is what `call` sees, whether it is `def` or `async def`."""
+    """`call` gets the request that `validate` returns, be it `def` or `async def`."""
     async with speak(suite(Validating(hook))) as client:
         answer = await client.call("validating", {"a": 4})
 
@@ -749,7 +749,7 @@ async def test_tool_validate_may_refuse_the_call(version: str) -> None:
 async def test_tool_validate_must_return_the_call(
     wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anything else is a defect: -32603 with a reference, and the log says what it was."""
+    """Another value is a defect: -32603 with a reference, and the log has its type."""
     async with speak(suite(Validating(lambda request: wrong))) as client:
         answer = await client.call("validating", {"a": 2})
 
@@ -760,7 +760,7 @@ async def test_tool_validate_must_return_the_call(
 
 
 async def test_tool_validate_has_a_default_to_call() -> None:
-    """What it overrides lets every call through."""
+    """The default implementation accepts every call."""
 
     class Careful(Tool):
         name = "careful"
@@ -786,7 +786,7 @@ async def test_tool_validate_is_not_asked_about_what_does_not_fit() -> None:
     assert [] == asked
 
 
-# What a hook raises.
+# Exceptions of a hook.
 
 
 class Raising(Tool):

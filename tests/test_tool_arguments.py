@@ -120,7 +120,7 @@ async def test_misspelt_argument_is_refused(type_: Any) -> None:
 
 @pytest.mark.parametrize("type_", CLOSED)
 async def test_closed_type_is_listed_as_closed(type_: Any) -> None:
-    """The listing says what is enforced, as that of a function under `@tool` does."""
+    """The listing shows the enforced rule, as that of a function under `@tool` does."""
     assert (await schema_of(taking(type_)))["additionalProperties"] is False
 
 
@@ -138,7 +138,7 @@ async def test_type_that_allows_extra_gets_it(type_: Any) -> None:
 
 
 async def test_tool_may_ignore_extra_arguments() -> None:
-    """Structs and dataclasses cannot say so themselves."""
+    """Structs and dataclasses cannot declare extra fields themselves."""
     server = taking(NoteStruct, extra_arguments="ignore")
     async with speak(server) as client:
         result = (await client.call("save", {"title": "a", "bdoy": "b"})).result
@@ -213,7 +213,7 @@ class Repair(pydantic.BaseModel):
 
 
 async def test_naive_datetime_is_sent() -> None:
-    """SQLite returns it, and it is no `date-time`: other servers send the value."""
+    """SQLite returns it, and it is not a `date-time`: other servers send the value."""
 
     @tool
     async def repair() -> Repair:

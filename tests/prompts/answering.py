@@ -1,4 +1,4 @@
-"""A client of any revision that answers what it is asked about one request."""
+"""A client of any revision that answers the questions of one request."""
 
 from typing import Any
 

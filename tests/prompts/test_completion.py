@@ -29,7 +29,7 @@ from genmcp.suite.collection import PROMPTS, Collection
 
 
 class Sink:
-    """What a channel needs to run a `def`."""
+    """The part of a channel that runs a `def`."""
 
     closed = False
 
@@ -106,14 +106,14 @@ class Review(Prompt[Options]):
 async def test_completion_knows_the_values_of_types(
     argument: str, value: str, values: list[str]
 ) -> None:
-    """A Literal, an enum and a bool complete by themselves by what is typed."""
+    """A Literal, an enum and a bool complete the typed prefix by themselves."""
     found = await ask(PromptReference("review"), argument, value, prompts=prompts_of([Review]))
 
     assert Completion(values, len(values), False) == found
 
 
 async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
-    """It is asked first, with the context; None leaves the argument to its type."""
+    """It runs first, with the context; None leaves the argument to its type."""
     seen: list[Any] = []
 
     class Asks(Review):
@@ -229,7 +229,7 @@ async def test_completion_of_templates_is_done_by_any_object_with_the_hook() -> 
 
 
 def test_completion_hook_that_yields_is_refused() -> None:
-    """It must return what it found."""
+    """It must return its suggestions."""
 
     class Yields(Review):
         def complete(self, *arguments: Any) -> Any:
@@ -266,7 +266,7 @@ def test_completion_has_at_most_100_values_and_says_how_many_there_are(
 
 
 def test_completion_keeps_the_meta_of_a_result() -> None:
-    """What a hook says besides goes along."""
+    """Further members of a hook's completion are sent."""
     given = CompleteResult(completion=Completion(["a"]), meta={"a": 1})
 
     assert {"a": 1} == complete_result(given).meta
@@ -274,7 +274,7 @@ def test_completion_keeps_the_meta_of_a_result() -> None:
 
 @pytest.mark.parametrize("found", ["text", 5, {"a": 1}, ["a", 1], Completion("text")])
 async def test_completion_of_something_else_than_texts_is_told(found: Any) -> None:
-    """It is a defect of the hook, told with what was completed."""
+    """It is a defect of the hook, logged with the argument."""
 
     class Odd(Review):
         async def complete(self, *arguments: Any) -> Any:

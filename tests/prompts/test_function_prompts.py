@@ -1,4 +1,4 @@
-"""`@prompt`: what of a function becomes the prompt, and what of the function stays."""
+"""`@prompt`: the metadata taken from a function, and the function afterwards."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ from genmcp.protocol.revisions.chain import LATEST
 
 
 class Sink:
-    """What a channel needs to run a `def`."""
+    """The part of a channel that runs a `def`."""
 
     closed = False
 
@@ -50,7 +50,7 @@ async def text(function: Any, **arguments: str) -> str:
 
 
 async def test_function_prompt_takes_name_docstring_and_hints() -> None:
-    """The listing is what the function says, and arguments arrive as it wants them."""
+    """The listing has the function's metadata, and arguments have the annotated types."""
 
     @prompt
     async def review(
@@ -123,7 +123,7 @@ async def test_function_prompt_completes_with_a_function() -> None:
 
 
 async def test_function_prompt_may_be_a_method_of_an_instance() -> None:
-    """What is registered is the bound method; without its instance it is refused."""
+    """The bound method is registered; without its instance it is rejected."""
 
     class Shop:
         def __init__(self, name: str) -> None:
@@ -139,7 +139,7 @@ async def test_function_prompt_may_be_a_method_of_an_instance() -> None:
 
 
 async def test_function_prompt_may_be_wrapped_afterwards() -> None:
-    """A decorator outside is what runs."""
+    """An outer decorator runs."""
 
     @prompt
     async def plain(a: str) -> str:
@@ -175,10 +175,10 @@ def _positional(*a: str) -> str:
     ],
 )
 def test_function_prompt_that_is_wrong_is_refused(make: Callable[[], Any], said: str) -> None:
-    """It is told where the decorator stands."""
+    """The error is raised where the decorator stands."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         make()
 
 
 def plain() -> None:
-    """A function that is no prompt, for the test above."""
+    """A function that cannot be a prompt, for the test above."""

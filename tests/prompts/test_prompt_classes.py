@@ -1,4 +1,4 @@
-"""Prompts: what a class may say of itself, what it takes, and what it may return."""
+"""Prompts: the attributes of a class, its arguments, and its return values."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Thread:
-    """The sink of a channel that only has a thread, and tells whether it was used."""
+    """The sink of a channel with a thread only, which records its use."""
 
     closed = False
 
@@ -70,7 +70,7 @@ def definition(prompt: Prompt[Any]) -> Any:
 
 
 class Plain(Prompt):
-    """Says hello."""
+    """Returns a greeting."""
 
     name = "plain"
 
@@ -115,7 +115,7 @@ def test_prompt_lists_what_it_says() -> None:
         "_meta": {"com.example/cost": 3},
         "arguments": [{"name": "code", "required": True}],
     } == msgspec.to_builtins(definition(Full()))
-    assert {"name": "plain", "description": "Says hello."} == msgspec.to_builtins(
+    assert {"name": "plain", "description": "Returns a greeting."} == msgspec.to_builtins(
         definition(Plain())
     )
 
@@ -145,7 +145,7 @@ def test_prompt_lists_what_it_says() -> None:
     ],
 )
 def test_prompt_is_refused_when_its_class_is_made(attributes: dict[str, Any], said: str) -> None:
-    """What a class says wrongly of itself is told at once, with the class and the attribute."""
+    """A wrong attribute is rejected when the class is made, with class and attribute."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         type("Odd", (Plain,), attributes)
 
@@ -165,7 +165,7 @@ def test_prompt_is_refused_when_its_class_is_made(attributes: dict[str, Any], sa
     ],
 )
 def test_prompt_is_refused_when_it_is_registered(attributes: dict[str, Any], said: str) -> None:
-    """What only a finished class can lack is told when it is made ready."""
+    """A fault that only an instance can show is raised when it is registered."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         PromptRoute.of(type("Odd", (Prompt,), attributes)())
 
@@ -197,7 +197,7 @@ class Options(msgspec.Struct):
 
 
 class Echo(Prompt[Options]):
-    """Keeps what it got."""
+    """Stores its arguments."""
 
     name = "echo"
     got: Options
@@ -243,7 +243,7 @@ def test_prompt_lists_the_fields_of_its_type() -> None:
 async def test_prompt_reads_texts_as_its_type_says(
     given: dict[str, str], field: str, value: Any
 ) -> None:
-    """A text is read as what the field takes; where that is a text, it stays one."""
+    """A text is decoded to the type of the field; where that is a text, it is unchanged."""
     prompt = Echo()
     await get(prompt, {"code": "x", **given})
 
@@ -331,7 +331,7 @@ async def test_prompt_takes_any_type_a_tool_takes(kind: type, got: Any) -> None:
 
 
 def test_prompt_lists_a_pydantic_model_without_made_up_titles() -> None:
-    """Pydantic makes a title of each name; only what somebody wrote is listed."""
+    """Pydantic makes a title of each name; only explicit ones are listed."""
     prompt = type("Odd", (Plain,), {"arguments": Model})()
 
     assert [
@@ -341,7 +341,7 @@ def test_prompt_lists_a_pydantic_model_without_made_up_titles() -> None:
 
 
 def test_prompt_type_may_come_through_a_generic_class() -> None:
-    """`Prompt[T]` may be said with a class or a container between."""
+    """`Prompt[T]` may be inherited through a class or a container."""
 
     class Between(Prompt[T], Generic[T]):
         """Leaves it open."""
@@ -353,16 +353,16 @@ def test_prompt_type_may_come_through_a_generic_class() -> None:
         """Leaves it open within."""
 
     class Narrow(Between[Point]):
-        """Says it."""
+        """Returns a text."""
 
     class Deep(Nested[int]):
-        """Says it too."""
+        """Returns a text, too."""
 
     class AnyDict(Prompt[dict[str, str]]):
         """No type at all."""
 
     class Other(Narrow, Generic[T]):
-        """Has said it."""
+        """Returns an earlier text."""
 
     assert None is Between.arguments
     assert Point is Narrow.arguments
@@ -385,7 +385,7 @@ def test_prompt_type_is_said_once_and_not_by_name() -> None:
 
 
 async def test_prompt_def_runs_in_a_thread() -> None:
-    """A `def get` may block; what it returns may still be awaited."""
+    """A `def get` may block; its awaitable result is awaited."""
 
     class Blocking(Plain):
         def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Any:
@@ -422,7 +422,7 @@ IMAGE = ImageContent("eA==", "image/png")
     ],
 )
 async def test_prompt_return_values_become_messages(value: Any, messages: list[Any]) -> None:
-    """Texts and content are the user's; messages stay what they are."""
+    """Texts and content belong to the user; messages are unchanged."""
     assert messages == (await get(returning(value))).messages
 
 
@@ -464,7 +464,7 @@ class Letters(msgspec.Struct):
 
 
 async def test_prompt_choice_of_texts_is_asked_for_in_texts() -> None:
-    """What is no choice is called a string, which it is, whatever it looks like."""
+    """An invalid choice is described as a string, whatever its text looks like."""
 
     class Letter(Prompt[Letters]):
         name = "letter"

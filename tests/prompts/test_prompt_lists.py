@@ -1,4 +1,4 @@
-"""A suite's prompts together: who answers to a name, and what is on which page."""
+"""A suite's prompts together: lookup by name, and pages."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import PROMPTS, Collection
 
-NOWHERE: Any = None  # a channel nobody looks at: all hooks here are async
+NOWHERE: Any = None  # an unused channel: all hooks here are async
 
 
 def prompts_of(given: Sequence[object]) -> Collection:
@@ -108,7 +108,7 @@ async def test_prompts_lists_are_in_the_order_given_and_in_pages() -> None:
 
 
 async def test_prompts_page_costs_what_is_on_it() -> None:
-    """Pages of what is there are made once; of a repository only what is wanted is asked for."""
+    """Pages of fixed prompts are made once; a repository is listed on demand."""
     letters = Letters("x/", "pqrstu")
     prompts = prompts_of([static("a"), static("b"), letters])
 
@@ -135,7 +135,7 @@ async def test_prompts_skip_a_repository_that_is_empty(given: Any, expected: Any
 
 
 async def test_prompts_first_definition_wins_and_is_listed_once() -> None:
-    """A name, or a prefix of it, that was given before hides what comes after."""
+    """An earlier name, or a prefix of it, hides a later one."""
     first, second = static("x/a", title="first"), static("x/a", title="second")
     prompts = prompts_of(
         [
@@ -159,7 +159,7 @@ async def test_prompts_first_definition_wins_and_is_listed_once() -> None:
 
 
 async def test_prompts_more_special_prefix_counts_if_it_is_given_first() -> None:
-    """What it takes is not listed by the more general one after it."""
+    """The names it serves are not listed by a more general one after it."""
     prompts = prompts_of([Letters("x/y/", "a"), Letters("x/", ["b", "y/a"]), Letters("x", "c")])
 
     assert [["x/y/a", "x/b", "xc"]] == await pages(prompts)
@@ -170,7 +170,7 @@ async def test_prompts_more_special_prefix_counts_if_it_is_given_first() -> None
 
 
 async def test_prompts_unknown_name_is_not_found() -> None:
-    """Nothing answers to it, or the repository that should says that there is none."""
+    """No prompt has the name, or its repository reports that there is none."""
     prompts = prompts_of([static("a"), Letters("x/", "a")])
 
     assert None is prompts.find("b")
@@ -182,7 +182,7 @@ async def test_prompts_unknown_name_is_not_found() -> None:
     "cursor", ["", "x", "[0]", "[9,null]", "[-1,null]", '["0",null]', '[0,"x"]', "[" * 5000]
 )
 async def test_prompts_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
-    """It is -32602, whatever it is."""
+    """It is -32602, whatever the value."""
     with pytest.raises(InvalidParams, match=r"^Invalid cursor: "):
         await page(prompts_of([static("a")]), cursor)
 
@@ -227,7 +227,7 @@ class Wordless(Letters):
     ],
 )
 def test_prompts_refuse_what_is_wrong(given: Any, said: str) -> None:
-    """It is told when the collection is made."""
+    """The error is raised when the collection is made."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         prompts_of([given])
 
@@ -243,7 +243,7 @@ def test_prompts_refuse_what_is_wrong(given: Any, said: str) -> None:
     ],
 )
 async def test_prompts_tell_what_a_repository_lists_wrongly(returned: Any, said: str) -> None:
-    """What is no page of its prompts is a defect of the repository."""
+    """An invalid page is a defect of the repository."""
 
     class Odd(Idle):
         prefix = "x/"
@@ -257,7 +257,7 @@ async def test_prompts_tell_what_a_repository_lists_wrongly(returned: Any, said:
 
 
 async def test_prompts_tell_what_a_repository_gets_wrongly() -> None:
-    """What is no message is a defect, told with the name."""
+    """A value that is not a message is a defect, logged with the name."""
 
     class Odd(Letters):
         async def get(self, name: str, arguments: Any, channel: Channel) -> Any:
@@ -268,7 +268,7 @@ async def test_prompts_tell_what_a_repository_gets_wrongly() -> None:
 
 
 async def test_prompts_hooks_may_be_asked_by_those_that_override_them() -> None:
-    """What is not written says nothing, or that it is not written."""
+    """A hook that is not implemented returns nothing, or states so."""
     repo, one = PromptRepo(), Prompt()
 
     assert None is repo.complete("x", "a", "", {}, NOWHERE)

@@ -1,4 +1,4 @@
-"""Prompt templates: what becomes of braces, sections and values."""
+"""Prompt templates: braces, sections and values."""
 
 import re
 from typing import Any
@@ -71,7 +71,7 @@ def test_template_fills_places_and_sections(
 
 @given(st.text(alphabet="ab{}?\n ", max_size=30), st.text(alphabet="{}?ab", min_size=1))
 def test_template_never_fills_in_a_value_again(text: str, value: str) -> None:
-    """Whatever a value looks like, it comes out as it went in."""
+    """A value is inserted unchanged, whatever it contains."""
     try:
         template = Template(text)
     except ConfigurationError:
@@ -93,7 +93,7 @@ def test_template_never_fills_in_a_value_again(text: str, value: str) -> None:
     ],
 )
 def test_template_that_cannot_be_read_is_refused(text: str, said: str) -> None:
-    """A section or a doubled brace without an end is told with its line."""
+    """An unclosed section or a doubled brace is reported with its line."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         Template(text)
     with pytest.raises(ConfigurationError, match=re.escape(f"PromptTemplate.messages: {said}")):
@@ -120,7 +120,7 @@ def test_template_arguments_are_those_of_its_texts() -> None:
 
 
 def test_template_has_no_description_but_its_own() -> None:
-    """What the class says of itself is not said of every prompt."""
+    """The docstring of the class is not the description of each prompt."""
     assert None is PromptRoute.of(PromptTemplate(name="x", messages="")).definition.description
 
 
@@ -166,6 +166,6 @@ async def test_template_may_be_a_subclass() -> None:
     ],
 )
 def test_template_that_is_wrong_is_refused(attributes: dict[str, Any], said: str) -> None:
-    """It is told where it is made."""
+    """The error is raised where it is made."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         PromptTemplate(name="x", **attributes)

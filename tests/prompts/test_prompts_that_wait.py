@@ -85,7 +85,7 @@ NO = {"action": "decline"}
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_prompt_asks_its_client_in_the_way_of_every_revision(version: str) -> None:
-    """One class, which names no revision, goes on with what its client answered, step by step."""
+    """One class without a revision continues with each answer of its client, step by step."""
     params = {"name": "trip", "arguments": {"days": "4"}}
 
     answered = await request(serving(Trip), version, "prompts/get", OSLO, YES, **params)
@@ -95,7 +95,7 @@ async def test_prompt_asks_its_client_in_the_way_of_every_revision(version: str)
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_prompt_may_have_no_messages_in_the_end(version: str) -> None:
-    """What a prompt may return from `get` it may return later; `[]` is a result."""
+    """A prompt may return from a step the values that `get` may return; `[]` is a result."""
     answered = await request(serving(Trip), version, "prompts/get", NO, name="trip")
 
     assert [] == texts(answered)
@@ -114,7 +114,7 @@ async def test_prompt_that_cannot_ask_says_what_is_missing() -> None:
 
 
 class Late(Prompt):
-    """Waits for what it is made to wait for, and says what came."""
+    """Waits for the given wait, and returns the outcome."""
 
     name = "late"
 
@@ -154,7 +154,7 @@ async def test_prompt_waits_for_work(on: Any, value: str, version: str) -> None:
 
 
 class Library(PromptRepo):
-    """Letters to whoever the user names, but not to everybody."""
+    """Letters to a recipient named by the user, with exceptions."""
 
     prefix = "letter/"
 
@@ -186,7 +186,7 @@ async def test_prompt_of_a_repository_asks_too(version: str) -> None:
 
 
 async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
-    """PromptNotFound says so from `continue_`; None does not."""
+    """PromptNotFound from `continue_` is the error; None is not."""
     rome = {"action": "accept", "content": {"name": "Rome"}}
 
     gone = await request(serving(Library), MODERN, "prompts/get", rome, name="letter/x")
@@ -216,7 +216,7 @@ async def test_prompt_that_says_nothing_in_the_end_is_told(
 async def test_prompt_that_returns_no_messages_later_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What `continue_` must not return is told with its name."""
+    """An invalid value of `continue_` is reported by name."""
 
     class Odd(Trip):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -229,7 +229,7 @@ async def test_prompt_that_returns_no_messages_later_is_told(
 
 
 def hopeless() -> tuple[Any, list[Any]]:
-    """Return something that waits, though nobody goes on, of each kind; and what it made."""
+    """Return prompts of each kind that wait without a continuation; and their coroutines."""
     made: list[Any] = []
 
     def step() -> Any:
@@ -275,7 +275,7 @@ async def test_prompt_without_continuation_fails_when_it_waits(
 async def test_prompt_that_waited_needs_its_continue_later_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A state that comes back to a server whose prompt does not wait any more is an error."""
+    """A state for a prompt that no longer waits is an error."""
 
     class Plain(Prompt):
         name = "trip"
@@ -321,7 +321,7 @@ def test_prompt_annotated_to_wait_is_refused_without_a_continue_() -> None:
 
 
 async def test_prompt_continue_has_no_default() -> None:
-    """What is not written is not there to be called."""
+    """A hook that is not implemented cannot be called."""
     nothing: Any = None
 
     for kind in (Prompt(), PromptRepo()):

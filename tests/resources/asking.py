@@ -1,4 +1,4 @@
-"""What asks resources for something: a channel in memory."""
+"""Requests to resources through a channel in memory."""
 
 import asyncio
 from collections.abc import Callable

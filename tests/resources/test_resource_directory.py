@@ -1,4 +1,4 @@
-"""A folder as a repository: what is in it is served, and nothing else."""
+"""A folder as a repository: its files are served, and no others."""
 
 import os
 import random
@@ -64,7 +64,7 @@ async def listed(directory: Directory, size: int = 1000) -> list[list[str]]:
 
 
 async def test_directory_reads_text_and_bytes(root: Path) -> None:
-    """UTF-8 is text, all else a blob; the type is told by the suffix, or by what it is."""
+    """UTF-8 is text, all else a blob; the type follows from the suffix, or from the content."""
     docs = Directory(root, prefix="docs://")
 
     async def only(path: str) -> ResourceContents:
@@ -83,7 +83,7 @@ async def test_directory_reads_text_and_bytes(root: Path) -> None:
 
 
 async def test_directory_follows_links_within(root: Path) -> None:
-    """Links to files and folders of the same folder are what they point to."""
+    """Links to files and folders of the same folder are followed."""
     assert "# Intro é" == await text(Directory(root), "file:///inside")
     assert "# End" == await text(Directory(root), "file:///folder/deep/end.md")
     link = root.parent / "link"
@@ -153,7 +153,7 @@ async def test_directory_is_listed_as_a_template(root: Path) -> None:
 
 
 async def test_directory_refuses_files_that_are_too_large(root: Path) -> None:
-    """The error says the limit; what is as large as that is read."""
+    """The error names the limit; a file of exactly that size is read."""
     docs = Directory(root, max_bytes=5)
 
     assert "# End" == await text(docs, "file:///guides/deep/end.md")
@@ -201,7 +201,7 @@ async def test_directory_refuses_files_that_are_too_large(root: Path) -> None:
     ],
 )
 async def test_directory_has_nothing_else(root: Path, path: str) -> None:
-    """Not a file, hidden, a link that leads out, or no path at all: there is no such resource."""
+    """Not a file, hidden, a link that leads out, or an invalid path: the resource is not found."""
     with pytest.raises(ResourceNotFound):
         await read(Directory(root), f"file:///{path}")
 
@@ -256,7 +256,7 @@ def hostile(root: Path, count: int) -> Sequence[str]:
 
 
 async def test_directory_survives_ten_thousand_hostile_uris(root: Path) -> None:
-    """None reads outside, and none raises anything but that there is no such resource."""
+    """None reads outside, and none raises anything but ResourceNotFound."""
     docs = Directory(root)
     looked_for = 0
     for uri in hostile(root, 10_000):
@@ -282,7 +282,7 @@ def test_directory_test_of_hostile_uris_can_fail(root: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.text("./%25ecCaAfF\\0\0~:", max_size=30))
 def test_directory_takes_any_path(root: Path, path: str) -> None:
-    """Whatever a client sends: there is no such file, and nothing raises."""
+    """Any path of a client is not found, without another exception."""
     docs = Directory(root)
     names = docs.parse_uri(f"file:///{path}")
 
@@ -323,7 +323,7 @@ async def test_directory_opens_whole_paths_where_it_must(
 async def test_directory_reads_and_lists_off_the_event_loop(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever touches the disk runs in a thread."""
+    """Disk access runs in a thread."""
     here = threading.get_ident()
     threads = []
     real = files.Files._real
@@ -407,7 +407,7 @@ async def test_directory_goes_on_where_a_file_was_removed(root: Path) -> None:
 
 @pytest.mark.parametrize("cursor", ["../x", "", 5, "a//b", "%ff", ".env"])
 async def test_directory_refuses_a_cursor_it_did_not_give(root: Path, cursor: Any) -> None:
-    """What is no path of a file here is invalid params."""
+    """An invalid path is -32602."""
     with pytest.raises(InvalidParams, match=f"Invalid cursor: {cursor}"):
         Directory(root).list(cursor, channel())
 
@@ -415,7 +415,7 @@ async def test_directory_refuses_a_cursor_it_did_not_give(root: Path, cursor: An
 async def test_directory_leaves_out_what_it_cannot_see_or_name(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder nobody may open is empty, a name that is no text is not there."""
+    """An unreadable folder is empty; a name that is not text is not listed."""
     (root / os.fsdecode(b"\xff")).touch()
     scan = os.scandir
 
@@ -432,7 +432,7 @@ async def test_directory_leaves_out_what_it_cannot_see_or_name(
 async def test_directory_failure_of_the_machine_is_no_missing_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too many open files, say, is raised as it is."""
+    """Too many open files, for example, is raised unchanged."""
 
     def failing(*arguments: Any, **more: Any) -> int:
         raise OSError(24, "Too many open files")
@@ -456,13 +456,13 @@ async def test_directory_failure_of_the_machine_is_no_missing_file(
 def test_directory_is_refused_when_it_is_made(
     root: Path, options: dict[str, Any], said: str
 ) -> None:
-    """A wrong option is told with its name."""
+    """A wrong option is rejected with its name."""
     with pytest.raises(ConfigurationError, match=said):
         Directory(**{"root": root, **options})
 
 
 async def test_directory_may_stand_beside_others(root: Path) -> None:
-    """What is declared before it is read and listed in its place."""
+    """A resource declared before it takes its place in reads and listings."""
     held = resources(Resource("docs://intro.md", "own"), Directory(root, prefix="docs://"))
     line: Channel = channel("docs://intro.md")
     route = held.find("docs://intro.md")

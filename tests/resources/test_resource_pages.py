@@ -117,7 +117,7 @@ async def test_resources_leave_no_empty_page_behind_the_last() -> None:
 
 
 async def test_resources_are_listed_once_by_who_answers_for_them() -> None:
-    """Of two that have a URI the first one lists it; what nobody reads here is listed as well."""
+    """Of two with one URI the first one lists it; unreadable ones are listed as well."""
 
     class Links(Numbers):
         async def list(self, cursor: Any, channel: Channel) -> Any:
@@ -200,7 +200,7 @@ async def test_resources_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
 
 @pytest.mark.parametrize("cursor", [0, "", "x/é", {"after": [1, None]}, [True], False])
 async def test_repo_cursor_may_be_any_json(cursor: Any) -> None:
-    """What a repository gives comes back as it was; only None ends its list."""
+    """The cursor of a repository is passed back unchanged; only None ends its list."""
     given = []
 
     class Repo(Numbers):

@@ -1,4 +1,4 @@
-"""Resources and repositories, one by one: what they say of themselves, and what is read."""
+"""Resources and repositories, one by one: their metadata and contents."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ class Place:
 
 
 class Echo(ResourceRepo):
-    """Says what was asked for."""
+    """Returns the requested URI."""
 
     prefix = "echo://"
 
@@ -105,7 +105,7 @@ async def test_resource_contents_are_what_the_value_stands_for(
     ("value", "expected"), [("x", "text/css"), (b"x", "text/css"), ([[]], "text/css")]
 )
 async def test_resource_contents_have_the_declared_type(value: Any, expected: str) -> None:
-    """What is declared counts for all that does not say its own."""
+    """The declared type applies to contents without their own."""
     assert (
         expected == (await only(Resource("a:b.png", value, mime_type="text/css"), "a:b")).mime_type
     )
@@ -127,12 +127,12 @@ async def test_resource_contents_have_the_declared_type(value: Any, expected: st
     ],
 )
 async def test_resource_type_is_guessed_by_the_suffix(uri: str, expected: str) -> None:
-    """Where none is declared, the suffix of the path tells, for texts and bytes."""
+    """Without a declaration the suffix of the path decides, for texts and bytes."""
     assert expected == (await only(Resource(uri, "x"), uri)).mime_type
 
 
 async def test_resource_with_a_list_has_several_contents() -> None:
-    """Each is converted by itself; a list within the list is JSON."""
+    """Each is converted by itself; a nested list is JSON."""
     page = ResourceContents("a:page", text="x")
     result = await read(Resource("a:b", ["one", (b"2", "x/y"), [3], page]), "a:b")
 
@@ -178,7 +178,7 @@ async def test_resource_function_gets_what_it_has_parameters_for(
 
 
 async def test_resource_function_without_a_signature_gets_nothing() -> None:
-    """Some functions written in C do not tell their parameters."""
+    """Some functions written in C have no signature."""
     assert "{}" == (await only(Resource("a:b", dict), "a:b")).text
 
 
@@ -211,10 +211,10 @@ async def test_resource_def_hooks_run_in_threads() -> None:
 
 
 async def test_resource_may_be_a_class() -> None:
-    """Attributes say what it is; `read` what it holds."""
+    """Attributes describe it; `read` returns its contents."""
 
     class Clock(Resource):
-        """Tells the time."""
+        """Returns the time."""
 
         uri = "clock://now"
         name = "clock"
@@ -230,7 +230,7 @@ async def test_resource_may_be_a_class() -> None:
     assert "12:00" == (await only(Clock, "clock://now")).text
     assert "clock://bell!" == (await only(Bell, "clock://bell")).text
     definition = ResourceRoute.of(Clock()).definition
-    assert ResourceDefinition("clock://now", "clock", description="Tells the time.", size=5) == (
+    assert ResourceDefinition("clock://now", "clock", description="Returns the time.", size=5) == (
         definition
     )
     assert "<Bell clock://bell>" == repr(Bell())
@@ -281,7 +281,7 @@ def test_resource_is_named_by_its_function_or_its_uri() -> None:
 
 
 async def test_resource_with_a_wildcard_serves_all_that_begins_like_it() -> None:
-    """The function gets the URI that was asked for; None from it is not found."""
+    """The function gets the requested URI; None means that it is not found."""
 
     def page(uri: str) -> str | None:
         return None if uri.endswith("/missing") else uri
@@ -297,7 +297,7 @@ async def test_resource_with_a_wildcard_serves_all_that_begins_like_it() -> None
 
 
 async def test_repo_reads_a_uri_or_the_variables_of_its_template() -> None:
-    """Without a template the URI, with one its variables, with `parse_uri` what that returns."""
+    """Without a template the URI, with one its variables, with `parse_uri` the result of that."""
 
     class Parsing(Echo):
         async def parse_uri(self, uri: str) -> Any:
@@ -309,7 +309,7 @@ async def test_repo_reads_a_uri_or_the_variables_of_its_template() -> None:
 
 
 async def test_repo_hooks_may_be_asked_by_those_that_override_them() -> None:
-    """What is not written lists nothing, and cannot be read."""
+    """A repository without `list` lists nothing, and without `read` cannot be read."""
     line = channel()
 
     assert None is ResourceRoute.of(Echo).lister
@@ -338,7 +338,7 @@ async def test_repo_says_not_found_of_the_uri_asked_for(said: Any) -> None:
 
 
 async def test_repo_may_refuse_with_other_errors() -> None:
-    """What it raises is what is answered."""
+    """Its exception is the response."""
 
     class Repo(Echo):
         def parse_uri(self, uri: str) -> Any:
@@ -408,13 +408,13 @@ def yields() -> Any:
     ],
 )
 def test_resource_is_refused_when_it_is_registered(provider: Any, said: str) -> None:
-    """What it says wrongly of itself is told with the class and the attribute."""
+    """A wrong attribute is rejected with the class and the attribute."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         ResourceRoute.of(provider)
 
 
 def test_resource_takes_no_attributes_that_are_not_there() -> None:
-    """A misspelt one is told where it stands; a class that takes arguments is made by its user."""
+    """A misspelt one is rejected at once; a class with arguments is instantiated by its user."""
 
     class Needy(Echo):
         def __init__(self, shelf: str) -> None: ...
@@ -426,7 +426,7 @@ def test_resource_takes_no_attributes_that_are_not_there() -> None:
 
 
 async def test_resource_result_says_how_long_it_may_be_kept() -> None:
-    """`cache_ttl` is seconds, the wire has milliseconds; nobody else may have it, unless said."""
+    """`cache_ttl` is in seconds, on the wire in milliseconds; private by default."""
     kept = await read(declare(Echo, cache_ttl=1.5, cache_scope="public"), "echo://x")
     fixed = await read(Resource("a:b", 1, cache_ttl=60), "a:b")
 
@@ -456,7 +456,7 @@ async def test_repo_list_may_be_a_pair_of_two_resources() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_resource_is_served_on_every_revision(version: str) -> None:
-    """Lists, templates and contents arrive; what is missing is -32602, before 2026-07-28 -32002."""
+    """Lists, templates and contents; an unknown URI is -32602, before 2026-07-28 -32002."""
     given = [Resource("a:b", "text", name="b"), Shelves]
 
     async with speak(Suite(name="library", version="1", resources=given), version) as client:

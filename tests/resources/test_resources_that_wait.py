@@ -34,7 +34,7 @@ from tests.support.asgi import MODERN, Connection
 
 
 class Word(msgspec.Struct):
-    """What one has to know."""
+    """The required knowledge."""
 
     word: str
 
@@ -95,7 +95,7 @@ def serving(*resources: Any) -> Endpoint:
 
 
 async def read(app: Any, version: str, uri: str, *answers: Any) -> Connection:
-    """Read a resource, answering what is asked; return the last response."""
+    """Read a resource, answering its questions; return the last response."""
     return await request(app, version, "resources/read", *answers, uri=uri)
 
 
@@ -108,7 +108,7 @@ def text(answered: Connection) -> str:
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_resource_asks_its_client_in_the_way_of_every_revision(version: str) -> None:
-    """One class, which names no revision, goes on with what its client answered, step by step."""
+    """One class without a revision continues with each answer of its client, step by step."""
     answered = await read(serving(Vault()), version, "vault://gold", WRONG, SESAME)
 
     assert "gold at the try 2" == text(answered)
@@ -116,7 +116,7 @@ async def test_resource_asks_its_client_in_the_way_of_every_revision(version: st
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_resource_of_a_repository_goes_on_with_its_key(version: str) -> None:
-    """`continue_` finds what `read` got; it is parsed again only for another request."""
+    """`continue_` gets the key of `read`; it is parsed again only for another request."""
     shelf = Shelf()
 
     answered = await read(serving(shelf), version, "shelf://red", {"action": "accept"})
@@ -126,7 +126,7 @@ async def test_resource_of_a_repository_goes_on_with_its_key(version: str) -> No
 
 
 async def test_resource_read_with_answers_must_not_be_cached() -> None:
-    """What came of an answer is for nobody else (2026-07-28, caching, "Cache Key")."""
+    """A result that depends on an answer is private (2026-07-28, caching, "Cache Key")."""
 
     class Given(Vault):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -162,7 +162,7 @@ async def test_resource_read_with_answers_to_its_work_must_not_be_cached() -> No
 
 
 class Late(Resource):
-    """Waits for what it is made to wait for, and says what came."""
+    """Waits for the given wait, and returns the outcome."""
 
     uri = "late://x"
     cache_ttl = 60
@@ -194,7 +194,7 @@ async def fetch(run: Run, words: str) -> str:
     ("on", "value"), [(later, "here"), (lambda: fetch.job(words="done"), "DONE")]
 )
 async def test_resource_waits_for_work(on: Any, value: str, version: str) -> None:
-    """An awaitable and a job bring a resource its value; nobody has answered, so it is cached."""
+    """The value of an awaitable or a job does not depend on an answer, so it is cached."""
     app = serving(Late(on))
     try:
         answered = await read(app, version, "late://x")
@@ -209,7 +209,7 @@ async def test_resource_waits_for_work(on: Any, value: str, version: str) -> Non
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_resource_may_turn_out_not_to_exist(version: str) -> None:
-    """ResourceNotFound says so from `continue_`, and the client hears the URI it asked for."""
+    """ResourceNotFound from `continue_` is the error, with the requested URI."""
     answered = await read(serving(Vault()), version, "vault://gold", NO)
 
     error = answered.messages[-1]["error"]
@@ -230,7 +230,7 @@ async def test_resource_that_says_nothing_in_the_end_is_told(
 
 
 async def test_resource_that_is_not_there_any_more_is_not_gone_on_with() -> None:
-    """Where the request that brings the answer has no key, there is no such resource."""
+    """Where the request with the answer has no key, the resource does not exist."""
 
     class Empty(Shelf):
         def parse_uri(self, uri: str) -> Any:
@@ -249,7 +249,7 @@ async def test_resource_that_is_not_there_any_more_is_not_gone_on_with() -> None
 
 
 async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """A Continue without a `continue_` costs that one read; what it waits for never begins."""
+    """A Continue without a `continue_` fails that read; its awaitable never starts."""
     made: list[Any] = []
 
     async def function() -> Any:
@@ -301,7 +301,7 @@ async def test_resource_function_may_be_gone_on_from_in_a_class() -> None:
 
 
 async def test_resource_continue_has_no_default() -> None:
-    """What is not written is not there to be called."""
+    """A hook that is not implemented cannot be called."""
     nothing: Any = None
 
     for kind in (Resource("x://y", ""), ResourceRepo()):

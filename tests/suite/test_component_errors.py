@@ -1,4 +1,4 @@
-"""How resources and prompts fail with a text, and what `data` of an error holds."""
+"""Errors of resources and prompts with a text, and the `data` of errors."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ class Typed(Prompt[Pair]):
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_error_data_has_one_shape(version: str) -> None:
-    """`name` or `uri` says of what; `faults` have a pointer, and both halves of a mismatch."""
+    """`name` or `uri` identifies the component; `faults` have a pointer and both values."""
     suite = Suite(name="test", version="1", tools=[Add], prompts=[Typed], resources=[Offline])
     async with speak(suite, version) as client:
         absent = [

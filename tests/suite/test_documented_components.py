@@ -1,4 +1,4 @@
-"""What the pages on resources, prompts and extensions show does what they say."""
+"""The examples of the pages on resources, prompts and providers work as described."""
 
 import importlib
 from pathlib import Path
@@ -53,6 +53,6 @@ async def test_documented_prompts_are_got_and_completed(modules: Path) -> None:
 
 
 async def test_documented_office_shows_strangers_nothing(modules: Path) -> None:
-    """Whoever is nobody sees what everybody sees."""
+    """An anonymous client sees the public components."""
     async with connect(importlib.import_module("office").suite) as client:
         assert ["opening_hours"] == [tool.name for tool in await client.tools()]

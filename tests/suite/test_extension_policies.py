@@ -1,4 +1,4 @@
-"""What a tool says of long calls counts as much where it is an extension's."""
+"""Policies of long calls apply to a provider's tools, too."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -39,7 +39,7 @@ class Waits(Tool):
 
 
 class Works(Tool):
-    """Waits for a job, which goes on while the works are closed."""
+    """Waits for a job, which continues while the works are closed."""
 
     name = "works"
     closed = False
@@ -111,7 +111,7 @@ async def test_extension_tool_carries_on_once(extension: Any) -> None:
 
 @both
 async def test_extension_tool_may_require_tasks(extension: Any) -> None:
-    """And says for how long a result is kept."""
+    """And declares how long a result is kept."""
 
     class Strict(Works):
         """Works."""
@@ -131,7 +131,7 @@ async def test_extension_tool_may_require_tasks(extension: Any) -> None:
 @both
 @pytest.mark.parametrize("version", [MODERN, LEGACY])
 async def test_extension_tool_is_held_as_long_as_it_says(extension: Any, version: str) -> None:
-    """Then a client that knows tasks gets the handle, and another one is told that it goes on."""
+    """A client with tasks gets the handle; another one gets the id of the continuing call."""
 
     class Impatient(Waits):
         """Waits."""
@@ -173,7 +173,7 @@ async def test_extension_tool_is_a_task_from_the_beginning(extension: Any) -> No
 
 @both
 async def test_extension_tool_may_be_cancelled_by_a_disconnect(extension: Any) -> None:
-    """In a session too, where other calls go on."""
+    """In a session too, where other calls continue."""
 
     class Fleeting(Waits):
         """Waits."""
@@ -191,7 +191,7 @@ async def test_extension_tool_may_be_cancelled_by_a_disconnect(extension: Any) -
 
 
 class Zoned(Tool):
-    """Says its zone."""
+    """Returns its zone."""
 
     name = "zoned"
     input_schema = {
@@ -208,7 +208,7 @@ class Zoned(Tool):
 async def test_extension_tool_has_its_headers_checked(
     extension: Any, header: str | None, status: int
 ) -> None:
-    """A header that says something else than its argument is refused."""
+    """A header that differs from its argument is rejected."""
     async with serving(extension(Zoned())) as app:
         client = Client(app)
         call = client.call("zoned", {"zone": "eu"})
@@ -229,7 +229,7 @@ async def test_testing_client_mirrors_arguments_of_extension_tools() -> None:
 async def test_extension_tool_goes_on_while_it_is_there(
     extension: Any, goes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job ends where nobody requests it; one that is not yielded any more has failed."""
+    """Its job ends without a request; a tool that is no longer provided has failed."""
     there = extension(Works())
     monkeypatch.setattr(Works, "closed", True)
     async with serving(there) as app, asyncio.timeout(PATIENCE):

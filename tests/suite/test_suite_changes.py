@@ -22,7 +22,7 @@ from genmcp.testing import connect
 
 
 class Ear(Listener):
-    """Keeps what it is told."""
+    """Stores its argument."""
 
     def __init__(self, suite: Suite) -> None:
         self.heard: list[ServerChange] = []
@@ -75,7 +75,7 @@ def empty() -> Suite:
 async def test_suite_components_come_and_go(
     component: object, name: str, told: ServerChange, by_name: bool
 ) -> None:
-    """What is added is listed and announced, and so is what is removed, by itself or by name."""
+    """Additions are listed and announced, and so are removals, by object or by name."""
     suite = empty()
     ear = Ear(suite)
 
@@ -187,7 +187,7 @@ def test_uri_is_found_while_one_of_its_two_owners_is_removed() -> None:
 
 
 async def test_suite_and_channel_tell_of_a_resource() -> None:
-    """`resource_updated` is there for whoever has the suite, and for a tool."""
+    """`resource_updated` may be called by the owner of the suite, and by a tool."""
 
     @tool
     def write(channel: Channel) -> str:
@@ -205,6 +205,6 @@ async def test_suite_and_channel_tell_of_a_resource() -> None:
 
 
 def test_suite_tells_of_nothing_but_uris() -> None:
-    """What is no text is refused at once."""
+    """A value that is not text is rejected at once."""
     with pytest.raises(TypeError, match="takes a URI, not 5"):
         empty().resource_updated(5)  # type: ignore[arg-type]

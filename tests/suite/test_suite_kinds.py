@@ -142,7 +142,7 @@ async def test_suite_without_completions_has_no_such_method() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_suite_tells_what_it_does_not_have(version: str) -> None:
-    """An unknown resource or prompt, by nobody or by its repository, and what is completed."""
+    """An unknown resource or prompt, with or without a repository, and completions."""
     missing = -32602 if version == MODERN else -32002
     async with speak(everything(), version) as client:
         for method, params, code, data in [

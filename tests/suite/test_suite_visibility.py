@@ -1,4 +1,4 @@
-"""What is there for some principals and not for others."""
+"""Components that only some principals may see."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -187,7 +187,7 @@ async def seen(client: Speaker) -> tuple[list[str], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("way", SUITES)
 async def test_visible_components_are_listed_for_whoever_may_see_them(way: str) -> None:
-    """Nobody else's list has them, and no list may be handed on."""
+    """Other principals' lists lack them, and no list may be cached publicly."""
     staff, staff_pages = await seen(client_of(SUITES[way], "ann"))
     guest, guest_pages = await seen(client_of(SUITES[way], ""))
 
@@ -234,7 +234,7 @@ ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 async def test_visible_components_do_not_exist_for_others(
     way: str, method: str, params: dict[str, Any], data: dict[str, Any]
 ) -> None:
-    """What one may call, read, get or complete is unknown to another."""
+    """A component that one principal may use is unknown to another."""
     served = await client_of(SUITES[way], "ann").request(method, params)
     refused = await client_of(SUITES[way], "").request(method, params)
     unknown = await client_of(Suite(name="x", version="1", **EMPTY), "").request(method, params)
@@ -308,20 +308,20 @@ def test_visible_costs_nothing_where_it_is_not_overridden() -> None:
 
 
 def test_visible_is_true_unless_it_is_overridden() -> None:
-    """A hook that asks its base is told that everybody sees it."""
+    """The default of the hook is visible."""
     for component in (Tool(), Prompt(), PromptRepo(), ResourceRepo(), Resource("a:b", 1)):
         assert component.visible(None) is True
 
 
 async def test_visible_resource_is_not_handed_on() -> None:
-    """Whatever it says itself: what only some may read is private."""
+    """Whatever its own scope: a result that only some may read is private."""
     for suite in SUITES.values():
         answer = await client_of(suite, "ann").request("resources/read", {"uri": "manual://safe"})
         assert "private" == answer.result["cacheScope"]
 
 
 def test_visible_that_cannot_be_asked_is_refused() -> None:
-    """It is told at construction."""
+    """The error is raised at construction."""
 
     class Odd(SecretManual):
         visible = 5  # type: ignore[assignment]
@@ -331,7 +331,7 @@ def test_visible_that_cannot_be_asked_is_refused() -> None:
 
 
 def test_visible_that_would_wait_is_refused() -> None:
-    """It is asked for each entry of a list."""
+    """It is called for each entry of a list."""
 
     async def visible(principal: str | None) -> bool:
         return True
@@ -414,7 +414,7 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
 
 
 async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is yielded again is not made again; what is new each time does not pile up."""
+    """A component yielded again is not registered again; new ones do not accumulate."""
     monkeypatch.setattr("genmcp.suite.providers._CACHED", 2)
 
     class New(Provider):
@@ -433,7 +433,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
 async def test_extension_that_yields_nothing_usable_costs_one_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log says which hook returned what."""
+    """The log names the hook and its value."""
 
     class Odd(Provider):
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
