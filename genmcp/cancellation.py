@@ -5,13 +5,13 @@ asyncio raises the same CancelledError for two different events:
 - The current asyncio.Task was cancelled: its caller gave up, a timeout expired, or the process is
   shutting down. `Task.cancelling()` counts these requests. They must propagate, or the caller waits
   forever.
-- An awaited task or future was cancelled by other code. Nobody cancelled the current task, and
+- An awaited task or future was cancelled by other code. The current task was not cancelled, and
   `Task.cancelling()` is 0. This is a failure of the awaited work and is handled like any exception.
 
 The rules that follow, for the whole package:
 
 1. Code that catches CancelledError calls `cancel_requested` before it treats the error as a
-   failure of what it awaited.
+   failure of the awaited work.
 2. Code that cancels its own task, to leave one block early, takes exactly its own requests back
    with `Task.uncancel()`, and swallows the error only if no other request remains: `CancelScope`.
    `RunningCall` in `genmcp.transports` counts its requests in the same way.
@@ -28,7 +28,7 @@ __all__ = ["CancelScope", "cancel_and_wait", "cancel_requested", "run_to_complet
 
 
 def cancel_requested() -> bool:
-    """Return whether the current asyncio.Task was cancelled, as opposed to what it awaits.
+    """Return whether the current asyncio.Task was cancelled, as opposed to the awaited work.
 
     To be called where a CancelledError was just caught.
     """

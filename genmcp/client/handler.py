@@ -1,7 +1,7 @@
-"""What a client does when a server asks it something, or tells it something.
+"""Handlers: they answer the requests of a server, and receive its notifications.
 
 class Desk(ClientHandler[int]):
-    \"\"\"Counts the questions it has answered.\"\"\"
+    \"\"\"Counts the forms that it has answered.\"\"\"
 
     def init(self) -> int:
         return 0
@@ -40,15 +40,15 @@ __all__ = ["ClientHandler", "DefaultHandler", "Denied", "Model", "Sampled"]
 S = TypeVar("S", default=Any)
 
 Sampled = CreateMessageRequestParams | CreateMessageResult
-"""What is approved of: what the model is to be asked, and then what it has answered."""
+"""The subject of `approve`: a sampling request, and then the result of the model."""
 
 Model = Callable[[CreateMessageRequestParams], Any | Awaitable[Any]]
 
 
 class Denied(McpError):
-    """The user does not want what the server asks: the model asked for one, or its answer shown.
+    """The user rejected a sampling request, or its result.
 
-    2025-11-25, client/sampling, "Error Handling", is where the code comes from.
+    2025-11-25, client/sampling, "Error Handling", defines the code.
     """
 
     code = -1
@@ -58,29 +58,29 @@ class Denied(McpError):
 
 
 class ClientHandler(Generic[S]):
-    """Responds to requests of servers. Subclass it and override the hooks you need.
+    """Answers the requests of a server, and receives its notifications. Subclass it.
 
-    A hook is `def` (it runs in a thread) or `async def`. What the client declares follows from
-    the hooks that are overridden, unless *capabilities* says it; what is not declared is answered
-    with -32601. The same hooks answer the requests of earlier revisions and the input requests of
-    2026-07-28.
+    Override the hooks you need. A hook is a `def`, which runs in a thread, or an `async def`. The
+    same hooks answer the requests of earlier revisions and the input requests of 2026-07-28. The
+    client declares the capabilities of the hooks that are overridden; requests for others are
+    rejected with -32601. A misspelt `handle_...` is rejected when the class is defined.
 
-    The *state* belongs to one connection: `init` makes it, each hook is given it. A hook that
-    answers returns its value, or a tuple of two: the value, and the state from then on; a hook
-    that is told something returns the new state, or None to leave it. Questions are answered side
-    by side: those that overlap are given the same state, and of what they return the last counts.
-    What several of them write belongs in something mutable.
+    The *state* belongs to one connection: `init` returns the first one, and every hook receives the
+    current one. A hook that answers a request returns its answer, or a tuple of the answer and the
+    new state. A hook for a notification returns the new state, or None to keep it. Concurrent
+    requests receive the same state, and the last state that is returned counts: what several hooks
+    change has to be mutable.
 
-    A hook refuses with an McpError, whose code, message and data the server gets. Any other
-    exception is logged, and the server gets -32603 and a reference to the log.
+    A hook refuses a request with an McpError: the server receives its code, message and data. Any
+    other exception is logged, and the server receives -32603 with a reference to the log.
 
-    A name that begins with `handle_` and is no hook is refused when the class is made.
-
-    capabilities: overrides what would follow from the hooks.
-    sampling_tools: `handle_create_message` takes requests with tools.
-    sampling_context: ... and those that want context included.
-    most_open: for a handler that forwards questions and bounds them itself: the number of questions
-        open on one connection. They do not count towards `ClientOptions.input_concurrency`.
+    Attributes:
+        capabilities: The declared capabilities, if not those of the hooks.
+        sampling_tools: Whether `handle_create_message` supports requests with tools.
+        sampling_context: Whether it supports requests that include context.
+        most_open: For a handler that forwards requests and bounds them itself: the number of
+            requests open on one connection. They do not count towards
+            `ClientOptions.input_concurrency`.
     """
 
     capabilities: ClientCapabilities | None = None
@@ -89,105 +89,107 @@ class ClientHandler(Generic[S]):
     most_open: int | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a hook that would never be called: it is misspelt."""
+        """Reject a misspelt hook, which would never be called."""
         super().__init_subclass__(**options)
         for name in vars(cls):
             if name.startswith("handle_") and not hasattr(ClientHandler, name):
                 hooks = [each for each in vars(ClientHandler) if each.startswith("handle_")]
                 near = get_close_matches(name, hooks, 1, 0)[0]
                 raise ConfigurationError(
-                    f"{cls.__name__}.{name} is no hook: is it {near}? They are {', '.join(hooks)}"
+                    f"{cls.__name__}.{name} is not a hook; did you mean {near}? "
+                    f"The hooks are {', '.join(hooks)}"
                 )
 
     def init(self) -> Any:
-        """Return the state a connection begins with. What it raises, opening the client raises."""
+        """Return the first state of a connection. Its exceptions are raised by `Client.open`."""
         return None
 
     def handle_ping(self, state: S) -> Any:
-        """Return the (empty) answer to a `ping`: a mapping."""
+        """Return the answer to a `ping`: an empty mapping."""
         return {}
 
     def handle_list_roots(self, state: S) -> Any:
-        """Return a list of the folders the server may work in.
+        """Return a list of the folders that the server may use.
 
-        Each is a Root, a mapping with `uri` (`file://...`) and perhaps `name`, or an absolute Path.
+        Each is a Root, a mapping with `uri` (`file://...`) and optionally `name`, or an absolute
+        Path.
         """
         return []
 
     def approve(self, subject: Sampled, state: S) -> Any:
-        """Return whether the user agrees: True, False, or *subject* as the user has changed it.
+        """Return whether the user agrees: True, False, or a modified *subject*.
 
-        Asked before `handle_create_message` with its params, and again with its result: there
-        should always be a human who can say no (2026-07-28, client/sampling). Override this, or
-        ask the user within `handle_create_message`.
+        Called before `handle_create_message` with its params, and again with its result: a human
+        should always be able to deny sampling (2026-07-28, client/sampling). Override this, or ask
+        the user within `handle_create_message`.
         """
         return True
 
     def handle_create_message(self, params: CreateMessageRequestParams, state: S) -> Any:
-        """Return what a model answers: a CreateMessageResult, or a mapping of that shape."""
+        """Return the answer of a model: a CreateMessageResult, or a mapping of that form."""
         raise McpError("The client has no model to ask")
 
     def handle_elicitation_create(self, message: str, schema: Mapping[str, Any], state: S) -> Any:
-        """Return what the user says to a form of *schema*.
+        """Return the user's response to a form with the fields of *schema*.
 
-        `Accepted(content)`, `Declined()` or `Cancelled()`; or an ElicitResult, or a mapping of
-        that shape. What *content* leaves out is filled in with the defaults of *schema*; one that
-        does not fit *schema* is not sent.
+        `Accepted(content)`, `Declined()` or `Cancelled()`; or an ElicitResult, or a mapping of that
+        form. Missing members of *content* get the defaults of *schema*; content that does not match
+        *schema* is not sent.
 
-        Without `handle_url_elicitation` it is asked about URLs too, where *capabilities* declare
-        that: *schema* is then `{"mode": "url", "url": ...}`.
+        Without `handle_url_elicitation` it is called for URLs as well, if *capabilities* declare
+        them: *schema* is then `{"mode": "url", "url": ...}`.
         """
         return Declined()
 
     def handle_url_elicitation(self, message: str, url: str, state: S) -> Any:
-        """Return whether the user agrees to go to *url*: `Accepted()`, `Declined()`, `Cancelled()`.
+        """Return whether the user opens *url*: `Accepted()`, `Declined()` or `Cancelled()`.
 
-        The user has to see the whole URL first, and nothing may fetch it beforehand (2026-07-28,
+        The user must see the full URL before, and nothing may fetch it (2026-07-28,
         client/elicitation, "Safe URL Handling").
         """
         return Declined()
 
     def handle_request(self, method: str, params: Any, state: S) -> Any:
-        """Return the result, a mapping, of a request that no other hook is for."""
+        """Return the result, a mapping, of a request without a hook of its own."""
         raise MethodNotFound(method)
 
     def handle_task_status(self, task: TaskStatusNotificationParams, state: S) -> Any:
-        """Take in how a task stands: `notifications/tasks`, and 2025-11-25's `.../status`."""
+        """Receive the status of a task: `notifications/tasks`, or `.../status` of 2025-11-25."""
         return None
 
     def handle_progress(self, progress: ProgressNotificationParams, state: S) -> Any:
-        """Take in how far a request has come."""
+        """Receive the progress of a request."""
         return None
 
     def handle_log(self, message: LoggingMessageNotificationParams, state: S) -> Any:
-        """Take in a log message of the server."""
+        """Receive a log message of the server."""
         return None
 
     def handle_notification(self, method: str, params: Any, state: S) -> Any:
-        """Take in a notification that no other hook is for."""
+        """Receive a notification without a hook of its own."""
         return None
 
     def terminate(self, reason: BaseException | None, state: S) -> Any:
-        """Take in that the connection is over; *reason* is None if it was closed here."""
+        """Called when the connection has ended; *reason* is None after `Client.close`."""
         return None
 
 
 class DefaultHandler(ClientHandler[None]):
-    """A handler without a class of its own: made of what a program usually has.
+    """A handler made of functions and values, without a class of its own.
 
-    roots: the folders servers may work in, as `handle_list_roots` returns them; None: roots are
-        not declared.
-    accept_defaults: forms are accepted as their defaults fill them in, if that is a whole answer;
-        otherwise they are declined.
-    model: asked for every sampling request, as `handle_create_message` is; None: not declared.
-    approve: asked before *model*, and again about its answer, as `ClientHandler.approve` is. It
-        has to be there for a model: `lambda subject: True` is a decision to write down.
-    tools: *model* takes requests with tools.
-
-    *model* and *approve* are `def` (run in a thread) or `async def`.
+    Args:
+        roots: The folders that servers may use, as `handle_list_roots` returns them; None: roots
+            are not declared.
+        accept_defaults: Whether to accept forms whose defaults are a complete answer. All other
+            forms are declined.
+        model: Called for each sampling request, as `handle_create_message`; None: sampling is not
+            declared. It is a `def`, which runs in a thread, or an `async def`.
+        approve: Called before *model*, and again with its result, as `ClientHandler.approve`. A
+            model needs it: `lambda subject: True` is a decision to be written down.
+        tools: Whether *model* supports requests with tools.
 
     Raises:
-        ConfigurationError: there is a model, and nobody who approves.
+        ConfigurationError: There is a *model* without *approve*.
     """
 
     def __init__(
@@ -214,23 +216,23 @@ class DefaultHandler(ClientHandler[None]):
         )
 
     async def handle_list_roots(self, state: None) -> Any:
-        """Return the roots it was given."""
+        """Return the given roots."""
         return list(self._roots or ())
 
     def approve(self, subject: Sampled, state: None) -> Any:
-        """Ask what was given as *approve*."""
-        assert self._approve is not None  # there is a model, or sampling would not be declared
+        """Call the given *approve*."""
+        assert self._approve is not None  # sampling is declared with a model only, which needs it
         return self._approve(subject)
 
     def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
-        """Ask the model."""
+        """Call the given model."""
         assert self._model is not None
         return self._model(params)
 
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Decline, or accept what the form is filled in with already."""
+        """Decline, or accept the defaults of the form."""
         if self._accept_defaults:
             form = Schema(schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
             filled = form.fill({})

@@ -370,8 +370,8 @@ class HandlerRunner(Generic[S]):
     async def close(self, reason: BaseException | None = None) -> None:
         """Cancel running answers, deliver queued notifications, and call `terminate`.
 
-        Each step takes `ClientOptions.hook_close_timeout` at most, whatever the hooks do; their
-        errors are logged. Does nothing if it is not open.
+        Each step takes `ClientOptions.hook_close_timeout` at most; errors of the hooks
+        are logged. Does nothing if it is not open.
         """
         if not self._open:
             return

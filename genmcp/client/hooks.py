@@ -88,7 +88,7 @@ class HookRunner(Generic[S]):
         return callable(hook) and overrides(self._handler, name, ClientHandler)
 
     async def open(self) -> None:
-        """Set the state to what `init` returns.
+        """Call `init` and store its state.
 
         Raises:
             Exception: As raised by `init`.

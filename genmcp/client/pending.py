@@ -344,11 +344,11 @@ class Readiness:
 
 
 class Closing:
-    """Closes a connection once, whoever calls `close` and how often. Owned by the connection.
+    """Closes a connection once, however often `close` is called. Owned by the connection.
 
     Args:
         server_name: The server, for errors.
-        is_own: Tells whether a task is one that the closing waits for. Such a task must not wait
+        is_own: Returns whether a task is one that the closing waits for. Such a task must not wait
             for the closing: both would wait forever.
     """
 

@@ -56,7 +56,7 @@ class RequestDeadline:
 
     @property
     def timeouts(self) -> Timeouts:
-        """The timeouts of the next request: what remains of the total."""
+        """The timeouts of the next request: the rest of the total."""
         if self._until is None:
             return Timeouts(idle=self.idle, total=None)
         remaining = self._until - asyncio.get_running_loop().time()
@@ -128,7 +128,7 @@ class Requests:
     async def _from_cache(
         self, method: str, key: str, fetch: Callable[[], Awaitable[tuple[Any, bool]]]
     ) -> Any:
-        """Return the cached result, or that of *fetch*, which also tells whether to cache it."""
+        """Return the cached result, or that of *fetch*, which also returns whether to cache it."""
         result = self._cache.get(method, key)
         if result is None:
             generation = self._cache.generation

@@ -231,7 +231,7 @@ class ChangeStream:
 class OpenChangeStreams:
     """The open change streams of one connection. Owned by the `ClientSession`.
 
-    Before 2026-07-28 a session has one subscription to a resource, whatever the number of streams:
+    Before 2026-07-28 a session has one subscription to a resource, shared by all streams:
     they are counted here.
     """
 

@@ -1,4 +1,4 @@
-"""The same client for programs that do not use asyncio."""
+"""`SyncClient`: the client for programs that do not use asyncio."""
 
 import asyncio
 import os
@@ -31,14 +31,14 @@ __all__ = ["SyncChangeStream", "SyncClient", "SyncTask"]
 
 T = TypeVar("T")
 
-_USUAL = ClientOptions()
+_DEFAULTS = ClientOptions()
 
 
 class _Loop:
-    """An event loop in a thread of its own, from `start` until `stop`."""
+    """An event loop in a daemon thread, from `start` until `stop`. Owned by a `SyncClient`."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, server_name: str) -> None:
+        self._server_name = server_name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
@@ -46,13 +46,13 @@ class _Loop:
         self._stop: asyncio.Event
 
     def start(self) -> None:
-        """Begin.
+        """Start the thread.
 
         Raises:
-            ConnectError: no loop can be made: there are too many open files, for one.
+            ConnectError: No event loop can be created, such as with too many open files.
         """
         started = threading.Event()
-        # A daemon: a program that forgets to close its client can still end.
+        # A daemon: a program that does not close its client can still exit.
         self._thread = threading.Thread(
             target=self._main, args=(started,), name="genmcp-client", daemon=True
         )
@@ -60,8 +60,8 @@ class _Loop:
         started.wait()
         if self._loop is None:
             self._thread.join()
-            reason = f"no event loop can be made: {self._error}"
-            raise ConnectError(self._where, reason) from self._error
+            reason = f"no event loop can be created: {self._error}"
+            raise ConnectError(self._server_name, reason) from self._error
 
     def stop(self) -> None:
         loop, thread = self._loop, self._thread
@@ -71,10 +71,10 @@ class _Loop:
             thread.join()
 
     def check(self) -> None:
-        """See whether work can be waited for here.
+        """Check that the caller can wait for the loop.
 
         Raises:
-            RuntimeError: not in the loop's own thread, nor in a process that was forked off.
+            RuntimeError: This is the thread of the loop, or a forked process.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(
@@ -88,15 +88,15 @@ class _Loop:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process it was made in; a fork takes no threads along."""
+        """Whether this is the process of the thread: a fork does not copy threads."""
         return self._process == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* there and wait for it; what interrupts the waiting cancels it."""
+        """Run *work* in the loop and wait for it; an interrupt, such as Ctrl-C, cancels it."""
         try:
             self.check()
             if self._loop is None:
-                raise ClientClosed(self._where)
+                raise ClientClosed(self._server_name)
             future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         except BaseException:
             work.close()
@@ -128,15 +128,14 @@ class _Loop:
 
 
 class SyncClient:
-    """A `Client` whose methods wait, for scripts; they may be called from several threads.
+    """A `Client` with blocking methods, which may be called from several threads.
 
         with SyncClient("https://example.com/mcp") as client:
             print(client.call("add", {"a": 1, "b": 2}).data)
 
-    The client runs in an event loop of its own, in a thread of its own, and so do callbacks of
-    progress and those hooks of its handler that are an `async def`: they must not call the client,
-    which raises RuntimeError then, as it does in a process that was forked off. What is not said
-    here is as with `Client`.
+    It runs a `Client` in an event loop in a thread of its own. Progress callbacks and `async def`
+    hooks of the handler run in that loop: if they call the SyncClient, it raises RuntimeError. So
+    it does in a forked process. For arguments and errors see `Client`.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class SyncClient:
         target: Target,
         *,
         handler: ClientHandler[Any] | None = None,
-        options: ClientOptions = _USUAL,
+        options: ClientOptions = _DEFAULTS,
     ) -> None:
         self._client = Client(target, handler=handler, options=options)
         self._loop = _Loop(str(target))
@@ -163,7 +162,7 @@ class SyncClient:
                 raise
 
     def close(self) -> None:
-        """Disconnect, and end the thread; nothing happens in a process that was forked off."""
+        """Disconnect, and stop the thread. Does nothing in a forked process."""
         if not self._loop.is_here:
             return
         self._loop.check()
@@ -185,38 +184,38 @@ class SyncClient:
 
     @property
     def revision(self) -> str:
-        """The revision that is spoken."""
+        """The negotiated protocol revision."""
         return self._client.revision
 
     @property
     def server_info(self) -> Implementation | None:
-        """Who the server says it is, if it does."""
+        """Name and version of the server; None if it does not send them."""
         return self._client.server_info
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """What the server can do."""
+        """The capabilities of the server."""
         return self._client.capabilities
 
     @property
     def instructions(self) -> str | None:
-        """How the server is to be used, if it says so."""
+        """The server's instructions for models; None if it has none."""
         return self._client.instructions
 
     def tools(self) -> Sequence[ToolDefinition]:
-        """Return the tools the server lists, on all pages; so do the other lists."""
+        """Return the tools of the server, all pages together, as do the other lists."""
         return self._run(self._client.tools())
 
     def resources(self) -> Sequence[ResourceDefinition]:
-        """Return the resources the server lists."""
+        """Return the resources of the server."""
         return self._run(self._client.resources())
 
     def templates(self) -> Sequence[ResourceTemplateDefinition]:
-        """Return the resource templates the server lists."""
+        """Return the resource templates of the server."""
         return self._run(self._client.templates())
 
     def prompts(self) -> Sequence[PromptDefinition]:
-        """Return the prompts the server lists."""
+        """Return the prompts of the server."""
         return self._run(self._client.prompts())
 
     def call(
@@ -243,12 +242,12 @@ class SyncClient:
         timeout: Wait = UNSET,
         idle_timeout: Wait = UNSET,
     ) -> "SyncTask":
-        """Call a tool, and return when it has a result or is a task."""
+        """Call a tool, and return as soon as it has a result or becomes a task."""
         call = self._client.call_task(name, arguments, timeout=timeout, idle_timeout=idle_timeout)
         return SyncTask(self, self._run(call))
 
     def task(self, id: str, *, tool: str | None = None) -> "SyncTask":
-        """Return a handle of a task that was begun before."""
+        """Return a handle of a task that this or another process has created."""
         return SyncTask(self, self._client.task(id, tool=tool))
 
     def read(self, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
@@ -268,31 +267,31 @@ class SyncClient:
         value: str = "",
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Complete an argument of a prompt, or a variable of a resource template."""
+        """Return completions of an argument of a prompt, or a variable of a resource template."""
         return self._run(self._client.complete(reference, argument, value, context))
 
     def subscribe(self, *uris: str) -> "SyncChangeStream":
-        """Hear of changes of resources."""
+        """Return a stream of the changes of resources."""
         return SyncChangeStream(self, self._client.subscribe(*uris))
 
     def listen(
         self, *uris: str, tools: bool = False, prompts: bool = False, resources: bool = False
     ) -> "SyncChangeStream":
-        """Hear of changes of lists, and of the resources *uris*."""
+        """Return a stream of the changes of lists, and of the resources *uris*."""
         return SyncChangeStream(
             self, self._client.listen(*uris, tools=tools, prompts=prompts, resources=resources)
         )
 
     def log_level(self, level: LoggingLevel) -> None:
-        """Want log messages of *level* and above from now on."""
+        """Receive log messages of *level* and above from now on."""
         self._run(self._client.log_level(level))
 
     def ping(self) -> None:
-        """See whether the server answers."""
+        """Check that the server responds."""
         self._run(self._client.ping())
 
     def discover(self) -> DiscoverResult:
-        """Return what the server says of itself."""
+        """Return the description of the server."""
         return self._run(self._client.discover())
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
@@ -308,7 +307,7 @@ class SyncClient:
 
 
 class SyncTask:
-    """A `TaskHandle` whose methods wait."""
+    """A `TaskHandle` with blocking methods. Returned by `SyncClient.call_task` and `.task`."""
 
     def __init__(self, client: SyncClient, handle: TaskHandle) -> None:
         self.id = handle.id
@@ -316,7 +315,7 @@ class SyncTask:
         self._run = client._run
 
     def status(self) -> DetailedTask:
-        """Ask the server how the task stands."""
+        """Get the state of the task from the server."""
         return self._run(self._handle.status())
 
     def wait(self, *, timeout: Wait = UNSET) -> CallToolResult:
@@ -324,7 +323,7 @@ class SyncTask:
         return self._run(self._handle.wait(timeout=timeout))
 
     def update(self, answers: Mapping[str, Any]) -> None:
-        """Answer what the task asks."""
+        """Answer input requests of the task."""
         self._run(self._handle.update(answers))
 
     def cancel(self) -> None:
@@ -333,28 +332,28 @@ class SyncTask:
 
 
 class SyncChangeStream:
-    """A `ChangeStream` whose iteration waits."""
+    """A `ChangeStream` with blocking iteration. Returned by `SyncClient.listen`."""
 
-    def __init__(self, client: SyncClient, listening: ChangeStream) -> None:
-        self._listening = listening
+    def __init__(self, client: SyncClient, stream: ChangeStream) -> None:
+        self._stream = stream
         self._run = client._run
 
     @property
     def honored(self) -> Any:
-        """What the server tells of, which may be less than what was asked for."""
-        return self._listening.honored
+        """The part of the request that the server supports."""
+        return self._stream.honored
 
     def __enter__(self) -> "SyncChangeStream":
-        """Begin to listen."""
-        self._run(self._listening.__aenter__())
+        """Open the stream."""
+        self._run(self._stream.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more."""
-        self._run(self._listening.__aexit__())
+        """Close the stream."""
+        self._run(self._stream.__aexit__())
 
     def __iter__(self) -> "SyncChangeStream":
-        """Return itself."""
+        """Return the stream itself."""
         return self
 
     def __next__(self) -> Notification:
@@ -365,4 +364,4 @@ class SyncChangeStream:
         return found
 
     async def _next(self) -> Notification | None:
-        return await anext(self._listening, None)
+        return await anext(self._stream, None)

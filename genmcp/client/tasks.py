@@ -185,7 +185,7 @@ class TaskHandle:
         await self._update(answers)
 
     async def cancel(self) -> None:
-        """Ask the server to cancel the task; `status` tells when it is cancelled.
+        """Ask the server to cancel the task; `status` shows when it is cancelled.
 
         Raises:
             ServerError: The server does not know the task.

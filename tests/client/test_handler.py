@@ -98,7 +98,9 @@ async def test_handler_ping_may_have_a_hook_of_its_own() -> None:
 
 def test_handler_with_a_misspelt_hook_is_refused() -> None:
     """When its class is made, with the name it should have; other names are its own affair."""
-    with pytest.raises(ConfigurationError, match=r"handle_elicitation is no hook: .*tion_create"):
+    with pytest.raises(
+        ConfigurationError, match=r"handle_elicitation is not a hook; .*tion_create"
+    ):
 
         class Asked(ClientHandler[None]):
             async def handle_elicitation(self, message: str, schema: Any, state: None) -> Any: ...
