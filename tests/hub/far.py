@@ -28,7 +28,7 @@ WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string
 
 
 class Far(Transport):
-    """A server whose tools are *answers*, that cannot be reached while it is `down`."""
+    """A server with the tools *answers*, which refuses connections while it is `down`."""
 
     per_message: ClassVar[bool] = True
     server_name = "far"
@@ -48,18 +48,18 @@ class Far(Transport):
         self.stream: asyncio.Task[None] | None = None
 
     async def open(self, sink: TransportSink) -> None:
-        """Be there."""
+        """Accept the connection."""
         self.sink = sink
 
     async def close(self) -> None:
-        """Speak no more."""
+        """Close the connection."""
         self.closed += 1
         self.over.set()
         if self.stream is not None:
             self.stream.cancel()
 
     async def send(self, message: Send) -> None:
-        """Answer a request, as far as it is known."""
+        """Answer a known request."""
         body = msgspec.json.decode(message.message)
         method, params = body.get("method"), body.get("params", {})
         if self.down:
@@ -84,7 +84,7 @@ class Far(Transport):
             self.reply(message.id, await self.result(method, message))
 
     async def result(self, method: str, message: Send) -> Any:
-        """Return what a request is answered with, None if that is an error."""
+        """Return the result of a request, None for an error."""
         rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         offered = {"tools": {"listChanged": True}}
         if method in self.answers:
@@ -108,7 +108,7 @@ class Far(Transport):
         self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", "id": id, **answer}), id)
 
     async def ask(self) -> None:
-        """Ask, or say, what is put into `questions`, on a stream of no request."""
+        """Send the messages of `questions` on the stream of the GET."""
         while True:
             said = await self.questions.get()
             if isinstance(said, tuple):
@@ -120,18 +120,18 @@ class Far(Transport):
 
 
 class Piped(Far):
-    """Such a server, where all messages have one way."""
+    """A server with one stream for all messages, as over stdio."""
 
     per_message: ClassVar[bool] = False
 
 
 def said(text: str) -> dict[str, Any]:
-    """Return a result that says it."""
+    """Return a result with this text."""
     return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
 
 
 class User(ClientHandler[None]):
-    """Answers with a name, and keeps what was asked."""
+    """Answers with a name, and records the questions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -146,7 +146,7 @@ class User(ClientHandler[None]):
 
 
 def gate() -> tuple[asyncio.Event, asyncio.Event, Callable[[Far, Send], Awaitable[Any]]]:
-    """Return what says that a call is there, what lets it end, and what answers it."""
+    """Return an event for a begun call, one that lets it end, and the function that answers it."""
     came, go = asyncio.Event(), asyncio.Event()
 
     async def answer(far: Far, message: Send) -> Any:

@@ -36,13 +36,13 @@ async def add(a: int, b: int) -> int:
 
 @tool
 async def pid() -> int:
-    """Tells the number of this process."""
+    """Returns the id of this process."""
     return os.getpid()
 
 
 @tool
 async def variable(name: str) -> str:
-    """Tells what the environment says."""
+    """Returns a variable of the environment."""
     return os.environ.get(name, "")
 
 
@@ -54,7 +54,7 @@ async def crash() -> str:
 
 @tool
 async def hang(mark: str = "") -> str:
-    """Never answers; leaves a file that says that it was called."""
+    """Never answers; writes a file when it is called."""
     if mark:
         (FOLDER / mark).touch()
     await asyncio.Event().wait()
@@ -63,7 +63,7 @@ async def hang(mark: str = "") -> str:
 
 @tool
 async def large(size: int) -> str:
-    """Says much."""
+    """Returns a long text."""
     return "x" * size
 
 
@@ -94,14 +94,14 @@ class Note(Resource):
 
 @tool
 async def touch(channel: Channel) -> str:
-    """Says that the note was updated."""
+    """Announces the update of the note."""
     channel.changes.resource_updated(Note.uri)
     return "touched"
 
 
 @tool
 async def extra() -> str:
-    """Is there only sometimes."""
+    """Is added by `grow`."""
     return "here"
 
 

@@ -17,7 +17,7 @@ OPTIONS = ClientOptions(revision=OLD)
 
 
 class Slow(Far):
-    """A server that is let go of only when it `may`."""
+    """A server with a connection that closes once `may` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Slow(Far):
 
 
 async def registered(hub: Hub, far: Far) -> "asyncio.Task[None]":
-    """Return what registers *far*, as soon as the hub has it."""
+    """Return the task that registers *far*, once the hub has the server."""
     coming = asyncio.ensure_future(hub.register(ServerConfig("far", target=far)))
     while not hub.servers():  # noqa: ASYNC110 - the moment is what matters
         await asyncio.sleep(0)

@@ -38,7 +38,7 @@ def offering(*schemas: Any) -> Far:
 
 
 async def texts_of_calls(evil: Far, *names: str, options: ClientOptions) -> list[str]:
-    """Return what calls of *names* give at a hub that has *evil* and a good member."""
+    """Return the results of calls of *names* at a hub with *evil* and a good member."""
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         served = Mux(hub.server())
         await hub.register(ServerConfig("evil", target=evil))
@@ -144,3 +144,18 @@ async def test_changed_list_keeps_routes_of_other_members() -> None:
 
     assert before[0] is not after[0]
     assert before[1] is after[1]
+
+
+async def test_unchanged_list_is_the_same_object() -> None:
+    """A mux encodes it once. Another list of the same server does not change that."""
+    server_of_tools = offering({"type": "object"})
+    async with asyncio.timeout(TIME), Hub(options=OLDER) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("one", target=server_of_tools))
+        channel: Any = None
+        pages = [await server.listed("tools/list", None, channel) for _ in range(2)]
+        await hub.register(ServerConfig("two", target=offering({"type": "object"})))
+        other = await server.listed("tools/list", None, channel)
+
+    assert pages[0] is pages[1]
+    assert [each.name for each in other.tools] == ["one/t0", "two/t0"]  # type: ignore[attr-defined]

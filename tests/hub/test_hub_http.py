@@ -25,7 +25,7 @@ async def add(a: int, b: int) -> int:
 
 
 class App:
-    """Serves, and keeps the headers it was sent."""
+    """Serves a suite, and records the headers of requests."""
 
     def __init__(self) -> None:
         self.headers: dict[bytes, bytes] = {}
@@ -55,7 +55,7 @@ async def serving(port: int) -> AsyncIterator[App]:
 
 
 def config(port: int, retry: Retry | None = None) -> ServerConfig:
-    """Return the configuration of what is served on that port."""
+    """Return the configuration of the server on that port."""
     return ServerConfig(
         "far", url=f"http://127.0.0.1:{port}/mcp", headers={"x-who": "me"}, retry=retry
     )
@@ -105,7 +105,7 @@ async def test_failed_handler_init_fails_register(
     """The error has the text of the exception, and nothing remains."""
 
     class Broken(ClientHandler[None]):
-        """Has no state to begin with."""
+        """Raises when its state is initialized."""
 
         def init(self) -> None:
             """Fail."""

@@ -21,7 +21,7 @@ NEW, OLD = "2026-07-28", "2025-11-25"
 
 
 class Reader(ClientHandler[None]):
-    """Keeps what is logged."""
+    """Records log messages."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[str, Any]] = []
@@ -40,7 +40,7 @@ async def once(channel: Channel) -> str:
 
 
 def suite() -> Suite:
-    """Return a server that logs, where two work at once."""
+    """Return a server that logs, with two calls running at a time."""
     both = asyncio.Barrier(2)
 
     @tool
@@ -56,7 +56,7 @@ def suite() -> Suite:
 
 
 def client_of(server: Any, revision: str, handler: Reader, level: LoggingLevel | None) -> Client:
-    """Return a client that speaks *revision*, and wants to hear of *level*."""
+    """Return a client of *revision* that requests log messages from *level* on."""
     options = ClientOptions(revision=revision, log_level=level)
     return Client(server, handler=handler, options=options)
 

@@ -102,12 +102,12 @@ async def test_hub_connects_to_suites() -> None:
 
     @tool
     async def who() -> str:
-        """Tells who it is."""
+        """Returns its name."""
         return "one"
 
     @tool(name="who")
     async def who_else() -> str:
-        """Tells who it is."""
+        """Returns its name."""
         return "other"
 
     async with asyncio.timeout(30), Hub() as hub:

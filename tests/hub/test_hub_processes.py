@@ -40,14 +40,14 @@ def config(
 
 
 def text(result: CallToolResult) -> str:
-    """Return what a result says."""
+    """Return the text of a result."""
     (content,) = result.content
     assert isinstance(content, TextContent)
     return content.text
 
 
 async def pid_of(hub: Hub, name: str) -> int:
-    """Return the number of a server's process."""
+    """Return the id of a server's process."""
     return int(text(await hub.call(f"{name}/pid")))
 
 
@@ -59,7 +59,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of that number."""
+    """Whether a process with that id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

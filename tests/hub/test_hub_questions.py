@@ -50,7 +50,7 @@ class Ask(Tool):
         return Continue("asked", elicit("Go on?"))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-        """Tell what came."""
+        """Return the answer."""
         return "agreed" if isinstance(outcome, Done) else f"refused: {outcome}"
 
 
@@ -62,7 +62,7 @@ class Bob(ClientHandler[None]):
 
 
 class Mallory(ClientHandler[None]):
-    """Never answers; counts what it is asked."""
+    """Never answers; counts the questions."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Semaphore(0)

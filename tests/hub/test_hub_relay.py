@@ -112,7 +112,7 @@ async def test_dangerous_url_is_rejected() -> None:
         return said("done")
 
     class Opening(ClientHandler[None]):
-        """Opens every URL, and keeps it."""
+        """Opens every URL, and records it."""
 
         opened: ClassVar[list[str]] = []
 
@@ -135,7 +135,7 @@ async def test_dangerous_url_is_rejected() -> None:
 
 
 async def welcomed(far: Far, message: Send) -> Any:
-    """Speak 2025-11-25, the first revision that has URLs."""
+    """Connect with 2025-11-25, the first revision with URL questions."""
     return {
         "protocolVersion": "2025-11-25",
         "capabilities": {"tools": {}},

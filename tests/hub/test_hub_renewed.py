@@ -20,7 +20,7 @@ from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
 
 
 class Undecided(User):
-    """Somebody who looks at a form, and goes on when told to."""
+    """A client that answers a form once an event is set."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -36,7 +36,7 @@ class Undecided(User):
 
 
 async def asks(far: Far, message: Send) -> Any:
-    """Answer a call when the question that it raises is answered."""
+    """Answer a call after its question was answered."""
     id = f"q{len(far.called)}"
     far.questions.put_nowait((id, "Who?"))
     while (reply := await far.replies.get())["id"] != id:
@@ -45,7 +45,7 @@ async def asks(far: Far, message: Send) -> Any:
 
 
 async def give_up(client: Client, came: asyncio.Event, far: Far) -> None:
-    """Give up a call that has reached the server, and wait until *far* is told."""
+    """Cancel a call that has reached the server, and wait until *far* is notified."""
     slow = asyncio.ensure_future(client.call("far/slow"))
     await came.wait()
     slow.cancel()
@@ -57,7 +57,7 @@ async def give_up(client: Client, came: asyncio.Event, far: Far) -> None:
 async def served(
     far: Piped, retry: Retry | None = None, limits: HubLimits | None = None
 ) -> AsyncIterator[tuple[Hub, Mux, list[float]]]:
-    """Serve a hub of *far*; with it come the waits before each new connection."""
+    """Serve a hub of *far*; yields the waits before each reconnection, too."""
     waits: list[float] = []
 
     async def sleep(delay: float) -> None:
@@ -133,7 +133,7 @@ async def test_reconnection_waits_for_running_calls() -> None:
 
 
 async def form(far: Far, message: Send) -> Any:
-    """Ask something, and do not answer the call."""
+    """Ask a question, and never answer the call."""
     far.questions.put_nowait(("q", "Sure?"))
     await far.over.wait()
 

@@ -18,7 +18,7 @@ TIME = 10.0
 
 
 class Vault(ResourceRepo):
-    """Resources that are listed nowhere, and have no template."""
+    """Resources that are not listed, and have no template."""
 
     name = "vault"
     prefix = "vault://"
@@ -29,7 +29,7 @@ class Vault(ResourceRepo):
 
 
 class Greedy(ResourceRepo):
-    """Keeps every URI that it is asked for."""
+    """Records every requested URI."""
 
     name = "greedy"
 
@@ -39,13 +39,13 @@ class Greedy(ResourceRepo):
         self.learned: list[str] = []
 
     async def read(self, key: Any, channel: Channel) -> str:
-        """Answer with something for the model."""
+        """Raise a ToolError."""
         self.learned.append(str(key))
         return "forged"
 
 
 class Refusing(ResourceRepo):
-    """Has nothing, and says so with a code of its own."""
+    """Has no resources, and rejects requests with a code of its own."""
 
     name = "refusing"
     prefix = ""
@@ -85,7 +85,7 @@ async def client_of(*suites: Suite) -> AsyncIterator[Client]:
 
 
 async def read(client: Client, uri: str) -> str:
-    """Return what a resource holds."""
+    """Return the contents of a resource."""
     (held,) = (await client.read(uri)).contents
     return held.text or ""
 
@@ -100,7 +100,7 @@ async def test_later_member_cannot_take_over_a_resource(template: str) -> None:
 
 
 class Empty(Greedy):
-    """Has nothing."""
+    """Has no resources."""
 
     async def read(self, key: Any, channel: Channel) -> str:
         """Say so."""

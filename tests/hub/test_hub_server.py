@@ -65,14 +65,14 @@ async def refuse() -> None:
 
 @tool
 async def count(channel: Channel) -> str:
-    """Tells how far it is."""
+    """Sends progress notifications."""
     for step in range(3):
         await channel.progress(step + 1, 3, f"step {step + 1}")
     return "counted"
 
 
 class Ask(Tool):
-    """Asks whatever can be asked, one after another and together."""
+    """Asks questions of every kind, one at a time and several together."""
 
     name = "ask"
 
@@ -81,7 +81,7 @@ class Ask(Tool):
         return Continue("form", elicit("Who?", {"type": "object", "properties": NAME}))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
-        """Ask for the rest, and tell what came."""
+        """Ask the other questions, and return the answers."""
         channel.assigns[tag] = str(outcome)
         if tag == "form":
             return Continue(
@@ -119,7 +119,7 @@ class Books(ResourceRepo):
     async def complete(
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel
     ) -> list[str]:
-        """Return the shelves there are."""
+        """Return all shelves."""
         return [value + "op"]
 
 
@@ -153,14 +153,14 @@ def first() -> Suite:
 
 
 def text(result: CallToolResult) -> str:
-    """Return what a result says."""
+    """Return the text of a result."""
     (content,) = result.content
     assert isinstance(content, TextContent)
     return content.text
 
 
 def client_of(hub: Hub, revision: str, handler: ClientHandler[Any] | None = None) -> Client:
-    """Return a client of what the hub serves."""
+    """Return a client of the hub's composite server."""
     options = ClientOptions(revision=revision)
     return Client(Mux(hub.server(name="all")), handler=handler, options=options)
 
@@ -434,7 +434,7 @@ async def test_unlisted_resource_is_searched() -> None:
     """At one member after another, until one has it."""
 
     class Hidden(ResourceRepo):
-        """Resources that are listed nowhere."""
+        """Resources that are not listed."""
 
         name = "hidden"
         prefix = "hidden://"
@@ -455,7 +455,7 @@ async def test_unlisted_resource_is_searched() -> None:
 
 
 class Waiting(Human):
-    """Never answers; tells when it is asked."""
+    """Never answers; sets an event when it is asked."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -473,12 +473,12 @@ async def test_cancellation_withdraws_the_question() -> None:
     cancelled = asyncio.Event()
 
     class Stopped(Ask):
-        """Asks, and is told when it is not wanted any more."""
+        """Asks, and records its cancellation."""
 
         name = "stopped"
 
         async def on_cancel(self, channel: Channel) -> None:
-            """Tell."""
+            """Record the cancellation."""
             cancelled.set()
 
     suite = Suite(name="s", version="1", tools=[Stopped])

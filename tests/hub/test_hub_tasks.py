@@ -35,7 +35,7 @@ class Bake(Tool):
         return "bread"
 
     async def on_cancel(self, channel: Channel) -> None:
-        """Tell."""
+        """Record the cancellation."""
         self.cancelled.set()
 
 
@@ -49,7 +49,7 @@ class Ask(Tool):
         self.may = asyncio.Event()
 
     async def call(self, request: ToolRequest, channel: Channel) -> Continue:
-        """Ask, as soon as it may."""
+        """Ask once `may` is set."""
         await self.may.wait()
         return Continue("asked", elicit("Sure?"))
 
@@ -73,7 +73,7 @@ EAGER = HubLimits(promote_after=0.001)
 
 
 def options(revision: str = NEW) -> ClientOptions:
-    """Return those of who speaks *revision*."""
+    """Return the options of a client of *revision*."""
     return ClientOptions(revision=revision)
 
 

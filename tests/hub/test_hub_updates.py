@@ -36,7 +36,7 @@ class Note(Resource):
 
 
 class Lists(ResourceRepo):
-    """Lists that nobody lists."""
+    """Resources that are not listed."""
 
     name = "lists"
     prefix = "list://"
@@ -48,7 +48,7 @@ class Lists(ResourceRepo):
 
 @tool
 async def touch(uri: str, channel: Channel) -> str:
-    """Says that a resource was updated."""
+    """Announces the update of a resource."""
     channel.changes.resource_updated(uri)
     return "touched"
 
@@ -59,7 +59,7 @@ def notes() -> Suite:
 
 
 class Library(Far):
-    """A server of resources that keeps what it is asked for; it `denies` some."""
+    """A server of resources that records subscriptions; it rejects those in `denies`."""
 
     def __init__(self, *, tells: bool = True, denies: str = "") -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Library(Far):
         self.news = asyncio.Event()
 
     async def result(self, method: str, message: Send) -> Any:
-        """Return what a request is answered with."""
+        """Return the result of a request."""
         params = msgspec.json.decode(message.message).get("params", {})
         uri, rest = params.get("uri"), {"resultType": "complete"}
         if method in self.answers:
@@ -94,12 +94,12 @@ class Library(Far):
         return await super().result(method, message)
 
     def update(self, uri: str) -> None:
-        """Say that a resource was updated."""
+        """Announce the update of a resource."""
         body = {"method": "notifications/resources/updated", "params": {"uri": uri}}
         self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", **body}))
 
     async def until(self, count: int) -> list[tuple[str, Any]]:
-        """Return what was asked, as soon as that is so much."""
+        """Return the recorded requests once there are so many."""
         while len(self.asked) < count:
             self.news.clear()
             await self.news.wait()
@@ -107,12 +107,12 @@ class Library(Far):
 
 
 def hub_of(revision: str, **options: Any) -> Hub:
-    """Return a hub that speaks *revision* with its servers."""
+    """Return a hub that uses *revision* with its servers."""
     return Hub(options=ClientOptions(revision=revision), **options)
 
 
 def client_of(mux: Mux, revision: str) -> Client:
-    """Return a client that speaks *revision*."""
+    """Return a client of *revision*."""
     return Client(mux, options=ClientOptions(revision=revision))
 
 

@@ -179,6 +179,28 @@ async def test_composite_finds_components_of_providers() -> None:
     assert ("3", "Book 1 of art", "Book 2 of more") == (three.text, sure.text, late.text)
 
 
+class Lazy(Provider):
+    """Has resources of one scheme, which are found by the request only."""
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+
+    def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [Books(self.scheme)]
+
+
+async def test_composite_asks_the_providers_of_each_server() -> None:
+    """A provider of the first server that lacks a resource does not hide those of the next."""
+    servers = [suite(name, providers=[Lazy(name)]) for name in ("first", "second")]
+    async with connect(Registry(servers).server()) as client:
+        (one,) = (await client.read("first://books/1")).contents
+        (two,) = (await client.read("second://books/1")).contents
+        with pytest.raises(ServerError, match="Resource not found: third://books/1"):
+            await client.read("third://books/1")
+
+    assert (one.text, two.text) == ("Book 1 of first", "Book 1 of second")
+
+
 async def test_composite_routes_completion() -> None:
     """A prompt by its qualified name, a resource template by its own."""
     async with connect(registry().server()) as client:

@@ -67,7 +67,7 @@ async def begun(registry: Registry, server: str, **options: Any) -> str:
 
 
 async def finished(registry: Registry, server: str, id: str) -> str:
-    """Return the text that the task *id* came to."""
+    """Return the text of the result of the task *id*."""
     async with Client(registry.find(server)) as client:
         return (await client.task(id).wait(timeout=PATIENCE)).text
 

@@ -82,7 +82,7 @@ class Ask(Tool):
 
 
 class Local(Provider):
-    """Has tools that are called like the place where they are."""
+    """Has tools with the name of their place."""
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
         return [tool(name=f"in_{assigns.get('place')}")(where_function)]
