@@ -208,7 +208,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def bound_node(self) -> str | None:
-        """The process whose death ends the present step; None if any process can take it."""
+        """The process that the present step depends on; None if any process can take it."""
         if isinstance(self.work, Running | Awaiting) and self.outcome is None:
             return self.work.node
         return None
@@ -262,7 +262,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return replace(task, work=replace(self.work, attempt=self.work.attempt + 1))
 
     def release(self, now: float) -> "Task":
-        """Return the task as given back by a worker that shuts down, which is no crash."""
+        """Return the task as given back by a worker that shuts down, which is not a crash."""
         return self._next("release", now, held_delivery=None, due=now)
 
     def retry(self, now: float, chance: float = 0.0) -> "Task":
@@ -287,8 +287,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def settle(self, outcome: bytes, now: float) -> "Task":
         """Return the task with the packed *outcome* of its wait.
 
-        The same outcome a second time changes nothing: a writer whose first write timed out cannot
-        know whether it was stored, and repeats it.
+        The same outcome a second time changes nothing: after a timeout a writer cannot know whether
+        it was stored, and repeats it.
 
         Raises:
             IllegalTransition: it has another outcome already, or has ended.
@@ -411,7 +411,7 @@ def add_progress(
 
 
 def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Task:
-    """Return a private *task* as an ordinary one, whose id its client is given.
+    """Return a private *task* as an ordinary one: its client gets the id.
 
     It is retained for *ttl* seconds, or for as long as its idempotency key, if that is longer.
     """
@@ -425,7 +425,7 @@ def require_input(task: Task, question: AwaitingInput, now: float) -> Task:
 
 
 def resume_in(task: Task, node: str, token: int, now: float) -> Task:
-    """Return a private *task*, whose client has answered, running in the process *node*.
+    """Return a private *task* running in the process *node*, after the answer of its client.
 
     *token* becomes its fencing token. It must be random: if two copies of the answer arrive at two
     processes, only one of them may hold the task.
@@ -445,7 +445,8 @@ def run_id(task: Task) -> str | None:
 def defer(task: Task, now: float, delay: float) -> Task:
     """Return *task* waiting for a process that has the code for its step.
 
-    During a rolling deploy a worker may lack the tool or the job. That is no attempt at the job.
+    During a rolling deploy a worker may lack the tool or the job. This does not count as an
+    attempt.
     """
     seconds = task.deferred_seconds + delay
     deferred = replace(task.resubmit(now, delay), deferred_seconds=seconds)

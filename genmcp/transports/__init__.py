@@ -1,1 +1,1 @@
-"""Bytes in and out: reads, asks the core, performs what it says."""
+"""The transports: they read and write bytes, and perform the actions of `genmcp.core`."""

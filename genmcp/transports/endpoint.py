@@ -170,9 +170,9 @@ class Endpoint:
         return route_to(self, path)
 
     def sse_route(self, path: str) -> "Route":
-        """Return a Starlette route for clients that speak nothing but HTTP+SSE of 2024-11-05.
+        """Return a Starlette route for clients that speak only HTTP+SSE of 2024-11-05.
 
-        They open an event stream at *path*, whose first event names the URL to POST to: the same
+        They open an event stream at *path*; its first event names the URL to POST to: the same
         path, with their session in its query. Newer clients use `route`.
         """
         from genmcp.transports.sse_pair import SseEndpoint
@@ -225,8 +225,8 @@ class Endpoint:
             identity = self._principal(scope)
             if identity is not None and not (isinstance(identity, str) and identity):
                 raise ConfigurationError(
-                    f"principal= of Endpoint gave {identity!r}: it must return the identity a "
-                    f"request was authenticated as, a text that is not empty, or None for nobody"
+                    f"principal= of Endpoint returned {identity!r}: it must return the identity of "
+                    f"the client, a text that is not empty, or None for an anonymous client"
                 )
             http.principal = identity
         if self._open and http.principal is None and peer and peer[0] != "127.0.0.1":
@@ -257,8 +257,8 @@ class Endpoint:
             return
         self._open = False
         logger.warning(
-            "%s is reached from %s, and serves anybody: give allowed_hosts "
-            "(Security), authenticate in the host application, or pass principal=",
+            "%s is reached from %s without authentication: give allowed_hosts (Security), "
+            "authenticate in the host application, or pass principal=",
             self.mux.server.info.name,
             peer,
         )
@@ -275,7 +275,7 @@ def route_to(app: "ASGIApp", path: str) -> "Route":
     from starlette.routing import Route  # optional: not every host application is Starlette
 
     route = Route(path.rstrip("/") or "/", app, name="mcp", include_in_schema=False)
-    # One pattern for both forms, so that the router redirects neither to the other.
+    # One pattern for both forms: a redirect would lose the body of a POST with some clients.
     route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")
     return route
 
@@ -306,7 +306,8 @@ async def _post(http: HttpRequest) -> None:
     else:
         answering = post(http, message)
         del message
-    del table, body, request  # not kept for the life of a call or stream: many may be open for long
+    # Many calls and streams may be open for long: they must not keep the bytes of their requests.
+    del table, body, request
     await answering
 
 
@@ -332,12 +333,13 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
     body = reject(http, Reject(refusal, True, http.id, method))
     with suppress(ClientLeft):
         await http.reply(refusal.status, body, as_headers(refusal.headers))
-    # Its frames refer to the request, which may refer to the error: a reference cycle.
+    # Its frames refer to the request, which may refer to the error. Without that reference cycle a
+    # rejected request is freed at once, not by the garbage collector.
     error.__traceback__ = None
 
 
 async def _hang_up(http: HttpRequest) -> None:
-    """End a request whose client has left: a middleware would report a missing response."""
+    """End a request after a disconnect: a middleware would report a missing response."""
     with suppress(ClientLeft):
         await http.reply(_CLIENT_CLOSED_REQUEST)
 

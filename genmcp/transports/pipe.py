@@ -1,4 +1,4 @@
-"""The connection of one client whose messages share it: standard streams, and the SSE pair.
+"""The connection of one client that carries all its messages: standard streams, and the SSE pair.
 
 Over such a pipe a message belongs to a request only by the ids and tokens in the message itself.
 2026-07-28 and 2025-11-25, stdio; "nothing in this binding depends on [standard streams] except the
@@ -87,7 +87,7 @@ class Pipe:
 
 
 class PipedCall(RunningCall[Pipe], eq=False):
-    """A call whose hook runs in an asyncio.Task of its own. Owned by the pipe."""
+    """A call with an asyncio.Task of its own for its hook. Owned by the pipe."""
 
     _logs: RateLimiter | None = None
 
@@ -119,7 +119,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
     def withdraw(self) -> None:
         """Cancel the call at the request of its client, and send no response.
 
-        A call whose client has a handle continues.
+        A call with a handle continues.
         """
         if not self.has_handle:
             self.ended = True
@@ -234,7 +234,7 @@ class PipeConnection(Pipe):
         for action in actions:
             if not isinstance(action, StartRequest | Reject):
                 self._perform(action)
-        # Its calls start after that, so that a cancellation in a batch is for earlier calls.
+        # Its calls start after that: a cancellation in a batch is for calls of earlier messages.
         running = [self._run(call, partial(pipe.run, call)) for call in calls]
         self._start(pipe.finish(running))
 
@@ -252,7 +252,8 @@ class PipeConnection(Pipe):
                 call = PipedCall(self, request)
                 self._run(call, call.run)
             case OpenSession(id=id, params=params):
-                # A client that sends `initialize` again, behind a proxy say, opens another session.
+                # A second `initialize`, for example of another client behind one proxy, opens
+                # another session; the calls of the first one continue.
                 session = new_session(params, key=secrets.token_urlsafe(12), now=time.time())
                 self._stop_relay()
                 self._server.session = self._opened = session
@@ -346,7 +347,7 @@ class PipeConnection(Pipe):
         await _wait(self._tasks, grace)
         for call in self._calls:
             call.leave()
-        # First the responses of calls that were cancelled, then whatever ignores a cancellation.
+        # First time for the responses of cancelled calls; then for tasks that ignored that.
         await _wait(self._tasks, LAST_WORDS)
         for task in self._tasks:
             task.cancel()
@@ -394,7 +395,7 @@ class PipeConnection(Pipe):
 
 
 class _Batch(Pipe):
-    """The pipe of the calls of a batch on *connection*, whose responses are sent together.
+    """The pipe of the calls of a batch on *connection*, which sends their responses together.
 
     *responses* are the error responses of its members that are not valid requests.
     """
@@ -411,7 +412,7 @@ class _Batch(Pipe):
         """Run *call* as soon as `Limits.batch_concurrency` permits.
 
         Raises:
-            TooLarge: there is no room for its response.
+            TooLarge: the response to the batch is full.
         """
         async with self._bounds.turns:
             if self._bounds.full:
@@ -437,9 +438,9 @@ class _Batch(Pipe):
             self._complete.set()
 
     async def finish(self, calls: Sequence[Task]) -> None:
-        """Send all responses once they are there, or the *calls* have ended; it may be none.
+        """Send all responses, if any, once they are ready or the *calls* have ended.
 
-        A call whose client has a handle runs on after its response.
+        A call with a handle runs on after its response.
         """
         self._unanswered += len(calls)
         if self._unanswered:

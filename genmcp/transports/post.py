@@ -124,7 +124,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     connection = ServerConnection(http.mux, session, headers=http.table)
     actions = connection.receive_batch(batch, error_of)
     requests = [each.request for each in actions if isinstance(each, StartRequest)]
-    refused = [
+    rejections = [
         reject(http, each, session.key, session.revision)
         for each in actions
         if isinstance(each, Reject) and each.answered
@@ -134,15 +134,15 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
             with suppress(InvalidRequest):  # a late response must not reject the other members
                 await perform(http, action)
     if requests:
-        await serve_batch(http, requests, refused)
-    elif refused:
-        await http.reply(200, encode_batch(refused))
+        await serve_batch(http, requests, rejections)
+    elif rejections:
+        await http.reply(200, encode_batch(rejections))
     else:
         await http.reply(202)
 
 
 async def get(http: HttpRequest) -> None:
-    """Open the session's own stream, or resume one whose connection was lost.
+    """Open the session's own stream, or resume one after a lost connection.
 
     2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
     Redelivery".
@@ -161,7 +161,7 @@ async def get(http: HttpRequest) -> None:
             # 2025-11-25, transports, "Listening for Messages from the Server", point 2: 405 where
             # no stream is offered.
             if not http.mux.offers(LISTEN):
-                raise NotAllowed("This server announces nothing: there is no stream", "POST")
+                raise NotAllowed("This server announces no changes: it has no stream", "POST")
             source = to_wire(await http.mux.session_streams.listen(session, owner=http.owner))
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
@@ -186,7 +186,7 @@ def session_of(http: HttpRequest) -> Session:
     id = http.table.get(SESSION_HEADER)
     if id is None:
         raise NotAllowed(
-            "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
+            "This method needs a session (Mcp-Session-Id), which initialize opens", "POST"
         )
     http.mux.broadcast.open()
     session = http.mux.sessions.open(id.strip().decode("latin-1"), http.principal)
@@ -203,7 +203,7 @@ async def _resumed(
     """Return the events after *last* on its stream, for *reader* to send.
 
     Raises:
-        InvalidRequest: there is no such stream, or it is not kept any more.
+        InvalidRequest: the stream does not exist, or has expired.
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:

@@ -1,7 +1,7 @@
 """Promotion of a call to a task while its hook runs: the timer, the record, and its handle.
 
-When it begins and what follows from it is decided in `core.call`. If the store fails, the write is
-repeated with the same id, since the record may have been written.
+`core.call` decides when it begins and how it ends. If the store fails, the write is repeated with
+the same id, since the record may have been written.
 """
 
 import asyncio
@@ -107,7 +107,8 @@ class Promotion(msgspec.Struct, eq=False):
             self._start(self._run(self._write()))
         elif action is CallAction.READ_RECORD:
             self._start(self._run(self._read()))
-        # After a write that is still in flight the record is deleted by that.
+        # A write that is still in flight deletes the record when it ends. To delete it here would
+        # come first, and leave the record that is written after that.
         elif action is CallAction.DELETE_RECORD and self._is_left_over:
             self._start(self._delete())
 
@@ -126,7 +127,7 @@ class Promotion(msgspec.Struct, eq=False):
         self._timers.add(self, seconds)
 
     async def _run(self, work: Coroutine[Any, Any, CallEvent]) -> None:
-        """Await *work* on the record, report how it ended, and perform what follows from that.
+        """Await *work* on the record, report its outcome, and perform the actions that result.
 
         The asyncio.Task of the call may be cancelled meanwhile; this one is not.
         """
@@ -163,9 +164,11 @@ class Promotion(msgspec.Struct, eq=False):
         self._task = task = await tasks.promote(self._channel, id)
         if task is None:  # the call has ended meanwhile, and so has its record
             return CallEvent.REFUSED
-        if task.ended:  # written by an earlier attempt, and taken for lost while the store failed
+        # An earlier attempt wrote it, although the store reported a failure, and another process
+        # has ended the task as lost in the meantime. The next attempt uses a new id.
+        if task.ended:
             call.unconfirmed = None
-            raise StoreUnavailable(f"task {id} is over")
+            raise StoreUnavailable(f"task {id} has ended")
         return CallEvent.WRITTEN
 
     async def _read(self) -> CallEvent:

@@ -34,7 +34,7 @@ _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
 
 _LOOK: Final = 0.5
-"""Seconds after which a thread that waits looks whether the loop it waits for was closed."""
+"""Seconds after which a waiting thread checks whether the loop that it waits for was closed."""
 
 
 class Responder(RunningCall[HttpRequest], eq=False):
@@ -49,7 +49,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
     _turn: float = 0.0
 
     def serve(self) -> Awaitable[None]:
-        """Run the hook up to its first wait; return what sends the response to the POST.
+        """Run the hook up to its first wait; return the awaitable that sends the response.
 
         A hook that neither waited nor sent anything costs nothing more.
         """
@@ -80,7 +80,8 @@ class Responder(RunningCall[HttpRequest], eq=False):
             else:
                 await self._respond(answer)
         except asyncio.CancelledError:
-            # By the host, or by the hook itself: the client gets an answer nevertheless.
+            # By the host, or by the hook itself. Its own cancellations are handled in `outcome`.
+            # The client still waits for a response, and gets an error.
             if not self.caller.answered:
                 self.respond(self.cancelled_answer())
                 await _finish_at_once(self.opened())
@@ -108,8 +109,8 @@ class Responder(RunningCall[HttpRequest], eq=False):
         except StopIteration:
             response.close()
             return
-        # The client has not read it yet. The watch and the heartbeat end now, but the shutdown
-        # waits for the write, and shortens it.
+        # The client has not read it yet. The response is decided, so that the disconnect watch and
+        # the heartbeat end now; the shutdown still waits for the write, and shortens its deadline.
         http = self.caller
         deadline = AdjustableTimeout(http.mux.limits.write_timeout)
         stop = partial(deadline.hasten, LAST_WORDS)
@@ -209,7 +210,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             self.opened().writer.report(self.request, message)
 
     async def _note_from_thread(self, request: Request, method: str, params: Value | None) -> bool:
-        """Do what `note` does for a thread with an event loop of its own, which waits as well."""
+        """Send a notification from a thread with its own event loop; it waits as `note` does."""
         loop = self.caller.loop
         note = self.note(request, method, params)
         try:
@@ -231,7 +232,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         """Send a request to the client, and return its result as JSON.
 
         Raises:
-            WaitError: the client cannot be asked, answers with an error, or not in time.
+            WaitError: the client lacks the capability, responds with an error, or not in time.
         """
         if not self.caller.streams:
             raise CapabilityMissing({"streams": {}})
@@ -294,11 +295,11 @@ def _may_be_pending(request: Request) -> bool:
 
 
 async def serve_batch(
-    http: HttpRequest, requests: Sequence[Request], refused: Sequence[bytes]
+    http: HttpRequest, requests: Sequence[Request], rejections: Sequence[bytes]
 ) -> None:
-    """Respond to *requests*, each hook in a task of its own, and with the errors *refused*."""
-    response = OpenResponse(http, requests, len(requests) + len(refused))
-    answers = BatchAnswers(http.mux, refused)
+    """Respond to *requests*, each hook in a task of its own, and with the errors *rejections*."""
+    response = OpenResponse(http, requests, len(requests) + len(rejections))
+    answers = BatchAnswers(http.mux, rejections)
     calls = [Responder(http, request, response=response) for request in requests]
     left = dict.fromkeys(calls)
     members: set[asyncio.Task[None]] = set()
@@ -308,7 +309,7 @@ async def serve_batch(
         del left[call]
 
     try:
-        for message in refused:
+        for message in rejections:
             response.writer.refuse(message)
         # Nothing is started for a request before its turn: a client may send many batches whose
         # first requests wait, and an asyncio.Task for each of the others would dominate memory use.
@@ -340,21 +341,21 @@ async def serve_batch(
 class BatchAnswers:
     """The limits on the requests and answers of one batch. Owned by the response to the batch.
 
-    refused: the errors of members that are not valid requests; they count towards
+    rejections: the errors of members that are not valid requests; they count towards
     `Limits.max_result_bytes`. turns: the semaphore (`Limits.batch_concurrency`) that each running
     request holds.
     """
 
-    def __init__(self, mux: Mux, refused: Iterable[bytes] = ()) -> None:
+    def __init__(self, mux: Mux, rejections: Iterable[bytes] = ()) -> None:
         self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
         self._mux = mux
-        self._left = mux.limits.max_result_bytes - sum(map(len, refused))
+        self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
 
     async def answer(self, call: Responder, response: OpenResponse) -> EncodedResponse:
         """Start *call*, which holds a turn; return its answer, and release the turn.
 
         It is not started if the *response* or the session has ended, if the server is shutting
-        down, or if there is no room for its answer.
+        down, or if the response is full.
         """
         request, ended = call.request, self._mux.broadcast
         try:
@@ -377,7 +378,7 @@ class BatchAnswers:
         return self._left <= 0
 
     def overflow(self) -> TooLarge:
-        """Return the error for a request whose answer does not fit."""
+        """Return the error for a request with an answer that does not fit."""
         most = self._mux.limits.max_result_bytes
         return TooLarge(
             f"The answers of this batch are larger than {most} bytes (limit: max_result_bytes)"

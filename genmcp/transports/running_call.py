@@ -1,8 +1,9 @@
 """One request while its hook runs, on any transport: the sink of its channel.
 
-`core.call` decides what happens to a call; its actions are performed here. Whose cancellation ended
-a hook is decided here and nowhere else. A hook runs in the asyncio.Task of
-its transport (over HTTP that of the host's request), so that a CancelledError in it may have three
+`core.call` decides what happens to a call; its actions are performed here.
+
+Cancellation ownership is decided here and nowhere else. A hook runs in the asyncio.Task of its
+transport (over HTTP that of the host's request), so that a CancelledError in it may have three
 sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one is taken back with
 `uncancel`; the others propagate.
 """
@@ -109,7 +110,7 @@ class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
         """Send a request to the client, and return its result as JSON.
 
         Raises:
-            WaitError: the client cannot be asked, answers with an error, or not in time.
+            WaitError: the client lacks the capability, responds with an error, or not in time.
         """
         asked = self.caller.mux.server_requests
         return await asked.ask(request, self.caller.principal, method, params, self.send)
@@ -204,7 +205,8 @@ class RunningCall(CallSink[C], eq=False):
         call = channel._state
         if call is None:  # nothing happened to the call that needs a decision
             return answer
-        call.outcome = answer.outcome  # set before a late promotion reads it
+        # Before the end is reported: a promotion that is in flight reads it to end its record.
+        call.outcome = answer.outcome
         event = CallEvent.STORED if answer is TASK_SUSPENDED else CallEvent.RETURNED
         return await self._finish(channel, answer, await self._report_end(channel, event))
 
@@ -248,7 +250,7 @@ class RunningCall(CallSink[C], eq=False):
         return NO_ANSWER
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
-        """Return the slot of the call, whose hook has ended.
+        """Return the slot of the call after the end of its hook.
 
         The asyncio.Task continues, and is not cancelled by the call any more.
 
@@ -265,6 +267,9 @@ class RunningCall(CallSink[C], eq=False):
             caller.mux.calls.discard(request.session, self)
         if self._promotion is not None:
             self._promotion.stop_timer()
+        # Every cancellation of ours is taken back, one `uncancel` each. If the count does not fall
+        # to its value before the hook, the host has cancelled the task too, perhaps in the same
+        # iteration of the loop: its cancellation must not get lost with ours.
         for _ in range(self._cancels):
             task.uncancel()
         # A higher count than before may also be left behind by the hook (asyncio.TaskGroup does

@@ -33,10 +33,7 @@ Stop = Callable[[], None]
 
 
 class Shutdown:
-    """What is open at an endpoint, by event loop, and its end. Owned by the endpoint.
-
-    *grace* is how many seconds calls have to finish by themselves.
-    """
+    """The open calls and streams of an endpoint, by event loop. Owned by the endpoint."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -133,7 +130,7 @@ def is_exiting(server: object | None) -> bool:
 
 
 def uvicorn_server() -> object | None:
-    """Return the uvicorn server that handles SIGTERM now; None if there is none.
+    """Return the uvicorn server that handles SIGTERM now, or None.
 
     uvicorn handles it by a method of its `Server` until the last response has ended, and then
     restores the previous handler. A server that has exited is therefore never returned, and a

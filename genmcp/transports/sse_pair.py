@@ -1,7 +1,7 @@
-"""The two endpoints of 2024-11-05, transports, "HTTP with SSE", for clients without another one.
+"""The two endpoints of 2024-11-05, transports, "HTTP with SSE", for clients that have no other.
 
-A GET opens the event stream, whose first event names the URL to POST to; every answer is sent as an
-event on the stream. The session is sealed into that URL. An answer is written to the log that the
+A GET opens the event stream; its first event names the URL to POST to. Every response is sent as an
+event on the stream. The session is sealed into that URL. A response is written to the log that the
 session's stream is read from, so that the POST may reach another process than the GET.
 """
 
@@ -54,12 +54,12 @@ Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
 logger = logging.getLogger("genmcp")
 
 _PARAMETER: Final = "session"
-_LARGEST: Final = 4096
-"""How many bytes a client may say of itself: they are kept for as long as its session lives."""
+_MAX_BYTES: Final = 4096
+"""The maximum size of clientInfo and capabilities, which are stored for the life of a session."""
 
 
 class SseEndpoint:
-    """Serves both endpoints at one path. It is an ASGI application."""
+    """Serves both endpoints at one path: an ASGI application, made by `Endpoint.sse_route`."""
 
     def __init__(self, admit: Admit) -> None:
         self._admit = admit
@@ -82,11 +82,7 @@ class SseEndpoint:
                 raise NotAllowed("This endpoint takes GET, and POST", "GET", "POST", "OPTIONS")
 
     async def _get(self, http: HttpRequest, path: str) -> None:
-        """Begin a session, which ends with its stream.
-
-        The session is open while it has a record, in every process. Revoking its id instead would
-        take one of the client's places for ended sessions with each stream.
-        """
+        """Open a session, which ends with its stream."""
         check_get_headers(http.table)
         mux = http.mux
         mux.broadcast.open()
@@ -203,9 +199,9 @@ async def _initialize(
     """
     introduced = new_session(action.params, key=session.key, now=session.issued)
     packed = introduced.pack()
-    if len(packed) > _LARGEST:
+    if len(packed) > _MAX_BYTES:
         raise InvalidParams(
-            f"clientInfo and capabilities take {len(packed)} bytes, the most is {_LARGEST}"
+            f"clientInfo and capabilities take {len(packed)} bytes, the maximum is {_MAX_BYTES}"
         )
     mux, owner = http.mux, http.owner
     ttl, version = mux.limits.session_ttl, entry.version

@@ -46,14 +46,13 @@ logger = logging.getLogger("genmcp")
 
 
 class OpenResponse(msgspec.Struct, eq=False):
-    """The response of one POST whose calls are open. Owned by the POST.
+    """The response of one POST with open calls. Owned by the POST.
 
-    It waits for the client to disconnect, is registered for the shutdown, and breaks silences. When
-    it is closed, nothing of that is left.
+    It waits for the client to disconnect, is registered for the shutdown, and sends a comment after
+    each silence. Closing it ends all of that.
 
-    batch: the number of responses of a batch; 0 for a single request. calls: the calls whose hooks
-    have waited. stopping: whether the server is shutting down. ended: whether the response has
-    ended.
+    batch: the number of responses of a batch; 0 for a single request. calls: the calls that have
+    waited. stopping: whether the server is shutting down. ended: whether the response has ended.
     """
 
     _http: HttpRequest
@@ -95,7 +94,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         return self._writer
 
     def hold(self, call: RunningCall[HttpRequest]) -> None:
-        """Keep the response open for *call*, whose hook waits."""
+        """Keep the response open for *call*, which waits."""
         self.calls.append(call)
         if self._writer is not None:
             self._writer.follow(call)
@@ -202,8 +201,8 @@ class OpenResponse(msgspec.Struct, eq=False):
 class ResponseWriter(msgspec.Struct, eq=False):
     """Sends the messages of one response as fast as its client reads. Owned by the response.
 
-    The exchange decides what is sent, as the answers, notifications and events of the connection
-    demand. An asyncio.Task exists only while something waits to be sent.
+    The exchange decides which bytes are sent for the answers, notifications and events of the
+    connection. An asyncio.Task exists only while something waits to be sent.
 
     spoke: when the last message was sent, or the writer was made, by the clock of the loop. begun:
     whether anything was sent.

@@ -1,4 +1,9 @@
-"""Deadlines of the calls of one event loop, and limits on how many messages they send."""
+"""Time in transports: coroutines driven to their first wait, timeouts, deadlines and rate limits.
+
+An asyncio.Task or a timer for each coroutine that nearly never waits would cost more than most of
+its work. `work.send(None)` runs the first step in the current asyncio.Task: StopIteration carries
+the result, and anything else is a wait, for which the rest is allocated then.
+"""
 
 import asyncio
 import sys
@@ -201,7 +206,7 @@ T = TypeVar("T")
 
 @coroutine
 def drive(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
-    """Continue *work*, whose first step has ended with the wait *waited*, as `await` would."""
+    """Continue *work* after its first step, which has yielded *waited*, as `await` would."""
     try:
         while True:
             try:

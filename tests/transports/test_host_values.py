@@ -229,5 +229,5 @@ async def test_host_is_warned_of_an_endpoint_that_serves_strangers(
     for _ in range(2):
         await client.send(client.request("tools/list"), headers={"host": "localhost"})
 
-    told = [record for record in caplog.records if "serves anybody" in record.getMessage()]
+    told = [record for record in caplog.records if "without authentication" in record.getMessage()]
     assert warnings == len(told)
