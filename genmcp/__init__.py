@@ -153,9 +153,9 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import what is asked for by *name* for the first time (PEP 562).
+        """Import the value of *name* at its first access (PEP 562).
 
-        A type checker does not see this, so that it knows what does not exist.
+        Hidden from type checkers: otherwise every name would exist for them.
         """
         place = _LATER.get(name)
         if place is None:
@@ -164,7 +164,7 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """List the names that are imported later, too, for completion in a shell."""
+        """Return all public names, also those that are imported later, for completion."""
         return sorted({*globals(), *_LATER})
 
 

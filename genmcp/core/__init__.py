@@ -1,1 +1,1 @@
-"""The rules of the protocol as machines without I/O: told what happened, they say what to do."""
+"""The rules of the protocol as machines without I/O: they get events and return actions."""

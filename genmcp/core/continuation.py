@@ -21,6 +21,11 @@ class AskedQuestion(msgspec.Struct, frozen=True, array_like=True):
     question: bytes
 
 
+# Packed as an array, since a `requestState` travels twice with each question. A member that is
+# added gets a default and comes last: states that older releases have sealed stay valid, and
+# processes of both releases can resume each other's calls.
+
+
 class Continuation(msgspec.Struct, frozen=True, array_like=True):
     """The state of a call that waits.
 
@@ -77,6 +82,8 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
 
         On the wire a question is called by its key, or `{key}.{step}` if another had that name.
         """
+        # A client may still answer an earlier question of the same key, or send an old state again.
+        # With one name per question such an answer is never taken for that to a later one.
         used = set(self.names)
         asked = []
         for key, question in questions.items():

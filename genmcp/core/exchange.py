@@ -73,6 +73,10 @@ class StreamRecord(msgspec.Struct, frozen=True):
 ExchangeAction = FullResponse | StreamHead | StreamChunk | StreamEnd | StreamRecord
 
 
+# Each event is a row of a table and not a branch, so that a test can compare every pair of state
+# and event with the words of the specification, for every kind of client.
+
+
 class ExchangeState(IntEnum):
     """The state of an exchange."""
 
@@ -217,8 +221,10 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         """Send an answer; *status* applies if it is the whole response.
 
         A cancelled request gets no response (2025-11-25, cancellation, "Behavior Requirements"):
-        then the answer is None.
+        the answer of such a request is None.
         """
+        # The status counts only here: after the head of a stream, or in a batch with answers of
+        # different statuses, it is 200 whatever the answer is.
         last = self._answered + 1 == self.expected
         was = self._advance(ExchangeEvent.LAST if last else ExchangeEvent.ANSWER)
         self._answered += 1
@@ -248,6 +254,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
         2025-11-25, transports, "Multiple Connections": each message is sent on one of them.
         """
+        # Without an event there is no id to resume from: the client of an unprimed stream could
+        # only lose its connection by this.
         return self._detach(0) if self._index or self.primed else []
 
     def _detach(self, retry: int) -> list[ExchangeAction]:
@@ -259,13 +267,17 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
     def leave(self) -> bool:
         """Handle a disconnect of the client; return whether it cancels the calls."""
+        # In WAITING the client has seen no event id, so that it cannot resume: nothing is stored
+        # for it, although the calls may run on.
         was = self._advance(ExchangeEvent.LEAVE)
         if was is ExchangeState.WAITING:
-            self.stream = None  # the client has no event id to resume from: nothing is stored
+            self.stream = None
         return was is not ExchangeState.DONE and self.state is ExchangeState.DONE
 
     def _advance(self, step: ExchangeEvent) -> ExchangeState:
         """Take *step*; return the state before it."""
+        # `stream` and `cancels` may change while the exchange waits (a client that leaves before
+        # the first event; a route that is resolved late), so that the table is looked up each time.
         was = self.state
         moves = _TABLES[self.streams, self.streams and self.stream is not None, self.cancels]
         try:
@@ -281,6 +293,9 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
     def _head(self) -> list[ExchangeAction]:
         """Start the stream: its head, the event to resume from, the answers of a batch so far."""
+        # Event 0 is stored before anything is sent: a client that loses its connection between the
+        # head and the first message can already resume the stream, even if another process died in
+        # between. Answers of a batch that were held for a JSON body become its first events.
         actions: list[ExchangeAction] = [StreamHead()]
         if self.stream is not None:
             actions.append(StreamRecord(self.stream, 0, b"", last=False))
@@ -296,6 +311,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     ) -> list[ExchangeAction]:
         if message is None and not last:
             return []
+        # The index grows even if nothing is sent or stored: an event keeps its number on every
+        # connection, so that a client which resumes neither misses one nor gets one twice.
         actions: list[ExchangeAction] = []
         self._index += 1
         stream, index = self.stream, self._index

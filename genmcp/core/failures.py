@@ -70,6 +70,7 @@ def failure_outcome(
         text = _unable(error, request) if isinstance(error, CapabilityMissing) else str(error)
         # Not an HTTP 500: the server works, and the error is explained.
         return tool_error(text) if call else McpError(text)
+    # Neither the tool nor the request is at fault: the client may retry, and should see when.
     if isinstance(error, StoreError):
         return store_failure(error, reference)
     if call and not isinstance(error, ContractError):

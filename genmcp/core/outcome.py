@@ -116,6 +116,9 @@ JsonValue: TypeAlias = (
     str | int | float | bool | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
 )
 
+# JSON is checked where a hook returns it, not where it is stored: the error then has the place in
+# the hook's code, and a value that only memory could carry fails on the first run, not after the
+# first deploy with a store. 64 levels are what `Limits.max_depth` permits of a client.
 _MAX_DEPTH = 64
 
 
@@ -133,6 +136,7 @@ def check_json(where: str, value: object) -> None:
 
 
 def _check(where: str, value: object, deeper: int) -> None:
+    # Exact types: a subclass of str or int, such as an enum, would come back as its base.
     kind = type(value)
     if value is None or kind in (str, bool, int):
         return

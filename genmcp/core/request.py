@@ -1,4 +1,4 @@
-"""A request in the terms of 2026-07-28, whatever its revision.
+"""A request in the terms of 2026-07-28, for every revision.
 
 Also its client, the policy for a call that takes long, and the decoding of params.
 """
@@ -150,7 +150,7 @@ NEVER_A_TASK: Final = Policy(task="never")
 
 
 def _may_rerun(annotations: ToolAnnotations | None) -> bool:
-    """Whether a tool says of itself that doing its work twice does no harm."""
+    """Whether the annotations of a tool permit to repeat its work."""
     return annotations is not None and bool(
         annotations.idempotent_hint or annotations.read_only_hint
     )
@@ -186,6 +186,11 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = NEVER_A_TASK
     eager: bool = False
     pending: bool = False
+
+
+# Frozen, since a request is shared by the transport, the hooks and the telemetry, on two threads
+# for a `def` hook. Compared by identity: two requests of one client may be equal in all members,
+# and are still two calls.
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -382,6 +387,7 @@ def session_params(method: Method, raw: msgspec.Raw) -> tuple[RequestParams, msg
     Raises:
         MalformedParams: *method* does not accept them.
     """
+    # Valid params are decoded once; only a failure pays for a look at the members of `_meta`.
     try:
         return decode_params(method.params_decoder, raw), raw
     except MalformedParams:
@@ -402,6 +408,8 @@ def notification_params(
     Raises:
         MalformedParams: the params are not valid for the notification.
     """
+    # Not rejected: a notification gets no response, so that the client would never learn of it, and
+    # its session would lack the effect.
     raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
     method = revision.methods.get(name)

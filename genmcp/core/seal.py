@@ -1,7 +1,7 @@
 """Sealed values: state that a client carries instead of the server.
 
 A session id, a cursor or a `requestState` is encrypted and authenticated here. Any process with the
-same secret can open it, and nobody can read it, change it, or use it in another place.
+same secret can open it. A client can neither read nor change it, nor use it in another place.
 
 The text form is visible ASCII, URL-safe, and has one spelling a value:
 

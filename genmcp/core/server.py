@@ -175,6 +175,7 @@ class ServerConnection(msgspec.Struct, eq=False):
                 params, _ = session_params(_INITIALIZE, message.params)
                 assert isinstance(params, InitializeRequestParams)
                 return OpenSession(message.id, params)  # type: ignore[arg-type]  # a request
+            # Anything else belongs to a session: without one there is no revision to read it by.
             session = self.session
             if session is None:
                 # 2025-11-25, lifecycle, "Initialization": pings may come before it.
@@ -200,6 +201,8 @@ class ServerConnection(msgspec.Struct, eq=False):
         Raises:
             InvalidRequest: without a session, or if its revision has no batches.
         """
+        # The members are decided one after another, before the first of them runs: an exception of
+        # the server author's `find` must fail one member, not leave others running unanswered.
         if self.session is None:
             raise InvalidRequest("There must be one message at a time, not a batch")
         self.session.check_batch()
@@ -223,6 +226,8 @@ class ServerConnection(msgspec.Struct, eq=False):
         """
         if message.method == "initialize":
             return Era.HANDSHAKE
+        # Only modern requests name a version in `_meta`; it is checked for support later, so that
+        # an unknown one gets the error that lists the supported versions.
         if self.modern and claimed_version(message) is not None:
             return Era.MODERN
         return Era.SESSION
@@ -233,7 +238,9 @@ class ServerConnection(msgspec.Struct, eq=False):
         session = None if era is Era.MODERN else self.session
         params = notification_params(LATEST if session is None else session.revision, message)
         if message.method == "notifications/cancelled":
-            # 2026-07-28, Streamable HTTP: a client cancels by closing its connection.
+            # 2026-07-28, Streamable HTTP: a client cancels by closing its connection, and the
+            # request id of one connection means nothing on another. On a pipe the notification
+            # counts in every revision.
             id: RequestId | None = getattr(params, "request_id", None)
             if id is not None and era is not Era.MODERN:
                 return CancelRequest(id)

@@ -1,8 +1,8 @@
 """The rules that a server checks first: the era of a message, its headers, and its params.
 
-The opening of a client tells a dual-era server which era it belongs to (2026-07-28, versioning,
-"Backward Compatibility with Initialization-Based Versions"): a header or `_meta` that names a
-modern version, an `initialize`, or the id of a session.
+A dual-era server recognizes the era by the opening of the client (2026-07-28, versioning, "Backward
+Compatibility with Initialization-Based Versions"): a header or `_meta` that names a modern version,
+an `initialize`, or the id of a session.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +91,7 @@ _any_params = decoder_for(RequestParams)
 _anything = decoder_for(Any)
 _MODERN: Final = {revision.version: revision for revision in MODERN}
 _LEGACY: Final = frozenset(revision.version for revision in LEGACY)
-#: 2024-11-05 has another HTTP transport, with the session in the URL.
+# 2024-11-05 has another HTTP transport, with the session in the URL.
 _WITH_SESSIONS: Final = _LEGACY - {LEGACY[-1].version}
 _MODERN_METHODS: Final = {
     name: method
@@ -104,6 +104,8 @@ _MODERN_BY_HEADER: Final = {revision.version.encode(): revision for revision in 
 _METHOD_BY_HEADER: Final = {name.encode(): method for name, method in _MODERN_METHODS.items()}
 
 
+# One decoder for the whole message of each method: with the type of the params known from a header,
+# msgspec reads a request in one pass, without an intermediate value of its JSON.
 @cache
 def _reader_of(method: Method) -> Callable[[bytes], RequestOf[Any]]:
     return msgspec.json.Decoder(RequestOf[method.params]).decode  # type: ignore[name-defined]
@@ -205,7 +207,9 @@ def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Requ
         message = _reader_of(method)(body)
         if message.method != method.name:
             return None
-        return _judge(headers, method.name, method, message.id, message.params, None, catalog, body)
+        return _check_request(
+            headers, method.name, method, message.id, message.params, None, catalog, body
+        )
     except (McpError, msgspec.DecodeError, RecursionError):
         return None
 
@@ -213,7 +217,7 @@ def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Requ
 def modern_request(headers: Headers | None, message: Message, catalog: ServerCatalog) -> Request:
     """Decode *message* as a request of 2026-07-28 or later, and check it.
 
-    *headers* is None on a transport without headers.
+    *headers*: those of the HTTP request; a transport without headers passes None.
 
     Raises:
         MalformedParams: `_meta` or the params are invalid.
@@ -233,7 +237,7 @@ def modern_request(headers: Headers | None, message: Message, catalog: ServerCat
         # Faults in params that only this method has are judged after those of `_meta`.
         params, fault = decode_params(_any_params, message.params), error.with_traceback(None)
     id: RequestId = message.id  # type: ignore[assignment]  # a request: it has one
-    return _judge(headers, name, method, id, params, fault, catalog, message.params)
+    return _check_request(headers, name, method, id, params, fault, catalog, message.params)
 
 
 def session_request(session: Session, message: Message, catalog: ServerCatalog) -> Request:
@@ -244,6 +248,8 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
         MethodNotFound: this revision, or the server, does not have the method.
         InvalidParams: the tool, resource or prompt does not exist.
     """
+    # No headers are compared here: before 2026-07-28 they repeat nothing of the body. The version
+    # header is ignored in favour of the session, whose revision both sides have agreed on.
     name = message.method or ""
     revision = session.revision
     method = revision.methods.get(name)
@@ -290,6 +296,7 @@ def exchange_for(
     `on_disconnect = "cancel"` (2025-11-25, transports, point 6); in a batch, one such tool decides
     for all.
     """
+    # All requests of a POST have one revision: a batch belongs to one session.
     revision = requests[0].revision
     return Exchange(
         stream=stream,
@@ -351,7 +358,15 @@ def _check_param_headers(
     return {name: headers[name] for name in headers if name.startswith(_PARAM)}
 
 
-def _judge(
+# The one implementation of the checks of a modern request; `plain_request` and `modern_request`
+# only decode. The order decides which of several faults the client learns first: a client of
+# another version should hear of the version before anything that depends on it, and a proxy that
+# routes by headers must not see another method or name than the server, so that headers are
+# compared before the params are used. A header that is equal to the member in the body is compared
+# by `==` here, since nearly every request has it so; decoding is left to the slow path.
+
+
+def _check_request(
     headers: Headers | None,
     name: str,
     method: Method | None,

@@ -129,8 +129,9 @@ def new_session(params: InitializeRequestParams, *, key: str, now: float) -> Ses
     2025-11-25, lifecycle, "Version Negotiation": the requested version if it is supported, else the
     newest that is.
     """
+    # An unknown version is no error: the server offers its own, and the client decides whether to
+    # disconnect. So it is for 2026-07-28 and later, which have no sessions.
     version = params.protocol_version
-    # Also of 2026-07-28 and later, which have no sessions.
     if version not in _SPOKEN:
         version = _SPOKEN[0]
     revision = REVISIONS[version]

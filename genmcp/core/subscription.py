@@ -56,6 +56,8 @@ class ServerChange(msgspec.Struct, frozen=True, array_like=True):
 TOOLS: Final = ServerChange("notifications/tools/list_changed")
 PROMPTS: Final = ServerChange("notifications/prompts/list_changed")
 RESOURCES: Final = ServerChange("notifications/resources/list_changed")
+# One value for "unknown", so that a log which has dropped entries costs one notification of each
+# kind, and not a list of all resources that might have changed.
 EVERYTHING: Final = ServerChange("")
 """Changes were lost: each subscriber is notified of everything that it has subscribed to."""
 
@@ -84,6 +86,8 @@ def supported_subset(
     *exists* returns whether a resource exists for the client.
     """
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
+    # Unsupported parts are left out and not rejected: the acknowledgement names the rest, and the
+    # client can poll for the others. A list keeps its order, without duplicates.
     uris = wanted.resource_subscriptions if resources and resources.subscribe else None
     return SubscriptionFilter(
         tools_list_changed=_both(wanted.tools_list_changed, tools and tools.list_changed),

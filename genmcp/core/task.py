@@ -419,6 +419,10 @@ def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Ta
     return replace(task.suspend(suspended, now), private=False, ttl=ttl)
 
 
+# A keyed call has one record from its beginning, whichever way it takes: two records could not be
+# exchanged in one step, and a copy of the call between them would run it a second time.
+
+
 def require_input(task: Task, question: AwaitingInput, now: float) -> Task:
     """Return a private *task* that waits until its client answers by a request of its own."""
     return replace(task, updated=now, changes=task.changes + 1, work=question)

@@ -208,6 +208,8 @@ class Continue:
 
     def take(self) -> WaitsFor | None:
         """Return the awaited object and drop the reference, so that it can be freed early."""
+        # A call may wait for days, and a Task or future that only this referenced must be collected
+        # meanwhile, so that its wait fails with WorkerLost: see `mux.waits`.
         on, self._on = self._on, None
         return on
 
@@ -310,6 +312,7 @@ class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
     @property
     def missing(self) -> Mapping[str, bytes]:
         """The questions that have no answer yet."""
+        # Answers may come one by one, from several requests of the client (SEP-2663).
         return {key: each for key, each in self.questions.items() if key not in self.answers}
 
     @property

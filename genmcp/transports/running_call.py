@@ -1,6 +1,6 @@
 """One request while its hook runs, on any transport: the sink of its channel.
 
-`core.call` decides what happens to a call; its actions are performed here.
+`core.call` decides the next phase of a call; its actions are performed here.
 
 Cancellation ownership is decided here and nowhere else. A hook runs in the asyncio.Task of its
 transport (over HTTP that of the host's request), so that a CancelledError in it may have three

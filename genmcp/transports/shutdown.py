@@ -72,7 +72,7 @@ class Shutdown:
 
 
 class _Open:
-    """What is open on one event loop."""
+    """The open calls and streams of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, grace: float) -> None:
         self.items: dict[Stop, bool] = {}
