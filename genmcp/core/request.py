@@ -117,7 +117,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.task == "always" or self.requires_tasks
 
     @classmethod
-    def of(cls, owner: str, provider: Any, annotations: ToolAnnotations | None) -> "Policy":
+    def of(cls, owner: str, provider: object, annotations: ToolAnnotations | None) -> "Policy":
         """Return the policy of *provider*, a tool.
 
         Raises:
