@@ -74,9 +74,9 @@ from genmcp.protocol.capabilities import (
     ServerCapabilities,
     ToolsCapability,
 )
-from genmcp.protocol.completion import Completion
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, TextContent
 from genmcp.protocol.prompts import (
+    Completion,
     GetPromptRequestParams,
     GetPromptResult,
     ListPromptsResult,

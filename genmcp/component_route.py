@@ -36,7 +36,7 @@ from genmcp.hook import (
     step_value,
     visibility,
 )
-from genmcp.protocol.completion import (
+from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,
     Completion,

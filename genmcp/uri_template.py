@@ -250,12 +250,12 @@ def _expand(expression: _Expression, values: Mapping[str, Any]) -> str:
     pieces = [
         piece
         for variable in expression.variables
-        for piece in _expanded(variable, operator, values.get(variable.name))
+        for piece in _expand_variable(variable, operator, values.get(variable.name))
     ]
     return operator.first + operator.separator.join(pieces) if pieces else ""
 
 
-def _expanded(variable: _Variable, operator: _Operator, value: Any) -> Sequence[str]:
+def _expand_variable(variable: _Variable, operator: _Operator, value: Any) -> Sequence[str]:
     """Return the texts between the separators for *value*; none if it is undefined."""
     if value is None:
         return []
@@ -264,18 +264,18 @@ def _expanded(variable: _Variable, operator: _Operator, value: Any) -> Sequence[
         if variable.length is not None:
             raise ContractError(f"{variable.name}: only a text has a prefix, not {value!r}")
         if isinstance(value, Mapping):
-            return _expanded_mapping(variable, operator, value, safe)
+            return _expand_mapping(variable, operator, value, safe)
         texts = [_encode(_text(variable, each), safe) for each in value if each is not None]
         if not variable.exploded:
             texts = [",".join(texts)] if texts else []
     else:
         texts = [_encode(_text(variable, value)[: variable.length], safe)]
     if operator.named:
-        return [_named(variable.name, operator, text) for text in texts]
+        return [_with_name(variable.name, operator, text) for text in texts]
     return texts
 
 
-def _expanded_mapping(
+def _expand_mapping(
     variable: _Variable, operator: _Operator, value: Mapping[str, Any], safe: str
 ) -> Sequence[str]:
     pairs = [
@@ -284,16 +284,16 @@ def _expanded_mapping(
         if each is not None
     ]
     if variable.exploded and operator.named:
-        return [_named(key, operator, text) for key, text in pairs]
+        return [_with_name(key, operator, text) for key, text in pairs]
     if variable.exploded:
         return [f"{key}={text}" for key, text in pairs]
     if not pairs:
         return []
     flat = ",".join(chain.from_iterable(pairs))
-    return [_named(variable.name, operator, flat) if operator.named else flat]
+    return [_with_name(variable.name, operator, flat) if operator.named else flat]
 
 
-def _named(name: str, operator: _Operator, text: str) -> str:
+def _with_name(name: str, operator: _Operator, text: str) -> str:
     return f"{name}={text}" if text else name + operator.if_empty
 
 

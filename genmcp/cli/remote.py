@@ -32,7 +32,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ProcessExited, ServerError, Unauthorized
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.mux.mux import Mux
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.protocol.tools import CallToolResult
 
 __all__ = [

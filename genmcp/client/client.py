@@ -16,10 +16,9 @@ from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.targets import Target, target_name
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
-from genmcp.protocol.completion import Completion, Reference
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.params import LoggingLevel
-from genmcp.protocol.prompts import GetPromptResult, PromptDefinition
+from genmcp.protocol.prompts import Completion, GetPromptResult, PromptDefinition, Reference
 from genmcp.protocol.resources import (
     ReadResourceResult,
     ResourceTemplateDefinition,

@@ -22,15 +22,15 @@ from genmcp.client.pending import OnProgress, Response
 from genmcp.core.client.codec import Params
 from genmcp.core.client.events import Answered, InputNeeded, ParamHeaders, TaskCreated
 from genmcp.core.client.lifecycle import Timeouts
-from genmcp.protocol.completion import (
+from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,
     Completion,
     CompletionArgument,
     CompletionContext,
+    GetPromptResult,
     Reference,
 )
-from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
 
 __all__ = ["RequestDeadline", "Requests", "Wait"]

@@ -36,8 +36,7 @@ from genmcp.protocol.capabilities import (
     ServerCapabilities,
     ToolsCapability,
 )
-from genmcp.protocol.completion import CompleteRequestParams, PromptReference
-from genmcp.protocol.prompts import ListPromptsResult
+from genmcp.protocol.prompts import CompleteRequestParams, ListPromptsResult, PromptReference
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import PaginatedResult, Result

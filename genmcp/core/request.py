@@ -13,7 +13,6 @@ from typing_extensions import TypeVar
 from genmcp.errors import ConfigurationError, MalformedParams
 from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
-from genmcp.protocol.completion import CompleteRequestParams, PromptReference
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import (
     IDEMPOTENCY_KEY,
@@ -26,6 +25,7 @@ from genmcp.protocol.params import (
     RequestParams,
     all_meta,
 )
+from genmcp.protocol.prompts import CompleteRequestParams, PromptReference
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
 from genmcp.protocol.tools import ToolAnnotations

@@ -32,7 +32,7 @@ from genmcp.hub.connection import MemberCatalog
 from genmcp.hub.reconnecting import ReconnectingClient
 from genmcp.hub.relay import ForwardedCall, QuestionLimiter, RelayingHandler, Work
 from genmcp.hub.subscriptions import ClientSubscriptions, MemberSubscriptions
-from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
+from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
 

@@ -16,7 +16,6 @@ from genmcp.protocol.client_features import (
     ListRootsRequestParams,
     ListRootsResult,
 )
-from genmcp.protocol.completion import CompleteRequestParams, CompleteResult
 from genmcp.protocol.params import (
     CancelledNotificationParams,
     LoggingMessageNotificationParams,
@@ -25,7 +24,13 @@ from genmcp.protocol.params import (
     ProgressNotificationParams,
     RequestParams,
 )
-from genmcp.protocol.prompts import GetPromptRequestParams, GetPromptResult, ListPromptsResult
+from genmcp.protocol.prompts import (
+    CompleteRequestParams,
+    CompleteResult,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+)
 from genmcp.protocol.resources import (
     ListResourcesResult,
     ListResourceTemplatesResult,

@@ -81,17 +81,17 @@ class Form:
             raise ArgumentFaults(
                 (Fault(("content",), Mismatch("an object", describe_value(content))),)
             )
-        filled = self._filled(content or {})
-        if faults := [*self._missing(filled), *self._labelled_faults(self._schema.check(filled))]:
+        filled = self._fill(content or {})
+        if faults := [*self._missing(filled), *self._label_faults(self._schema.check(filled))]:
             raise ArgumentFaults(faults)
         if self._decode is None:
             return filled
         try:
             return self._decode(msgspec.json.encode({**self._nulls, **filled}))
         except ArgumentFaults as error:
-            raise ArgumentFaults(self._labelled_faults(error.faults)) from None
+            raise ArgumentFaults(self._label_faults(error.faults)) from None
 
-    def _filled(self, content: Mapping[str, Any]) -> dict[str, Any]:
+    def _fill(self, content: Mapping[str, Any]) -> dict[str, Any]:
         filled = {}
         for name, schema in self._properties.items():
             value = content.get(name)
@@ -115,12 +115,12 @@ class Form:
     def _label(self, name: str) -> str:
         return str(self._properties[name].get("title", name))
 
-    def _labelled_faults(self, faults: Sequence[str]) -> list[str]:
+    def _label_faults(self, faults: Sequence[str]) -> list[str]:
         """Replace the pointers in *faults* by the labels of the form."""
         labels = {join_pointer("", name): self._label(name) for name in self._properties}
-        return [self._relabelled(line, labels) for line in faults]
+        return [self._relabel(line, labels) for line in faults]
 
-    def _relabelled(self, line: str, labels: Mapping[str, str]) -> str:
+    def _relabel(self, line: str, labels: Mapping[str, str]) -> str:
         for place, label in labels.items():
             if line.startswith((f"{place}: ", f"{place}/")):
                 return f"{label}: {line[len(place) :].partition(': ')[2]}"

@@ -23,15 +23,10 @@ from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.words import join_pointer
 
 __all__ = [
-    "MAX_COMPILED",
-    "MAX_PATTERN",
     "Matching",
-    "Measure",
     "SchemaBounds",
     "bound_parts",
     "max_length",
-    "measure",
-    "parsing_cost",
 ]
 
 # Keywords whose subschemas are applied to any number of parts of one value.
@@ -123,7 +118,7 @@ def _bound_patterns(
             found.setdefault(given, join_pointer(pointer, "pattern"))
     work = size = 0
     for number, (pattern, pointer) in enumerate(found.items(), 1):
-        work += parsing_cost(pattern)
+        work += _parsing_cost(pattern)
         if number > limits.patterns:
             raise parts.refuse(pointer, _too_much("patterns", "patterns", limits))
         if work > limits.pattern_work:
@@ -131,7 +126,7 @@ def _bound_patterns(
                 pointer, _too_much("steps to parse patterns", "pattern_work", limits)
             )
     for pattern, pointer in found.items():
-        measured = measure(pattern, min(limits.pattern_size, MAX_COMPILED))
+        measured = _measure(pattern, min(limits.pattern_size, _MAX_COMPILED))
         if measured is None:
             raise parts.refuse(
                 pointer,
@@ -184,7 +179,7 @@ def _length_of(parts: Document, pointer: str, pattern: str, limits: SchemaLimits
         raise parts.refuse(
             pointer,
             f"the pattern {pattern[:200]!r} is too large: with its repetitions written out it "
-            f"takes more than {MAX_PATTERN} bytes; bound lengths with maxLength instead",
+            f"takes more than {_MAX_PATTERN} bytes; bound lengths with maxLength instead",
         )
     return int(min(limits.matched, length))
 
@@ -198,10 +193,10 @@ def _lower(schema: dict[str, Any], keyword: str, limit: int) -> None:
 
 # Bytes of a compiled pattern times characters of text; takes at most about 15 ms.
 _WORK: Final = 1 << 27
-MAX_PATTERN: Final = 1 << 19
+_MAX_PATTERN: Final = 1 << 19
 
 # Bytes of the largest pattern that is compiled at all; the default of the engine.
-MAX_COMPILED: Final = 10 << 20
+_MAX_COMPILED: Final = 10 << 20
 
 # A pattern up to this size runs as an automaton, since all its states fit into the cache of the
 # engine. So does a pattern of one repeated character class, of any size.
@@ -211,7 +206,7 @@ _ONE_CLASS: Final = re.compile(
 )
 
 # CPU seconds for the trial of all texts of a value.
-_TRIAL: Final = 0.010
+_TRIAL_SECONDS: Final = 0.010
 
 
 # jsonschema-rs replaces the character classes of ECMA 262 one by one, and parses the whole pattern
@@ -234,7 +229,7 @@ _COSTLIEST: Final = re.compile(r"\\[sS]")
 _ANY_CASE: Final = re.compile(r"\(\?[a-zA-Z-]*i")
 
 
-def parsing_cost(pattern: str) -> int:
+def _parsing_cost(pattern: str) -> int:
     """Return the cost of parsing *pattern* before its size is known, in units of some 0.3 us.
 
     It is the number of parsed characters: the whole pattern, once more for each character class.
@@ -246,7 +241,7 @@ def parsing_cost(pattern: str) -> int:
     return len(pattern) * (1 + classes)
 
 
-class Measure(NamedTuple):
+class _Measure(NamedTuple):
     """The longest text that a pattern may be matched against, and its compiled size in bytes."""
 
     length: float
@@ -254,7 +249,7 @@ class Measure(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def measure(pattern: str, limit: int = MAX_COMPILED) -> Measure | None:
+def _measure(pattern: str, limit: int = _MAX_COMPILED) -> _Measure | None:
     """Measure *pattern*; return None if it cannot be compiled within *limit* bytes.
 
     The length is infinite if the pattern always runs as an automaton, and 0 if the pattern is too
@@ -262,15 +257,15 @@ def measure(pattern: str, limit: int = MAX_COMPILED) -> Measure | None:
     """
     plain = _CLASS.sub(lambda each: _CLASSES.get(each[1], each[0]), pattern)
     is_one_class = _ONE_CLASS.fullmatch(pattern) is not None
-    if not _compiles(plain, MAX_PATTERN):
+    if not _compiles(plain, _MAX_PATTERN):
         if not _compiles(pattern, limit):
             return None
-        if not _compiles(pattern, MAX_PATTERN):
-            return Measure(inf if is_one_class else 0, limit)
+        if not _compiles(pattern, _MAX_PATTERN):
+            return _Measure(inf if is_one_class else 0, limit)
         plain = pattern  # invalid after the replacement: measure the original
-    sizes = [_SMALL << power for power in range((MAX_PATTERN // _SMALL).bit_length())]
+    sizes = [_SMALL << power for power in range((_MAX_PATTERN // _SMALL).bit_length())]
     size = sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=lambda it: _compiles(plain, it))]
-    return Measure(inf if is_one_class or size == _SMALL else _WORK / size, size)
+    return _Measure(inf if is_one_class or size == _SMALL else _WORK / size, size)
 
 
 def max_length(pattern: str) -> float:
@@ -278,7 +273,7 @@ def max_length(pattern: str) -> float:
 
     It is infinite for an invalid pattern, which is rejected when its schema is compiled.
     """
-    measured = measure(pattern)
+    measured = _measure(pattern)
     return inf if measured is None else measured.length
 
 
@@ -315,7 +310,7 @@ class Matching:
         """
         if self._room == inf or (raw is not None and len(raw) <= self._room):
             return None
-        left = _TRIAL
+        left = _TRIAL_SECONDS
         for piece in _pieces(_texts(value), int(self._room)):
             start = self._clock()
             for checker in self._checkers:

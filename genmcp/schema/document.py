@@ -23,11 +23,8 @@ __all__ = [
     "DIALECTS",
     "DIALECT_2019",
     "DRAFT_7",
-    "NAMING",
     "REFERENCES",
-    "REFERRING",
     "Document",
-    "Identifiers",
 ]
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -60,14 +57,14 @@ _HOLDERS: Final = _APPLIED_TO_SAME | _APPLIED_TO_PARTS | _MAPPINGS
 _NOT_APPLIED: Final = frozenset({"$defs", "definitions", "contentSchema"})
 
 # Characters of an error message that come from the schema.
-_LONGEST_POINTER: Final = 200
-_LONGEST_REASON: Final = 600
+_MAX_POINTER: Final = 200
+_MAX_REASON: Final = 600
 
 # Keywords whose value is a list of schemas.
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
 
 # JSON Schema has seven types, counting integers.
-_MOST_TYPES: Final = 7
+_MAX_TYPES: Final = 7
 
 # The node of a schema's graph with edges to all its dynamic anchors. It is not a JSON Pointer.
 _ANY_DYNAMIC: Final = "*"
@@ -75,6 +72,20 @@ _ANY_DYNAMIC: Final = "*"
 # An array index of RFC 6901. Nine digits are enough for any list in a schema, and `int` raises an
 # error for more than 4,300 digits.
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+#: The keywords that refer to another schema.
+REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_REFERRING: Final = frozenset(REFERENCES)
+_NAMING: Final = frozenset(
+    {"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", *REFERENCES}
+)
+
+_Refuse = Callable[[str, str], ConfigurationError]
+"""Returns the error for a fault at a pointer: takes the pointer and the reason."""
+
+# Characters of a reference that an error shows.
+_SHOWN: Final = 200
 
 
 class Document:
@@ -99,7 +110,7 @@ class Document:
         self.dialect = self._dialect_of(self.plain, "")
         self.schemas: dict[str, Any] = {}
         self._below: dict[str, list[tuple[str, str]]] = {}
-        self._identifiers = Identifiers(self.refuse, limits)
+        self._identifiers = _Identifiers(self.refuse, limits)
         self._targets: dict[tuple[str, str], str] = {}
         self._referring: list[str] = []
         self._dynamic: list[str] = []
@@ -119,8 +130,8 @@ class Document:
         The schema may be from an untrusted server, and the message is logged: it is escaped and
         shortened.
         """
-        place = printable(pointer, _LONGEST_POINTER) or "(root)"
-        return ConfigurationError(f"{self.origin}: at {place}: {printable(why, _LONGEST_REASON)}")
+        place = printable(pointer, _MAX_POINTER) or "(root)"
+        return ConfigurationError(f"{self.origin}: at {place}: {printable(why, _MAX_REASON)}")
 
     def target(self, pointer: str, keyword: str) -> str:
         """Return the pointer of the target of the reference *keyword* at *pointer*."""
@@ -178,7 +189,7 @@ class Document:
             # The anchor it resolves to depends on the dynamic scope. One node leads to all anchors,
             # since an edge from every reference to every anchor would be quadratic.
             below.append(_ANY_DYNAMIC)
-        return below + self._referred(pointer)
+        return below + self._targets_of(pointer)
 
     def _dialect_of(self, schema: dict[str, Any], pointer: str) -> str:
         named = schema.get("$schema", DEFAULT_DIALECT)
@@ -208,7 +219,7 @@ class Document:
                 )
             if schema.__class__ is not dict:
                 continue
-            if not pointer or not NAMING.isdisjoint(schema):
+            if not pointer or not _NAMING.isdisjoint(schema):
                 base = self._identifiers.record(pointer, schema, base)
                 self._record_references(pointer, schema)
             self._check_lists(pointer, schema)
@@ -226,7 +237,7 @@ class Document:
             self._dialect_of(schema, pointer)
         if "$dynamicAnchor" in schema or "$recursiveAnchor" in schema:
             self._dynamic.append(pointer)
-        if not REFERRING.isdisjoint(schema):
+        if not _REFERRING.isdisjoint(schema):
             self._referring.append(pointer)
 
     def _check_lists(self, pointer: str, schema: dict[str, Any]) -> None:
@@ -235,8 +246,8 @@ class Document:
         These errors contain copies of the faulty value: 400 bytes for each byte of such a list.
         """
         kinds = schema.get("type")
-        if isinstance(kinds, list) and len(kinds) > _MOST_TYPES:
-            raise self.refuse(join_pointer(pointer, "type"), f"more than {_MOST_TYPES} types")
+        if isinstance(kinds, list) and len(kinds) > _MAX_TYPES:
+            raise self.refuse(join_pointer(pointer, "type"), f"more than {_MAX_TYPES} types")
         for keyword in _LISTS:
             listed = schema.get(keyword)
             for index, each in enumerate(listed if isinstance(listed, list) else ()):
@@ -278,7 +289,7 @@ class Document:
                     ):
                         raise self.refuse(
                             join_pointer(pointer, keyword),
-                            f"{reference[:200]!r} leads nowhere: no schema is at that place",
+                            f"{reference[:_SHOWN]!r} leads nowhere: no schema is at that place",
                         )
                     self._spend(len(target), pointer, limits)
                     self._targets[pointer, keyword] = target
@@ -313,13 +324,13 @@ class Document:
         schema = self.schemas[pointer]
         if schema.__class__ is not dict:
             return []
-        references = self._referred(pointer)
+        references = self._targets_of(pointer)
         if references and not self.follows_siblings:
             return references
         children = self._below.get(pointer, ())
         return references + [child for keyword, child in children if keyword in _APPLIED_TO_SAME]
 
-    def _referred(self, pointer: str) -> list[str]:
+    def _targets_of(self, pointer: str) -> list[str]:
         if pointer not in self._identifiers.bases:
             return []
         return [
@@ -388,27 +399,14 @@ def _at(document: Any, pointer: str) -> Any:
     return document
 
 
-REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-REFERRING: Final = frozenset(REFERENCES)
-NAMING: Final = frozenset(
-    {"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", *REFERENCES}
-)
-
-Refuse = Callable[[str, str], ConfigurationError]
-"""Returns the error for a fault at a pointer: takes the pointer and the reason."""
-
-# Characters of a reference that an error shows.
-_SHOWN: Final = 200
-
-
-class Identifiers:
+class _Identifiers:
     """The identifiers of one schema, and the resolution of its references. Owned by the Document.
 
     Attributes:
         bases: the base URI of each schema that has references, by its pointer.
     """
 
-    def __init__(self, refuse: Refuse, limits: SchemaLimits) -> None:
+    def __init__(self, refuse: _Refuse, limits: SchemaLimits) -> None:
         self.bases: dict[str, str] = {}
         self._refuse = refuse
         self._limits = limits
@@ -422,18 +420,18 @@ class Identifiers:
         if isinstance(identifier, str):
             where = join_pointer(pointer, "$id")
             if identifier.startswith("#"):
-                self._anchors[self._counted(base + identifier, where)] = pointer
+                self._anchors[self._count(base + identifier, where)] = pointer
             else:
                 absolute = self._absolute(base, identifier, where)
-                base = self._counted(absolute, where).removesuffix("#")
+                base = self._count(absolute, where).removesuffix("#")
                 self._resources[base] = pointer
         if not pointer:
             self._resources[base] = ""
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(keyword), str):
                 anchor = f"{base}#{schema[keyword]}"
-                self._anchors[self._counted(anchor, join_pointer(pointer, keyword))] = pointer
-        if not REFERRING.isdisjoint(schema):
+                self._anchors[self._count(anchor, join_pointer(pointer, keyword))] = pointer
+        if not _REFERRING.isdisjoint(schema):
             self.bases[pointer] = base
         return base
 
@@ -460,7 +458,7 @@ class Identifiers:
             raise self._refuse(where, f"{reference[:_SHOWN]!r} leads nowhere: no such anchor")
         return self._anchors[anchor], resource
 
-    def _counted(self, uri: str, pointer: str) -> str:
+    def _count(self, uri: str, pointer: str) -> str:
         """Count *uri*, which is about to be stored, towards the limits, and return it.
 
         References below it are resolved against it repeatedly, so its length and the total length

@@ -77,7 +77,7 @@ class Explainer:
 
     Args:
         document: the schema.
-        compiled: compiles a schema for jsonschema-rs, with the dialect and formats of *document*.
+        compile_schema: compiles for jsonschema-rs, with the dialect and formats of *document*.
         limits: `explanation_time` bounds each walk.
         clock: returns the CPU seconds that this thread has used.
     """
@@ -85,7 +85,7 @@ class Explainer:
     def __init__(
         self,
         document: Document,
-        compiled: Callable[[dict[str, Any], Registry], Validator],
+        compile_schema: Callable[[dict[str, Any], Registry], Validator],
         limits: SchemaLimits,
         clock: Callable[[], float] = thread_time,
     ) -> None:
@@ -99,7 +99,7 @@ class Explainer:
         self._functions: dict[str, Any] = {**known, **own}
         self._base = urljoin(_NAMELESS, document.plain.get("$id", "")).partition("#")[0]
         self._registry = Registry([(self._base, document.plain)])
-        self._compiled = compiled
+        self._compile = compile_schema
         self._checkers: dict[tuple[str, Any], Validator] = {}
         self._plans: dict[int, list[tuple[str, Any]]] = {}
 
@@ -202,7 +202,7 @@ class Explainer:
     def _checker(self, key: tuple[str, Any], schema: dict[str, Any]) -> Validator:
         checker = self._checkers.get(key)
         if checker is None:
-            checker = self._checkers[key] = self._compiled(schema, self._registry)
+            checker = self._checkers[key] = self._compile(schema, self._registry)
         return checker
 
 
@@ -330,7 +330,7 @@ def _leaf(keyword: str, given: Any, value: Any) -> Finding:
 _READERS: Final = ("format", "pattern")
 
 
-def _checked(walk: _Walk, given: Any, value: Any, schema: Any, *, keyword: str) -> Findings:
+def _check_keyword(walk: _Walk, given: Any, value: Any, schema: Any, *, keyword: str) -> Findings:
     """Apply a keyword by jsonschema-rs, since jsonschema is slow, inexact, or exponential."""
     is_text = keyword in _READERS and isinstance(value, str)
     # A text that is too long has that fault alone, and is not read.
@@ -439,7 +439,7 @@ def _unevaluated(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
 _CONTENT: Final = ("contentEncoding", "contentMediaType")
 _FUNCTIONS: Final = {
     **{
-        keyword: partial(_checked, keyword=keyword)
+        keyword: partial(_check_keyword, keyword=keyword)
         for keyword in (*_READERS, *_CONTENT, "const", "enum", "multipleOf")
     },
     **{keyword: partial(_reference, keyword=keyword) for keyword in REFERENCES},

@@ -89,15 +89,15 @@ def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | N
     depth, count and lengths, so most values need not be walked.
     """
     if raw is None:
-        return _walked(value, limits)
+        return _excess_by_walk(value, limits)
     text = bytes(raw)
     opened = brackets(text, limits.depth)
     if len(text) > limits.values and _most_held(value, text, opened, limits) > limits.values:
-        return _walked(value, limits)
+        return _excess_by_walk(value, limits)
     if opened <= limits.depth and len(text) <= limits.text:
         return None
     longest = limits.text if len(text) > limits.text else None
-    return None if _shape(limits.depth, longest).is_valid(value) else _walked(value, limits)
+    return None if _shape(limits.depth, longest).is_valid(value) else _excess_by_walk(value, limits)
 
 
 def _most_held(value: Any, text: bytes, opened: int, limits: SchemaLimits) -> int:
@@ -132,7 +132,7 @@ def _shape(depth: int, text: int | None) -> Validator:
     return Draft202012Validator({"$ref": "#/$defs/0", "$defs": levels})
 
 
-def _walked(value: Any, limits: SchemaLimits) -> str | None:
+def _excess_by_walk(value: Any, limits: SchemaLimits) -> str | None:
     """Return the same as `excess`, by a walk over each level of the value."""
     level: Collection[Any] = (value,)
     depth = count = 0

@@ -86,7 +86,7 @@ class Schema:
         self._matching = Matching(bounds.patterns, limits.matched)
         self.small = min(_SMALL, 2 * limits.depth, limits.values, limits.text)
         try:
-            self.fits = self._compiled(self.parts.plain).is_valid
+            self.fits = self._compile(self.parts.plain).is_valid
         except ValidationError as error:
             raise self._refusal(error) from None
         except ValueError as error:  # too deep nesting, or an unsupported number
@@ -112,9 +112,9 @@ class Schema:
         # Imported with the first fault: jsonschema takes longer to import than all of genmcp.
         from genmcp.schema.explain import Explainer
 
-        return Explainer(self.parts, self._compiled, self.limits)
+        return Explainer(self.parts, self._compile, self.limits)
 
-    def _compiled(self, schema: dict[str, Any], registry: Registry | None = None) -> Validator:
+    def _compile(self, schema: dict[str, Any], registry: Registry | None = None) -> Validator:
         formats = self._formats
         return _CHECKERS[self.parts.dialect](
             schema,
@@ -182,20 +182,20 @@ def _filler_of(document: Document, limit: int) -> Callable[[Any], Any]:
             if limit < 0:
                 raise document.refuse(pointer, "too many references between properties")
     if not any(defaults for defaults, _ in plans.values()):
-        return _unchanged
-    return lambda value: _filled(value, "", plans)
+        return _identity
+    return lambda value: _fill(value, "", plans)
 
 
-def _unchanged(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _filled(value: Any, pointer: str, plans: _Plans) -> Any:
+def _fill(value: Any, pointer: str, plans: _Plans) -> Any:
     if value.__class__ is not dict:
         return value
     defaults, below = plans[pointer]
     filled = {
-        name: _filled(each, below[name], plans) if name in below else each
+        name: _fill(each, below[name], plans) if name in below else each
         for name, each in value.items()
     }
     for name, default in defaults.items():

@@ -32,7 +32,7 @@ from genmcp.protocol.capabilities import (
     ServerCapabilities,
     ToolsCapability,
 )
-from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
+from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route, Server, route_of

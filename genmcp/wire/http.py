@@ -123,7 +123,7 @@ class HeaderPolicy:
         table = dict(pairs)
         # Fewer names than headers: at least one is repeated.
         if len(table) != len(pairs):
-            table = _joined(pairs)
+            table = _join_repeated(pairs)
         self._cached_check(table.get(b"origin"), table.get(b"host", b""), peer)
         return table
 
@@ -179,7 +179,7 @@ def check_post_headers(content_type: bytes, accept: bytes, max_bytes: int = 8 * 
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         given = content_type.decode("latin-1") or "(none)"
         raise HttpRejected(f"Content-Type must be application/json, not {given}", status=415)
-    json, stream = _accepted(accept)
+    json, stream = _parse_accept(accept)
     if not json:
         wanted = "application/json, and should list text/event-stream"
         raise HttpRejected(f"Accept must list {wanted}", status=406)
@@ -202,7 +202,7 @@ def check_get_headers(table: dict[bytes, bytes]) -> None:
     Raises:
         HttpRejected: 406 unless the client accepts event streams.
     """
-    _, stream = _accepted(table.get(b"accept", b"*/*"))
+    _, stream = _parse_accept(table.get(b"accept", b"*/*"))
     if not stream:
         raise HttpRejected("Accept must list text/event-stream", status=406)
 
@@ -230,7 +230,7 @@ def preflight_headers(table: dict[bytes, bytes], origin: bytes) -> list[tuple[by
 
 
 @lru_cache(maxsize=128)
-def _accepted(accept: bytes) -> tuple[bool, bool]:
+def _parse_accept(accept: bytes) -> tuple[bool, bool]:
     """Return whether JSON and whether event streams are accepted.
 
     A quality of 0 excludes a type, and the most specific range counts (RFC 9110, 12.5.1).
@@ -247,7 +247,7 @@ def _accepted(accept: bytes) -> tuple[bool, bool]:
     )
 
 
-def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+def _join_repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return *pairs*, with the values of repeated names joined."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in pairs:

@@ -141,7 +141,7 @@ def param_headers(rules: Iterable[HeaderRule], arguments: Any) -> tuple[tuple[by
     An argument that is absent or null has none ("Client Behavior for Custom Headers").
     """
     values = ((rule.name, _value_at(arguments, rule.path)) for rule in rules)
-    return tuple((name, _encoded(value)) for name, value in values if value is not None)
+    return tuple((name, _encode_argument(value)) for name, value in values if value is not None)
 
 
 def check_method(headers: Mapping[bytes, bytes], method: str) -> None:
@@ -192,7 +192,7 @@ def check_params(
             raise HeaderMismatch(f"Header mismatch: {label} does not match the body value")
 
 
-def _encoded(value: Any) -> bytes:
+def _encode_argument(value: Any) -> bytes:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return encode_value(text).encode("ascii")
 

@@ -34,8 +34,8 @@ from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.options import ClientOptions
 from genmcp.core.request import Request
 from genmcp.protocol.client_features import Root
-from genmcp.protocol.completion import PromptReference
 from genmcp.protocol.content import TextContent
+from genmcp.protocol.prompts import PromptReference
 from genmcp.server import Server
 from tests.support.speaking import MODERN, VERSIONS
 

@@ -8,7 +8,7 @@ import pytest
 from genmcp import Channel, Resource, Suite, Tool, ToolRequest, prompt, tool
 from genmcp.client.errors import ClientClosed, ConnectError, ServerError
 from genmcp.client.sync import SyncClient
-from genmcp.protocol.completion import PromptReference
+from genmcp.protocol.prompts import PromptReference
 
 
 @tool

@@ -16,14 +16,18 @@ from genmcp.errors import (
     Overloaded,
 )
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.completion import CompleteRequestParams, CompletionArgument, PromptReference
 from genmcp.protocol.params import (
     PaginatedRequestParams,
     ProgressNotificationParams,
     RequestMeta,
     RequestParams,
 )
-from genmcp.protocol.prompts import GetPromptRequestParams
+from genmcp.protocol.prompts import (
+    CompleteRequestParams,
+    CompletionArgument,
+    GetPromptRequestParams,
+    PromptReference,
+)
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams
 from genmcp.protocol.tools import CallToolRequestParams

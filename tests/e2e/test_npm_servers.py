@@ -18,8 +18,8 @@ from genmcp.client.options import Command
 from genmcp.hub.config import Backoff, Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.client_features import CreateMessageRequestParams
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import ImageContent, TextContent
+from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from tests.e2e.npm import npm_servers
 
 # The first run installs them.

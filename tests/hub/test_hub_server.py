@@ -37,8 +37,8 @@ from genmcp.hub.config import HubLimits, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import QuestionLimiter, RelayingHandler
 from genmcp.protocol.client_features import CreateMessageRequestParams, Root
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import TextContent
+from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.protocol.tools import CallToolResult
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18"]

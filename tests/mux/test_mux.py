@@ -10,7 +10,7 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.errors import StoreUnavailable
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
-from genmcp.protocol.completion import CompleteResult, Completion
+from genmcp.protocol.prompts import CompleteResult, Completion
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
 from genmcp.stores.memory import MemoryStore

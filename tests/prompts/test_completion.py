@@ -15,7 +15,7 @@ from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook
 from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
-from genmcp.protocol.completion import (
+from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,
     Completion,

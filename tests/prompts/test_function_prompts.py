@@ -13,12 +13,14 @@ from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.decorator import FunctionPrompt, function_component, prompt
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.prompt.prompt import PromptRoute
-from genmcp.protocol.completion import (
+from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompletionArgument,
+    GetPromptRequestParams,
+    GetPromptResult,
+    PromptArgument,
     PromptReference,
 )
-from genmcp.protocol.prompts import GetPromptRequestParams, GetPromptResult, PromptArgument
 from genmcp.protocol.revisions.chain import LATEST
 
 

@@ -12,7 +12,6 @@ import jsonschema_rs
 from genmcp.protocol import (
     capabilities,
     client_features,
-    completion,
     content,
     params,
     prompts,
@@ -40,7 +39,6 @@ def structs(*modules: ModuleType) -> Mapping[str, type[Value]]:
 CANONICAL = structs(
     capabilities,
     client_features,
-    completion,
     content,
     params,
     prompts,
@@ -58,7 +56,7 @@ VALUES: Mapping[str, type[Value]] = {
     "Prompt": prompts.PromptDefinition,
     "RequestMetaObject": params.RequestMeta,
     "Resource": content.ResourceDefinition,
-    "ResourceReference": completion.ResourceTemplateReference,
+    "ResourceReference": prompts.ResourceTemplateReference,
     "ResourceTemplate": resources.ResourceTemplateDefinition,
     "TextResourceContents": content.ResourceContents,
     "Tool": tools.ToolDefinition,

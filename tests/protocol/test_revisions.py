@@ -27,12 +27,6 @@ from genmcp.protocol.client_features import (
     ToolResultContent,
     ToolUseContent,
 )
-from genmcp.protocol.completion import (
-    CompleteRequestParams,
-    CompletionArgument,
-    CompletionContext,
-    PromptReference,
-)
 from genmcp.protocol.content import (
     Annotations,
     AudioContent,
@@ -45,11 +39,15 @@ from genmcp.protocol.content import (
 )
 from genmcp.protocol.params import ProgressNotificationParams, RequestMeta
 from genmcp.protocol.prompts import (
+    CompleteRequestParams,
+    CompletionArgument,
+    CompletionContext,
     GetPromptResult,
     ListPromptsResult,
     PromptArgument,
     PromptDefinition,
     PromptMessage,
+    PromptReference,
 )
 from genmcp.protocol.revisions import v2025_11_25
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS

@@ -26,7 +26,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.errors import ServerError
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.registry.endpoint import RegistryEndpoint
 from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry

@@ -31,7 +31,7 @@ from genmcp import (
 )
 from genmcp.client.errors import ServerError
 from genmcp.errors import ContractError, InternalError, InvalidParams
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client
 

@@ -50,7 +50,7 @@ def test_fault_in_large_value_is_narrowed(document: dict[str, Any], words: str) 
 
 def explained(schema: Schema, value: Any) -> list[str]:
     """The faults of *value* where the search may take as long as it wants."""
-    explainer = Explainer(schema.parts, schema._compiled, SchemaLimits(explanation_time=math.inf))
+    explainer = Explainer(schema.parts, schema._compile, SchemaLimits(explanation_time=math.inf))
     return [] if not schema.check(value) else [*explainer.explain(value)]
 
 
@@ -60,7 +60,7 @@ def test_an_explanation_ends_when_its_time_has_run_out() -> None:
     value = {"a": ["x", "y"], "b": [1, 2, 1]}
     spent: Callable[[], float] = map(float, count()).__next__
 
-    faults = Explainer(schema.parts, schema._compiled, SchemaLimits(), clock=spent).explain(value)
+    faults = Explainer(schema.parts, schema._compile, SchemaLimits(), clock=spent).explain(value)
 
     assert faults == ("/a: an array of 2 items does not fit the schema",)
 
@@ -70,9 +70,9 @@ def test_one_pause_does_not_end_an_explanation() -> None:
     schema = Schema({"properties": {"a": INTEGER}})
     clock = chain([0.0], repeat(60.0))
 
-    faults = Explainer(
-        schema.parts, schema._compiled, SchemaLimits(), clock=clock.__next__
-    ).explain({"a": "x"})
+    faults = Explainer(schema.parts, schema._compile, SchemaLimits(), clock=clock.__next__).explain(
+        {"a": "x"}
+    )
 
     assert ('/a: expected an integer, got the string "x"',) == faults
 
@@ -92,7 +92,7 @@ def test_an_explanation_that_ends_early_says_nothing_wrong(seconds: int) -> None
     clock = chain([0.0] * seconds, map(float, count(1)))
 
     whole = explained(schema, value)
-    early = Explainer(schema.parts, schema._compiled, SchemaLimits(), clock=clock.__next__).explain(
+    early = Explainer(schema.parts, schema._compile, SchemaLimits(), clock=clock.__next__).explain(
         value
     )
 

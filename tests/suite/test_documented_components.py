@@ -3,7 +3,7 @@
 import importlib
 from pathlib import Path
 
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
 from tests.test_documentation import modules
 

@@ -24,9 +24,8 @@ from genmcp.channel import Sink
 from genmcp.core.request import ClientInfo as Asker
 from genmcp.core.request import Request
 from genmcp.errors import MethodNotFound
-from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.params import RequestParams
-from genmcp.protocol.prompts import PromptDefinition
+from genmcp.protocol.prompts import PromptDefinition, PromptReference, ResourceTemplateReference
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import TOOLS, Collection
 from genmcp.testing import connect

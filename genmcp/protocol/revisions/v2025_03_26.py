@@ -6,7 +6,6 @@ from msgspec import UNSET, structs
 
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.client_features import Root
-from genmcp.protocol.completion import CompleteRequestParams, PromptReference
 from genmcp.protocol.content import (
     Annotations,
     AudioContent,
@@ -18,7 +17,12 @@ from genmcp.protocol.content import (
     TextContent,
 )
 from genmcp.protocol.methods import table
-from genmcp.protocol.prompts import PromptArgument, PromptDefinition
+from genmcp.protocol.prompts import (
+    CompleteRequestParams,
+    PromptArgument,
+    PromptDefinition,
+    PromptReference,
+)
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.revisions import v2025_06_18
 from genmcp.protocol.revisions.revision import Conversion, without
@@ -31,7 +35,7 @@ def _link_as_text(link: ResourceLink) -> TextContent:
     return TextContent(f"{link.name}: {link.uri}", link.annotations)
 
 
-def _unstructured(result: CallToolResult) -> CallToolResult:
+def _drop_structured(result: CallToolResult) -> CallToolResult:
     if result.structured_content is UNSET:
         return result
     return structs.replace(result, structured_content=UNSET)
@@ -49,7 +53,7 @@ def _without_title(tool: ToolDefinition) -> ToolDefinition:
 _DOWN: Final[dict[type, Conversion]] = {
     Implementation: without("title"),
     ToolDefinition: _without_title,
-    CallToolResult: _unstructured,
+    CallToolResult: _drop_structured,
     ResourceDefinition: without("title", "meta"),
     ResourceTemplateDefinition: without("title", "meta"),
     ResourceLink: _link_as_text,
