@@ -1,4 +1,4 @@
-"""What the tests of jobs stand on: processes that share a store, and a stand-in for hooks."""
+"""Fixtures for the tests of jobs: processes that share a store, and a stub for hooks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +28,7 @@ Gives: TypeAlias = Suspended | Finished | Exception
 
 
 class Resumed:
-    """Stands in for what runs `continue_`: remembers what it is told, and gives what it was told.
+    """Stub that runs `continue_`: records the outcomes that it gets, and returns prepared results.
 
     When that is used up, the outcome is the result.
     """
@@ -57,7 +57,7 @@ def as_result(outcome: Outcome) -> Finished:
 
 
 class Bench:
-    """Makes processes that share what is kept: one store in memory, or one file of SQLite each."""
+    """Creates processes that share data: one store in memory, or one SQLite file each."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store
@@ -117,7 +117,7 @@ def made(work: Work, **fields: Any) -> Task:
 async def followed(
     jobs: TaskService, id: str = "t1", owner: str | None = None
 ) -> list[TaskChange | TaskMessage]:
-    """Return all that is told of a task, to its end."""
+    """Return all changes and messages of a task, to its end."""
     async with asyncio.timeout(BOUND):
         return [each async for each in jobs.follow(id, owner)]
 

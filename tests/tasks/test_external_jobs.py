@@ -1,4 +1,4 @@
-"""Calls that wait for a job of somebody else's queue, watched or told of."""
+"""Calls that wait for a job of an external queue, watched or settled by a callback."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -26,7 +26,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Celery(ExternalQueue):
-    """Somebody else's queue, as a test plays it: tells what it is given, as it comes."""
+    """An external queue controlled by the test: it yields the statuses that it is given."""
 
     scheme = "celery"
 
@@ -99,7 +99,7 @@ async def test_foreign_job_may_bring_no_value(
 async def test_external_job_is_watched_again_after_an_error(
     bench: Bench, gone: Exception | None
 ) -> None:
-    """A queue that cannot be asked for a while does not end the call."""
+    """A queue that is unavailable for a while does not end the call."""
     celery = Celery()
     jobs = bench.jobs(external=[celery], lease=0.2)
     await jobs.create(made(Following(REF)), b"")
@@ -115,7 +115,7 @@ async def test_external_job_is_watched_again_after_an_error(
 async def test_external_job_of_unknown_scheme_fails(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says which is missing."""
+    """The log names the missing scheme."""
     jobs = bench.jobs()
     await jobs.create(made(Following(REF)), b"")
 
@@ -127,7 +127,7 @@ async def test_external_job_of_unknown_scheme_fails(
 
 @pytest.mark.parametrize("process", ["same", "another"])
 async def test_foreign_job_is_over_when_its_queue_says_so(bench: Bench, process: str) -> None:
-    """What is pushed counts, and the watching stops."""
+    """The settled outcome counts, and the watch is closed."""
     celery = Celery()
     jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF)), b"")
@@ -182,7 +182,7 @@ async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> No
 
 
 async def test_external_job_may_outlive_its_call(bench: Bench) -> None:
-    """Nobody is left to be told, and that is no failure."""
+    """No task waits any more, and that is not an error."""
     jobs = bench.jobs(external=[Celery()])
     await jobs.create(made(Following(REF)), b"")
     await jobs.discard("t1")
@@ -193,7 +193,7 @@ async def test_external_job_may_outlive_its_call(bench: Bench) -> None:
 
 
 async def test_foreign_job_is_only_settled_when_it_is_over(bench: Bench) -> None:
-    """A queue that reports progress by mistake is told so."""
+    """Settling with progress is a mistake of the caller, and raises."""
     with pytest.raises(ValueError, match="working"):
         await bench.jobs().settle(REF, ExternalStatus("working"))
 
@@ -201,7 +201,7 @@ async def test_foreign_job_is_only_settled_when_it_is_over(bench: Bench) -> None
 async def test_foreign_job_is_cancelled_with_its_call(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its queue is told; what that answers does not matter to the call."""
+    """Its queue is notified; an error of the queue does not affect the call."""
     celery = Celery()
     jobs = bench.jobs(external=[celery])
     await jobs.create(made(Following(REF)), b"")
@@ -228,13 +228,13 @@ async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None
 
 
 async def test_foreign_queues_have_one_scheme_each(bench: Bench) -> None:
-    """Which of two was meant could not be told."""
+    """It would be ambiguous which of the two is meant."""
     with pytest.raises(ConfigurationError, match="celery"):
         bench.jobs(external=[Celery(), Celery()])
 
 
 class Endless(ExternalQueue):
-    """A queue whose jobs end when they are told to; *watched* has those that are followed now."""
+    """A queue controlled by the test; *watched* has the jobs that are followed now."""
 
     scheme = "endless"
 
@@ -281,7 +281,7 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
 
 
 async def test_external_job_keeps_its_place_while_there_is_room(bench: Bench) -> None:
-    """Nor is what it says written again while it says the same."""
+    """A status that does not change is not written again."""
     endless = Endless()
     jobs = bench.jobs(external=[endless], refs=2, watch=0.01)
     await jobs.create(made(Following(ExternalJob("endless", "1"))), b"")

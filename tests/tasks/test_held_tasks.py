@@ -1,4 +1,4 @@
-"""A process that holds a task: what it does after a write of unknown outcome."""
+"""A process that holds a task, after a write of unknown outcome."""
 
 import asyncio
 from functools import partial
@@ -119,7 +119,7 @@ async def test_claim_of_another_worker_is_not_released() -> None:
 
 
 async def test_check_notices_a_cancellation() -> None:
-    """It reads the record: the version known to the holder says nothing about others."""
+    """It reads the record: the version that the holder knows does not show other writes."""
     records = await made(MemoryStore())
     held = HeldTask(records, "a", 0)
     await held.claim(3)()

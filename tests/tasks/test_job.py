@@ -31,7 +31,7 @@ def test_job_is_found_by_where_it_is() -> None:
 
 
 def test_job_is_work_for_an_engine() -> None:
-    """Its arguments go by name, with what its decorator says."""
+    """Its arguments are passed by name, with the options of the decorator."""
     assert Job(name=transcribe.name, arguments={"url": "u"}) == transcribe.job("u")
     assert Job(
         name="resize", arguments={"width": 8}, queue="gpu", timeout=60, retries=3, backoff=2.5
@@ -64,7 +64,7 @@ async def test_run_refuses_to_wait_for_its_own_loop() -> None:
 
 
 def test_run_does_not_wait_for_a_loop_that_has_ended() -> None:
-    """A thread that outlives its worker is told so."""
+    """A thread that outlives its worker gets an error."""
     loop = asyncio.new_event_loop()
     run = Run("t.0", 1, {}, ProgressWriter(discard), loop, SAVED)
     loop.close()

@@ -1,4 +1,4 @@
-"""TaskService from their submission to what their call comes to, in memory and in a file."""
+"""TaskService from the submission of jobs to the end of calls, in memory and in a file."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Gate:
-    """Holds a job until it is opened, and tells how often one came to it."""
+    """Blocks a job until it is opened, and counts the attempts."""
 
     def __init__(self) -> None:
         self.came: asyncio.Queue[int] = asyncio.Queue()
@@ -108,7 +108,7 @@ async def third_time(run: Run) -> int:
 
 
 async def test_job_brings_its_result_to_the_call_that_waits(bench: Bench) -> None:
-    """The function runs with its arguments; the call goes on with the outcome, and is over."""
+    """The function runs with its arguments; the call continues with the outcome, and ends."""
     jobs = bench.jobs()
 
     await jobs.create(made(Working(double.job(number=21))), b"the call")
@@ -160,7 +160,7 @@ async def test_job_in_a_thread_reports_and_gives(bench: Bench) -> None:
 
 
 async def test_job_has_what_its_call_assigned(bench: Bench) -> None:
-    """The assigns of a run are made by whoever made the jobs."""
+    """The assigns of a run come from `JobOptions.assigns`."""
 
     @job
     async def assigned(run: Run) -> Any:
@@ -173,7 +173,7 @@ async def test_job_has_what_its_call_assigned(bench: Bench) -> None:
 
 
 async def test_job_is_tried_again_when_it_fails(bench: Bench) -> None:
-    """A job that raises is delivered again, as often as it says."""
+    """A job that raises is delivered again, up to its number of retries."""
     jobs = bench.jobs()
     await jobs.create(made(Working(third_time.job())), b"")
 
@@ -250,7 +250,7 @@ async def test_job_that_cannot_be_run_or_kept_fails_clearly(
 
 
 async def test_job_may_raise_stop_iteration_in_a_thread(bench: Bench) -> None:
-    """What no future can carry is an error like any other."""
+    """An exception that a future cannot carry is an error like any other."""
 
     @job
     def stops(run: Run) -> None:
@@ -287,7 +287,7 @@ async def test_progress_is_rate_limited_and_last_is_written(bench: Bench) -> Non
 
 
 async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> None:
-    """Whoever follows later is told the same; who has seen some, the rest."""
+    """A later follower gets the same items; one with a position gets the rest."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     for data in (b"1", b"2", b"3"):
@@ -304,7 +304,7 @@ async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> No
 
 
 async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
-    """Who is too slow goes on with what there is, also when the task is over."""
+    """A follower that is too slow continues with the stored events, also of an ended task."""
     jobs = bench.jobs(max_events=2)
     task = await jobs.create(made(Running("n1")), b"")
     async with asyncio.timeout(BOUND):
@@ -336,7 +336,7 @@ async def test_unknown_task_rejects_messages_and_steps(bench: Bench) -> None:
 
 
 async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
-    """Who follows it is told so."""
+    """Its follower gets TaskNotFound."""
     jobs = bench.jobs()
     await jobs.create(made(Running("n1")), b"")
     following = jobs.follow("t1", None)
@@ -353,7 +353,7 @@ async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
 
 
 async def test_task_of_another_owner_is_not_found(bench: Bench) -> None:
-    """Nothing tells it from a task that does not exist."""
+    """It cannot be distinguished from a task that does not exist."""
     jobs = bench.jobs()
     await jobs.create(made(Asking({"q": b"{}"}), owner="ada"), b"")
 
@@ -394,7 +394,7 @@ async def test_call_continues_from_job_to_question_to_job(bench: Bench) -> None:
 
 
 async def test_continuation_may_await_in_the_worker(bench: Bench) -> None:
-    """What `continue_` awaits is a step of its own, of the process that runs it."""
+    """An awaitable of `continue_` is a step of its own, bound to the process that runs it."""
 
     async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
         await jobs.suspend(
@@ -441,7 +441,7 @@ async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> No
 async def test_failed_continuation_ends_with_an_error(
     bench: Bench, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What goes wrong around `continue_` is an internal error with a reference."""
+    """A failure around `continue_` is an internal error with a reference."""
     bench.resumed.gives = [given]
     jobs = bench.jobs()
     await jobs.create(made(Working(double.job(1))), b"")
@@ -456,7 +456,7 @@ async def test_failed_continuation_ends_with_an_error(
 
 
 async def test_call_whose_request_is_not_kept_is_lost(bench: Bench) -> None:
-    """Without its arguments nothing can go on with it."""
+    """Without its arguments the call cannot continue."""
     jobs = bench.jobs()
     store = bench.store()
     await jobs.create(made(Working(held.job())), b"")
@@ -472,7 +472,7 @@ async def test_call_whose_request_is_not_kept_is_lost(bench: Bench) -> None:
 
 
 async def test_cancel_before_start_prevents_the_job(bench: Bench) -> None:
-    """Nobody is delivered what was cancelled."""
+    """A cancelled delivery reaches no worker."""
     jobs = bench.jobs(queues=["other"])
     await jobs.create(made(Working(double.job(1))), b"")
 
@@ -488,7 +488,7 @@ async def test_cancel_before_start_prevents_the_job(bench: Bench) -> None:
 
 
 async def test_cancel_while_it_runs_stops_the_job_elsewhere(bench: Bench) -> None:
-    """The function is cancelled in its process, and the call does not go on."""
+    """The function is cancelled in its process, and the call does not continue."""
     here, there = bench.jobs("n1", queues=["other"]), bench.jobs("n2")
     await there.start()
     await here.create(made(Working(held.job())), b"")
@@ -513,7 +513,7 @@ async def test_cancel_after_the_end_changes_nothing(bench: Bench) -> None:
 
 
 async def test_result_after_a_cancellation_is_refused(bench: Bench) -> None:
-    """The hook in this process learns that nobody wants what it has."""
+    """The hook in this process is notified that its result will be rejected."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     await jobs.cancel("t1", None)
@@ -532,7 +532,7 @@ async def test_result_after_a_cancellation_is_refused(bench: Bench) -> None:
 
 
 async def test_job_is_handed_on_by_a_process_that_shuts_down(bench: Bench) -> None:
-    """Another one has it at once, without waiting for the lease, and that is no crash."""
+    """Another process gets it at once, without waiting for the lease, and it counts as no crash."""
     here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
     await here.create(made(Working(held.job()), on_lost="fail"), b"")
     assert 1 == await gate.attempt()
@@ -547,7 +547,7 @@ async def test_job_is_handed_on_by_a_process_that_shuts_down(bench: Bench) -> No
 
 
 async def test_suspended_worker_is_fenced_off(bench: Bench) -> None:
-    """Whoever claimed the job last has it; the other's function is cancelled."""
+    """The latest claim holds the job; the other function is cancelled."""
     here, there = bench.jobs("n1"), bench.jobs("n2")
     await here.create(made(Working(thaws.job())), b"")
     assert 1 == await gate.attempt()
@@ -651,7 +651,7 @@ async def test_unsubmitted_retry_follows_a_repeated_delivery(bench: Bench) -> No
 
 @pytest.mark.parametrize("asks", [True, False])
 async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool) -> None:
-    """Whoever asks for it finds out, and so does whoever looks after the process."""
+    """A reader of the task detects it, and so does a liveness check of the process."""
     here, there = bench.jobs("n1", lease=0.3), bench.jobs("n2", lease=0.3)
     await there.start()
     await here.create(made(Running("n1")), b"")
@@ -669,7 +669,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
 
 
 async def judging(*several: TaskService) -> None:
-    """Start them, and wait until they can tell which other processes are gone."""
+    """Start them, and wait until they can judge which other processes are dead."""
     await asyncio.gather(*(each.start() for each in several))
     await asyncio.sleep(max(each.heartbeats.presence.takeover_delay for each in several))
 
@@ -689,7 +689,7 @@ async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> No
 
 
 async def test_lost_continuation_is_resumed_once(bench: Bench) -> None:
-    """Whoever is first settles it; the others see what it has become."""
+    """The first one settles it; the others read the new state."""
     here = bench.jobs("n1", lease=0.9)
     await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
     await here.aclose()
@@ -745,7 +745,7 @@ async def test_continuation_is_redelivered_after_store_failure(bench: Bench) -> 
 async def test_engine_may_deliver_what_is_no_step(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What cannot be read is logged, what is over is ignored."""
+    """A delivery that cannot be parsed is logged, one of an ended task is ignored."""
     jobs = bench.jobs()
     await jobs.runner.handle("nonsense")
     await jobs.runner.handle("gone:0")
@@ -756,7 +756,7 @@ async def test_engine_may_deliver_what_is_no_step(
 
 
 async def test_task_is_kept_while_it_is_worked_on(bench: Bench) -> None:
-    """Its time runs from the last sign of life, also where a job says nothing."""
+    """Its retention is extended while the job runs, also without progress."""
     jobs = bench.jobs()
     await jobs.create(made(Working(held.job()), ttl=0.6), b"call")
     await gate.attempt()
@@ -776,6 +776,6 @@ async def test_task_is_kept_while_it_is_worked_on(bench: Bench) -> None:
     "options", [{"lease": 0.0}, {"concurrency": 0}, {"queues": ()}, {"queues": "gpu"}]
 )
 def test_options_are_checked(options: dict[str, Any]) -> None:
-    """What cannot work is refused, by its name."""
+    """An invalid option is rejected, and the error names it."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         JobOptions(**options)

@@ -1,4 +1,4 @@
-"""`def` jobs, whose threads nothing can stop: no two attempts at one run at once in a process."""
+"""`def` jobs run in threads, which cannot be stopped: attempts must not overlap in a process."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from tests.tasks.bench import BOUND, Bench, ended, made, opened
 
 
 class Threads:
-    """What the threads of the jobs here wait for, and how many run."""
+    """Events that the threads of the jobs wait for, and the number of running threads."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -26,7 +26,7 @@ class Threads:
         self.lock = threading.Lock()
 
     def blocks(self, run: Run) -> str:
-        """Block in the first attempt, until it may go on."""
+        """Block in the first attempt, until it is released."""
         with self.lock:
             self.begun.append(run.attempt)
             self.now += 1
@@ -80,7 +80,7 @@ async def begun(count: int = 1) -> None:
 async def test_retry_waits_for_the_thread_before(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The attempt that timed out goes on in its thread; the next begins when that has ended."""
+    """The attempt that timed out continues in its thread; the next begins after its end."""
     jobs = bench.jobs()
     await jobs.create(made(Working(late.job())), b"")
     await until_true(lambda: "the next attempt waits" in caplog.text, pause=0.01)
@@ -117,7 +117,7 @@ async def test_job_cut_off_in_its_thread_is_lost_at_once(bench: Bench) -> None:
 
 
 async def test_job_that_reports_ends_at_its_report(bench: Bench) -> None:
-    """So it is handed on in good order, and begins again elsewhere, whatever `on_lost` says."""
+    """It is handed over in order, and starts again elsewhere, also with `on_lost="fail"`."""
     jobs, other = bench.jobs("n1", lease=60.0), bench.jobs("n2", lease=60.0)
     await jobs.create(made(Working(reporting.job()), on_lost="fail"), b"")
     await begun()

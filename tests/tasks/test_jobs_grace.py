@@ -1,4 +1,4 @@
-"""How a process stops working on jobs: what runs may end, and the rest is somebody else's."""
+"""Shutdown of a worker: running steps have a grace period, and others take the rest."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -76,7 +76,7 @@ async def test_running_steps_are_cancelled_after_the_grace() -> None:
 
 
 async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
-    """What a store was about to give is not lost until its lease runs out."""
+    """A claim that is in flight is released, rather than lost until its lease expires."""
     claiming, go = asyncio.Event(), asyncio.Event()
 
     class Slow(MemoryDeliveries):
@@ -116,7 +116,7 @@ async def test_options_count_from_the_next_start_on() -> None:
 
 
 async def test_engine_failing_in_one_queue_serves_none() -> None:
-    """Whoever starts it is told why, and nothing goes on behind that."""
+    """The caller of `start` gets the error, and nothing continues in the background."""
 
     class Half(LocalEngine):
         def serve(self, handler, *, queues, **options):  # type: ignore[no-untyped-def]

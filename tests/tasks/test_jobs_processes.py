@@ -246,7 +246,7 @@ async def test_resumed_worker_cannot_overwrite_saved_state(
 
 
 async def test_killed_continuation_does_not_rerun_its_job(bench: Bench, start: Start) -> None:
-    """The outcome was kept before `continue_` began: another worker goes on with it."""
+    """The outcome was stored before `continue_` began: another worker continues with it."""
     one, other = await start("w1"), await start("w2")
     jobs = await submitted(bench, until=1, call=b"hang")
     first, second = await whoever(one, other, "continued hang")
@@ -271,7 +271,7 @@ async def test_job_in_another_process_can_be_cancelled(bench: Bench, start: Star
 
 
 async def whoever(one: Worker, other: Worker, says: str) -> tuple[Worker, Worker]:
-    """Return whoever says something, and the other."""
+    """Return the worker that prints the line first, and the other one."""
     saying = {asyncio.create_task(each.says(says)): each for each in (one, other)}
     async with asyncio.timeout(BOUND):
         done, waiting = await asyncio.wait(saying, return_when=asyncio.FIRST_COMPLETED)

@@ -39,7 +39,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 class Flaky(MemoryStore):
-    """A store that fails as often as it is told, for one kind of writes."""
+    """A store that fails a given number of times, for one kind of writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_next_loop_serves_after_one_was_closed() -> None:
 
 
 async def test_jobs_may_be_closed_from_another_loop(bench: Bench) -> None:
-    """Whoever shuts the process down need not be in the loop that serves."""
+    """The caller of `aclose` need not be in the loop that serves."""
     jobs = bench.jobs()
     await jobs.start()
     await jobs.start()
@@ -132,7 +132,7 @@ async def test_stopped_loop_is_not_waited_for() -> None:
 
 
 async def test_no_jobs_start_without_the_store(bench: Bench) -> None:
-    """Who submits one is told, and may try again."""
+    """The caller gets the error, and may try again."""
     store = MemoryStore()
     jobs = bench.jobs(store=store)
     await store.aclose()
@@ -145,7 +145,7 @@ async def test_no_jobs_start_without_the_store(bench: Bench) -> None:
 async def test_process_that_cannot_say_it_lives_goes_on(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, and said again."""
+    """It is logged, and progress is reported again."""
     store = Flaky()
     jobs = bench.jobs(store=store, lease=0.03)
     await jobs.start()
@@ -176,7 +176,7 @@ async def test_unwritten_progress_does_not_fail_the_job(
 
 
 async def test_write_of_an_outcome_is_retried(bench: Bench) -> None:
-    """What took an hour to come by is not thrown away for a moment's failure."""
+    """The result of an hour of work must not be lost because of a short failure."""
     store = Flaky()
     store.fails["settle"] = 2
     jobs = bench.jobs(store=store)
@@ -233,7 +233,7 @@ async def test_worker_has_no_more_steps_at_once_than_it_may(bench: Bench) -> Non
 
 
 async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
-    """TaskRunner that are no job have a queue of their own."""
+    """Steps that are not jobs have a queue of their own."""
     begun = asyncio.Event()
 
     @job
@@ -254,7 +254,7 @@ async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
 async def test_job_that_ignores_cancellation_is_given_up(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It goes on by itself; what it gives counts no more, and the log says so."""
+    """It continues; its result is rejected, and an error is logged."""
     free = asyncio.Event()
 
     @job(timeout=0.01)
@@ -306,7 +306,7 @@ async def test_step_that_ignores_cancellation_is_not_released(
 async def test_job_that_raises_on_cancellation_is_cancelled(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it raises then is logged, and is not its outcome."""
+    """An exception during its cleanup is logged, and is not its outcome."""
 
     @job(timeout=0.01)
     async def untidy(run: Run) -> None:
@@ -323,7 +323,7 @@ async def test_job_that_raises_on_cancellation_is_cancelled(
 
 
 async def test_progress_is_refused_when_the_work_is_over() -> None:
-    """A thread that goes on after its time is stopped by its next report."""
+    """A thread that continues after its timeout is stopped by its next report."""
     written: list[JobProgress] = []
 
     async def write(progress: JobProgress) -> None:
@@ -352,7 +352,7 @@ async def test_progress_is_written_again_after_a_silence() -> None:
 
 
 async def test_progress_needs_no_writer_in_a_silence() -> None:
-    """What writes is gone when there is nothing to write, and there again with the next report."""
+    """The writing task ends when there is nothing to write, and starts with the next report."""
     written: asyncio.Queue[JobProgress] = asyncio.Queue()
     reporter = ProgressWriter(written.put, interval=0)
     before = asyncio.all_tasks()
@@ -368,7 +368,7 @@ async def test_progress_needs_no_writer_in_a_silence() -> None:
 
 
 async def test_outcome_is_written_after_a_long_outage(bench: Bench) -> None:
-    """What the job gave is kept meanwhile: it is neither lost, nor worked for again."""
+    """The outcome stays in memory meanwhile: it is not lost, and the job does not run again."""
     store = Flaky()
     store.fails["settle"] = 5
     jobs = bench.jobs(store=store)
@@ -379,7 +379,7 @@ async def test_outcome_is_written_after_a_long_outage(bench: Bench) -> None:
 
 
 async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
-    """The record is written, and not what comes after it: a second attempt finds it there."""
+    """The record is written, the submission is not: a repeated delivery submits it."""
     store = Flaky()
 
     async def resume(task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
@@ -396,7 +396,7 @@ async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
 
 
 async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
-    """What a process that died has left undone waits for the store to take it."""
+    """The step that a dead process left is submitted when the store accepts writes again."""
     store = Flaky()
     records = TaskRecords(store, JobOptions(max_events=10))
     await records.create(made(Working(reports.job())), b"")
@@ -475,7 +475,7 @@ async def test_worker_does_not_begin_twice_what_it_works_on() -> None:
 
 
 async def test_task_that_expires_while_followed_is_not_found(bench: Bench) -> None:
-    """Who follows it learns that there is none."""
+    """Its follower gets TaskNotFound."""
     store = bench.store()
     jobs = bench.jobs()
     await jobs.create(made(Running("n1")), b"")
@@ -493,7 +493,7 @@ async def test_task_that_expires_while_followed_is_not_found(bench: Bench) -> No
 
 
 async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
-    """A long list of messages is read to its end by whoever comes later."""
+    """A late follower reads a long list of messages to its end."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     for number in range(150):
@@ -505,7 +505,7 @@ async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
 
 
 class Endless(ExternalQueue):
-    """Somebody else's queue, with a job that makes progress and never ends."""
+    """An external queue with a job that makes progress and never ends."""
 
     scheme = "endless"
 
@@ -529,7 +529,7 @@ class Endless(ExternalQueue):
 async def test_foreign_job_is_kept_while_it_is_followed(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The task, and who waits for the job; what fails is done again."""
+    """The task and the record of the external job; a touch that fails is repeated."""
     store = Flaky()
     store.fails["ref"] = 1
     jobs = bench.jobs(store=store, external=[Endless()], retention=0.1)
@@ -548,7 +548,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
 async def test_external_job_ends_after_a_lost_cancellation(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record is what counts: the next progress is refused."""
+    """The record decides: the next progress is rejected."""
 
     async def fails(id: str) -> None:
         raise StoreUnavailable("cancel failed")

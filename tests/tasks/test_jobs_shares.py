@@ -1,4 +1,4 @@
-"""One client cannot take what the tasks of others need: records, room in the store, turns."""
+"""A client cannot use up the resources of others: records, room in the store, and workers."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ def test_bound_of_open_tasks_is_positive() -> None:
 
 
 async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
-    """The error names the setting; other clients go on; an ended or cancelled task is not open."""
+    """The error names the setting; other clients continue; an ended task is not open."""
     jobs = bench.jobs(accounts=accounts, tasks_of_client=2, queues=("nobody's",))
     for id in ("m1", "m2"):
         await jobs.create(waiting("mallory", id), b"call")
@@ -114,7 +114,7 @@ async def test_full_store_finishes_what_it_accepted(
 
 
 async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
-    """The task ends and says why; the client's other tasks, and those of others, go on."""
+    """The task ends with an error; other tasks of the client and of other clients continue."""
     jobs = bench.jobs(accounts=accounts)
     await jobs.create(waiting("mallory", "large", size=400_000), b"call")
     await jobs.create(waiting("mallory", "small", size=3), b"call")

@@ -1,4 +1,4 @@
-"""What counts is written whole, and at last, however the store and the engine fail meanwhile."""
+"""Records are written completely, and eventually, although the store or the engine fails."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -40,7 +40,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 class Flaky(MemoryStore):
-    """A store that fails when a task is written as told: before that, or after."""
+    """A store that fails at chosen writes of a task: before the write, or after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ WAITS = made(Working(Job(name=gives_one.name, arguments={})), step=1, continuati
 
 
 async def test_wait_starts_when_the_engine_is_back() -> None:
-    """The record is written, nobody was to look after it: the call is not stuck for that."""
+    """The record is written, no check was scheduled: the call must not hang."""
     store, awaits = MemoryStore(), Awaits()
     engine = Halting(store)
     engine.refuses = ["t1:1.0"]
@@ -156,7 +156,7 @@ async def test_wait_starts_when_the_engine_is_back() -> None:
 
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_wait_starts_when_the_store_is_back(fault: str) -> None:
-    """Also where the record was written although the store said that it failed."""
+    """Also if the record was written although the store reported a failure."""
     store, awaits = Flaky(), Awaits()
     setattr(store, fault, 1)
     store.of = lambda task: isinstance(task.work, Awaiting)
@@ -170,7 +170,7 @@ async def test_wait_starts_when_the_store_is_back(fault: str) -> None:
 
 
 async def test_wait_in_a_step_that_fails_is_lost() -> None:
-    """It ends with the step, though the process lives on: the call goes on with that."""
+    """It ends with its step, although the process is alive: the call continues."""
     store, awaits = MemoryStore(), Awaits()
     awaits.then = StoreUnavailable("something else of the store failed")
     awaits.jobs = jobs = process(store, awaits)
@@ -183,7 +183,7 @@ async def test_wait_in_a_step_that_fails_is_lost() -> None:
 
 @pytest.mark.parametrize("delivered", ["t1:0", "t1:1.4"])
 async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: str) -> None:
-    """Its step was cancelled when the store took nothing, say; its delivery comes again."""
+    """For example, its step was cancelled while the store failed; its delivery is repeated."""
     jobs = bench.jobs()
     records = TaskRecords(bench.store(), JobOptions(max_events=10))
     await records.create(
@@ -217,7 +217,7 @@ async def test_wait_that_a_step_here_knows_of_goes_on(delivered: str) -> None:
 
 
 async def cancelled_at(engine: Halting, id: str, writing: Coroutine[Any, Any, Any]) -> None:
-    """Cancel *writing* where the engine is asked to take *id*."""
+    """Cancel *writing* while *id* is submitted to the engine."""
     engine.go.clear()
     task = asyncio.create_task(writing)
     await engine.is_asked(id)
@@ -230,7 +230,7 @@ async def cancelled_at(engine: Halting, id: str, writing: Coroutine[Any, Any, An
 
 
 async def test_task_is_submitted_if_its_creator_is_cancelled(bench: Bench) -> None:
-    """The record is there and its step is delivered: it is not left for nobody to find."""
+    """The record is written and its step is submitted, although the caller was cancelled."""
     store = MemoryStore()
     engine = Halting(store)
     jobs = process(store, bench.resumed, engine)
@@ -266,7 +266,7 @@ async def test_task_is_submitted_if_its_hook_is_cancelled(
 
 
 class FollowResult(ExternalQueue):
-    """A queue of which nothing is heard, until it may say how far it is."""
+    """A queue without a status, until the test releases it."""
 
     scheme = "watched"
 
@@ -332,7 +332,7 @@ async def test_result_of_a_hook_is_written_again(bench: Bench, fault: str) -> No
 
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_task_is_abandoned_after_a_store_failure(bench: Bench, fault: str) -> None:
-    """It goes on without its process."""
+    """It continues without its process."""
     store = Flaky()
     jobs = process(store, bench.resumed)
     task = await jobs.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"")
@@ -345,7 +345,7 @@ async def test_task_is_abandoned_after_a_store_failure(bench: Bench, fault: str)
 
 
 async def test_task_is_discarded_though_the_store_failed(bench: Bench) -> None:
-    """Nobody finds what nobody was told of."""
+    """A task without a known id must not stay in the store."""
     store = Flaky()
     jobs = process(store, bench.resumed)
     await jobs.create(made(Running("n1")), b"")
@@ -418,7 +418,7 @@ def leaves_in_thread(run: Run) -> None:
 async def test_job_that_exits_ends_nothing_but_itself(
     bench: Bench, function: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has failed, as by any other exception, and the process goes on."""
+    """It has failed, as by any other exception, and the process continues."""
     exits = job(name=f"tests.{function.__name__}")(function)
     jobs = bench.jobs()
     await jobs.create(made(Working(exits.job())), b"")

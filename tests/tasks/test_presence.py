@@ -117,7 +117,7 @@ def test_process_that_works_again_is_like_a_new_one(
 
 
 async def test_common_suspension_loses_no_call(clocks: Clocks) -> None:
-    """What runs in a process whose record has run out goes on, until that had time to renew it."""
+    """A process with an expired record stays alive for others until it had time to renew it."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     here, there = (Heartbeats(store, name, 9.0, clocks.presence()) for name in ("here", "there"))
@@ -183,7 +183,7 @@ def is_there(file: str) -> bool:
 
 
 async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> None:
-    """A backup holds it for longer than a lease: nobody could renew, and nobody is gone."""
+    """A backup locks the file for longer than a lease: no process could renew, and none is dead."""
     holder, other = bench.jobs("holder", lease=0.9), bench.jobs("other", lease=0.9)
     await holder.create(made(Working(work.job(str(tmp_path / "end"))), on_lost="fail"), b"")
     await holder.create(made(Running("holder"), id="t2"), b"")
@@ -201,7 +201,7 @@ async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> 
 
 
 async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> None:
-    """Its step was never submitted: it is when somebody asks for the task, whatever the time is."""
+    """Its step was never submitted: a reader submits it, whichever way the clock was set."""
     store = bench.store()
     now = store.now() + 3600.0
     records = TaskRecords(store, JobOptions(max_events=10))

@@ -19,7 +19,7 @@ from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opene
 
 
 class Stage:
-    """What the jobs of a test did, and wait for."""
+    """Records what the jobs of a test did, and blocks them."""
 
     def __init__(self) -> None:
         self.did: list[Any] = []
@@ -102,7 +102,7 @@ async def test_job_in_a_thread_saves_state(bench: Bench) -> None:
 
 
 async def test_state_is_handed_over_at_shutdown(bench: Bench) -> None:
-    """Another process continues from it, also from what was saved while the job was stopped."""
+    """Another process continues from it, also if it was saved during the shutdown."""
     here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
     await here.create(made(Working(held.job())), b"")
     assert 1 == await stage.attempt()
@@ -116,7 +116,7 @@ async def test_state_is_handed_over_at_shutdown(bench: Bench) -> None:
 
 
 async def test_next_job_of_a_call_starts_without_state(bench: Bench) -> None:
-    """What one job saved says nothing of another one."""
+    """The state of one job is not visible to another one."""
     bench.resumed.gives = [Suspended(2, b"c2", Working(held.job()))]
     jobs = bench.jobs()
     stage.go.set()
@@ -166,7 +166,7 @@ async def stale(run: Run) -> Any:
     ],
 )
 async def test_state_that_cannot_be_stored_is_rejected(bench: Bench, state: Any, says: str) -> None:
-    """The error says why, and what was saved before is kept."""
+    """The error gives the reason, and the earlier state is retained."""
     stage.unfit = state
     jobs = bench.jobs(max_saved_bytes=100)
     await jobs.create(made(Working(unfit.job())), b"")

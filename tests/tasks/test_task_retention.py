@@ -1,4 +1,4 @@
-"""For how long tasks are kept, and in which order what happened to them is told."""
+"""How long tasks are retained, and in which order their changes are reported."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -66,7 +66,7 @@ async def test_waiting_task_is_retained_for_its_retention(work: Work) -> None:
 
 
 async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
-    """And its request no longer than until then: nothing goes on with it."""
+    """And its request no longer than until then: the call does not continue."""
     store = Timed()
     jobs = bench.jobs(store=store, retention=100.0)
     await jobs.create(made(Working(kept.job()), created=0.0, updated=0.0, ttl=5.0), b"call")
@@ -82,7 +82,7 @@ async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
 
 @pytest.mark.parametrize("touchable", [True, False])
 async def test_request_of_a_cancelled_task_is_retained(bench: Bench, touchable: bool) -> None:
-    """Whoever tells that needs it; it does not outlive the task, if the store takes that."""
+    """`on_cancel` needs it; it does not outlive the task, if the store accepts that write."""
     store = Timed()
     jobs = bench.jobs(store=store, retention=100.0)
     await jobs.create(made(Running("n1"), ttl=5.0), b"call")
@@ -114,7 +114,7 @@ async def test_question_is_kept_for_its_ttl() -> None:
 
 
 def test_task_is_kept_from_when_it_is_due_on() -> None:
-    """A retry may be further away than its life is long; and what is kept for ever stays that."""
+    """A retry may be due after its retention; and a task without expiry keeps none."""
     task = made(Working(kept.job(), failures=0), ttl=5.0, updated=10.0, due=10.0)
 
     assert 100.0 == kept_for(task, 100.0)
@@ -125,7 +125,7 @@ def test_task_is_kept_from_when_it_is_due_on() -> None:
 
 
 def test_client_is_promised_its_ttl_from_now_on() -> None:
-    """A task may end at any moment: what its client is told grows, and never shrinks."""
+    """A task may end at any moment: the advertised ttl grows, and never shrinks."""
     task = made(Working(kept.job()), ttl=5.0, created=10.0, updated=10.0)
     settled = task.settle(pack(Done(1)), 12.5)
 
@@ -147,7 +147,7 @@ def test_client_is_promised_its_ttl_from_now_on() -> None:
 async def told(
     jobs: TaskService, count: int, after: str | None = None
 ) -> Sequence[TaskChange | TaskMessage]:
-    """Return what is told of a task at first."""
+    """Return the first items of a task."""
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None, after)
         each = [await anext(following) for _ in range(count)]
@@ -160,7 +160,7 @@ def said(told: Sequence[TaskChange | TaskMessage]) -> list[object]:
 
 
 async def asking(bench: Bench) -> TaskService:
-    """Return jobs with a task that has said something, asks, and has said something more."""
+    """Return a service with a task that has a message, a question, and another message."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     await jobs.records.log_message("t1", b"before")
@@ -172,7 +172,7 @@ async def asking(bench: Bench) -> TaskService:
 
 
 async def test_messages_and_changes_are_told_in_their_order(bench: Bench) -> None:
-    """What was said before a question does not come behind it."""
+    """A message before a question is not reported after it."""
     jobs = await asking(bench)
 
     assert [b"before", "input_required", b"behind"] == said(await told(jobs, 3))
@@ -201,7 +201,7 @@ async def test_who_goes_on_behind_the_end_is_told_it_again(bench: Bench) -> None
 
 
 async def test_dropped_change_is_reported_after_stored_events(bench: Bench) -> None:
-    """More was said since than is kept."""
+    """More messages were logged since than are retained."""
     jobs = bench.jobs(max_events=2)
     await jobs.create(made(Running("n1")), b"")
     for data in (b"1", b"2", b"3"):
@@ -211,7 +211,7 @@ async def test_dropped_change_is_reported_after_stored_events(bench: Bench) -> N
 
 
 async def test_fast_changes_are_reported_once(bench: Bench) -> None:
-    """Whoever is late is told how it stands, not how it stood."""
+    """A late follower gets the present state, not an earlier one."""
     jobs = bench.jobs()
     task = await jobs.create(made(Running("n1")), b"")
     async with asyncio.timeout(BOUND):
@@ -230,7 +230,7 @@ async def test_fast_changes_are_reported_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("hours", "known"), [(23.9, True), (24.1, False)])
 async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -> None:
-    """The queue may tell that its job is over long before a call waits for it."""
+    """The queue may report the end of its job long before a call waits for it."""
     store, ref = Timed(), ExternalJob("celery", "7")
     await ExternalJobs(store).settle(ref, pack(Done(7)))
     store.time.now += hours * 3600

@@ -1,4 +1,4 @@
-"""A worker as a process of its own: `python -m tests.tasks.worker_process FILE NODE`.
+"""A worker in a process of its own: `python -m tests.tasks.worker_process FILE NODE`.
 
 It says on its standard output what it does, a line each, and works until it is killed.
 """
@@ -83,7 +83,7 @@ def is_there(file: str) -> bool:
 
 
 async def resume(task: Task, call: bytes, outcome: Outcome) -> Finished:
-    """Stands in for `continue_`; a call that says "hang" never comes to an end."""
+    """Stub that runs `continue_`; a call with the request "hang" never ends."""
     say(f"continued {call.decode()}")
     if call == b"hang" and not task.crashes:
         await asyncio.Event().wait()
