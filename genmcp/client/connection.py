@@ -235,6 +235,8 @@ class MachineDriver:
             case events.NotificationReceived():
                 self._on_event(outcome)
                 self._handler.notify(outcome.method, outcome.params)
+            case events.NotificationsMissed():
+                self._on_event(outcome)
             case events.RequestReceived():
                 reply = partial(self._reply, outcome)
                 self._handler.start(outcome.id, outcome.method, outcome.params, reply)
