@@ -19,7 +19,7 @@ def main() -> None:
                     "serverInfo": {"name": ESCAPE, "version": "1"},
                 }
             case "tools/list":
-                # It answers what nobody has asked, and is complained of in the log.
+                # It sends an unrelated response, which is a warning in the log.
                 say({"id": ESCAPE, "error": {"code": 1, "message": FORGED}})
                 members = {ESCAPE: {"type": "string"}}
                 schema = {"type": "object", "properties": members, "required": [ESCAPE]}

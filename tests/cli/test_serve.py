@@ -105,7 +105,7 @@ async def status_of(url: str, more: Mapping[str, str] | None = None) -> int:
             try:
                 answer = await http.post(url, json=modern("tools/list"), headers=headers)
             except httpx.ConnectError:
-                await asyncio.sleep(0.02)  # it has not started: nobody tells when
+                await asyncio.sleep(0.02)  # it has not started: there is no event for that
             else:
                 return answer.status_code
 
@@ -342,7 +342,7 @@ async def test_serve_starts_anew_when_a_file_changes(shop: Path) -> None:
                 starts.append(each)  # noqa: PERF401 - one at a time, as they come
 
     def changed() -> bool:
-        if len(starts) == 1:  # nobody tells from when on changes are seen
+        if len(starts) == 1:  # there is no event for the start of the file watch
             (shop / "shop.py").write_text(SHOP.replace("imported", "changed"))
         return len(starts) > 1
 

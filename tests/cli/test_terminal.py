@@ -214,7 +214,7 @@ async def test_logged_marks_further_lines() -> None:
 
 
 async def test_terminal_shows_the_host_of_a_url() -> None:
-    """By itself, and after the message, which cannot imitate it.
+    """On a line of its own after the message, which cannot imitate it.
 
     2026-07-28, client/elicitation, "Safe URL Handling".
     """
@@ -271,7 +271,7 @@ def test_user_is_left_alone_with_a_question(tmp_path: Path) -> None:
 
 
 def test_user_interrupts_a_waiting_command() -> None:
-    """A server that does not end by itself."""
+    """A server that does not exit at the end of its input."""
     silent = "import signal; print('', end='', flush=True); signal.pause()"
     with at_terminal("tools", shlex.join([sys.executable, "-c", silent])) as user:
         user.sees("waiting for an answer (Ctrl-C ends this): ")

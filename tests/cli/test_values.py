@@ -97,7 +97,7 @@ def test_arguments_are_checked_before_they_are_sent() -> None:
         check_arguments(schema, {})
     with pytest.raises(ConfigurationError, match=r"^text: "):
         check_arguments(schema, {"count": 1, "text": 2})
-    check_arguments(SCHEMA, {"text": 2})  # it refers to a schema elsewhere, which nobody fetches
+    check_arguments(SCHEMA, {"text": 2})  # it refers to a remote schema, which is not fetched
 
     assert ["cuont"] == unknown_keys(SCHEMA, {"cuont": 1, "count": 1})
     assert not unknown_keys({"type": "object"}, {"a": 1})

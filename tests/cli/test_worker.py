@@ -62,7 +62,7 @@ class Bench:
         return int(path.read_text())
 
     def go(self) -> None:
-        """Let the job come to its end."""
+        """Let the job end."""
         (self.folder / "go").touch()
 
     @asynccontextmanager

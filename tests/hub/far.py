@@ -1,4 +1,4 @@
-"""A server that does what a test says, spoken to without a process or a socket."""
+"""A scripted server without a process or a socket."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +18,7 @@ __all__ = ["NEW", "NOBODY", "OLD", "TIME", "Far", "Piped", "User", "gate", "said
 
 TIME = 10.0
 _REQUEST = SimpleNamespace(session=None, answers_by_retry=True)
-#: A line to a client that cannot be told again.
+#: A connection to a client that is notified of no changes.
 NOBODY = cast(
     Channel,
     SimpleNamespace(principal=None, request=_REQUEST, _sink=SimpleNamespace(client_key=LOCAL)),

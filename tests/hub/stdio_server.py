@@ -1,6 +1,6 @@
-"""A server over stdio: `python stdio_server.py [FOLDER]`; FOLDER holds what it is to do.
+"""A server over stdio: `python stdio_server.py [FOLDER]`; files in FOLDER control it.
 
-A file `broken` there ends it at once, and a file `extra` gives it one more tool.
+A file `broken` there ends it at once, and a file `extra` adds a tool.
 """
 
 import asyncio

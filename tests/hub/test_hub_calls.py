@@ -1,4 +1,4 @@
-"""What becomes of the calls of a hub when something breaks, and whom a late question is put to."""
+"""Calls of a hub when a connection breaks, and the recipient of a late question."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A member of a hub whose lists and schemas are hostile costs the other members nothing."""
+"""A member of a hub with hostile lists and schemas does not affect the other members."""
 
 import asyncio
 from typing import Any
@@ -70,7 +70,7 @@ async def test_hostile_schema_costs_only_its_headers(schema: Any) -> None:
 
 
 async def test_defect_of_the_reader_costs_one_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever reading a schema raises, the other tools of the hub are found."""
+    """Whatever decoding a schema raises, the other tools of the hub are listed."""
 
     def read(schema: Any, origin: str, limits: Any) -> Document:
         if "bad" in schema["properties"]:

@@ -1,4 +1,4 @@
-"""A hub of servers over HTTP, whose end is seen when they are asked for something."""
+"""A hub of servers over HTTP, where a failure shows with the next request."""
 
 import asyncio
 import socket

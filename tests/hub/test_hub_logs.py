@@ -1,4 +1,4 @@
-"""What servers behind a hub log, passed on to whoever has called."""
+"""Log messages of the servers behind a hub, forwarded to the caller."""
 
 import asyncio
 from typing import Any

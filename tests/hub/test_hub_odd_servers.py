@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote, and that do less than they could, or something wrong."""
+"""Third-party servers with missing features and defects."""
 
 import asyncio
 import sys

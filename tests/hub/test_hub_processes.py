@@ -68,7 +68,7 @@ def is_running(pid: int) -> bool:
 
 
 class Slept:
-    """Sleeps no time, and keeps how long it should have been; waits for `may` if told to."""
+    """Records delays instead of sleeping; waits for `may` if requested."""
 
     def __init__(self, *, waits: bool = False) -> None:
         self.delays: list[float] = []

@@ -1,4 +1,4 @@
-"""Questions of servers behind a hub that nobody answers: they keep nobody else from being asked."""
+"""Unanswered questions of servers behind a hub: they do not block those to other clients."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ REVISIONS = ["2026-07-28", "2025-11-25"]
 
 
 class Ask(Tool):
-    """Asks whether to go on."""
+    """Asks for a confirmation."""
 
     name = "ask"
 
@@ -194,9 +194,9 @@ async def test_open_forms_over_stdio_do_not_block(
 
 
 async def test_form_of_a_disconnected_client_does_not_block() -> None:
-    """At a server over stdio, which does not tell which call it asks about.
+    """At a server over stdio, which does not identify the call of a question.
 
-    Before 2026-07-28 the response is open while the client answers: its end is seen at once.
+    Before 2026-07-28 the response is open while the client answers: its end shows at once.
     """
     app = hub_app(stdio(revision="2025-11-25"), options=ClientOptions())
     async with asyncio.timeout(TIME), serve(app) as root:

@@ -1,4 +1,4 @@
-"""Questions of one call, on their way to whoever has called."""
+"""Questions of one call, on their way to the caller."""
 
 import asyncio
 from typing import Any, ClassVar
@@ -96,7 +96,7 @@ async def test_missing_answer_is_an_error_for_the_server(
 
 
 async def test_dangerous_url_is_rejected() -> None:
-    """It is refused with -32602 before anybody is asked; https is passed on.
+    """It is rejected with -32602 before it is forwarded; https is forwarded.
 
     Security Best Practices, "URL Scheme Validation".
     """

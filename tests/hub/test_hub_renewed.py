@@ -1,4 +1,4 @@
-"""Servers whose calls were given up: who asks for whom is known again after a while."""
+"""Servers with cancelled calls: after a while the caller of a question is certain again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

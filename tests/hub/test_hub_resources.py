@@ -103,7 +103,7 @@ class Empty(Greedy):
     """Has no resources."""
 
     async def read(self, key: Any, channel: Channel) -> str:
-        """Say so."""
+        """Raise the error."""
         raise ResourceNotFound(str(key))
 
 

@@ -1,4 +1,4 @@
-"""What a hub has, served to others: the servers behind it are as good as there."""
+"""A hub as a server: the servers behind it are usable as if they were connected directly."""
 
 import asyncio
 import os
@@ -131,7 +131,7 @@ class Human(ClientHandler[None]):
         return [Root("file:///home")]
 
     async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
-        """Say hello."""
+        """Greet."""
         return {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "model": "m"}
 
     async def handle_elicitation_create(

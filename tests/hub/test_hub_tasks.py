@@ -1,4 +1,4 @@
-"""Calls through a hub that take long: a task of the hub, whatever the server behind makes of it."""
+"""Long calls through a hub: a task of the hub, whatever form the call has behind it."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Resources of servers behind a hub, of whose updates those hear who listen to the hub."""
+"""Updates of resources behind a hub, forwarded to its subscribed clients."""
 
 import asyncio
 import os

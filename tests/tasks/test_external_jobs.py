@@ -168,7 +168,7 @@ async def test_late_settle_of_external_job_is_ignored(
 
 
 async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> None:
-    """Two calls may wait for one job, and one may have gone on to something else."""
+    """Two calls may wait for one job, and one may have continued with another wait."""
     celery = Celery()
     bench.resumed.gives = [Suspended(2, b"c", Following(ExternalJob("celery", "8")))]
     jobs = bench.jobs(external=[celery])

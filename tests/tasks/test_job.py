@@ -14,7 +14,7 @@ from genmcp.tasks.retry import ProgressWriter
 
 @job
 async def transcribe(run: Run, url: Any, *, language: str = "en") -> str:
-    """Writes down what is said."""
+    """Records log messages."""
     return f"{url} in {language}"
 
 
@@ -56,7 +56,7 @@ SAVED = SavedState(None, discard, 100)
 
 
 async def test_run_refuses_to_wait_for_its_own_loop() -> None:
-    """It would wait for ever."""
+    """It would wait without end."""
     run = Run("t.0", 1, {}, ProgressWriter(discard), asyncio.get_running_loop(), SAVED)
 
     with pytest.raises(RuntimeError, match="use await"):

@@ -104,7 +104,7 @@ async def third_time(run: Run) -> int:
     return run.attempt
 
 
-# What a job gives
+# The value of a job
 
 
 async def test_job_brings_its_result_to_the_call_that_waits(bench: Bench) -> None:
@@ -349,7 +349,7 @@ async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
             await anext(following)
 
 
-# Whose a task is
+# The owner of a task
 
 
 async def test_task_of_another_owner_is_not_found(bench: Bench) -> None:
@@ -576,7 +576,7 @@ async def test_job_whose_worker_died_ends_as_it_says(
     jobs = bench.jobs()
     gate.opened.set()
 
-    # A worker was there before: it claimed delivery 0, and did not let go.
+    # A worker claimed delivery 0 before, and did not release it.
     await jobs.create(made(Working(held.job()), held_delivery=0, **fields), b"")
 
     await ended(jobs)

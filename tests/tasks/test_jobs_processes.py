@@ -78,7 +78,7 @@ async def running(path: Path, node: str) -> AsyncIterator[Worker]:
     finally:
         if process.returncode is None:
             process.kill()
-        # To the end of what it says, so that the pipe is closed.
+        # To the end of its output, so that the pipe is closed.
         await process.communicate()
 
 
@@ -109,7 +109,7 @@ def client(bench: Bench) -> TaskService:
 
 
 async def submitted(bench: Bench, until: int, call: bytes = b"call", **fields: Any) -> TaskService:
-    """Submit a job as a process does that is gone by the time anything happens to it."""
+    """Submit a job as a process that has exited before the job is delivered."""
     jobs = client(bench)
     job = Job(name="patient", arguments={"until": until})
     await jobs.create(made(Working(job), **fields), call)
@@ -163,8 +163,8 @@ async def test_job_of_a_suspended_worker_is_taken_over(
 async def test_job_outlives_a_freeze_of_all_processes(
     bench: Bench, start: Start, tmp_path: Path
 ) -> None:
-    """A laptop that sleeps, a machine whose snapshot is taken: every lease has run out, and nobody
-    is gone. The process that is back first gives the holder a lease to show that it is alive."""
+    """A sleeping laptop, a snapshot of a machine: every lease has expired, and no process is
+    dead. The first process to return gives the holder a lease to show that it is alive."""
     one, other = await start("w1"), await start("w2")
     jobs = client(bench)
     work = Job(name="held", arguments={"end": str(tmp_path / "end")})
@@ -186,8 +186,8 @@ async def test_job_outlives_a_freeze_of_all_processes(
 async def test_job_survives_a_process_started_after_suspension(
     bench: Bench, start: Start, tmp_path: Path
 ) -> None:
-    """A rolling deploy or an autoscaler starts it, and it finds leases that have expired. It takes
-    what nobody holds, and leaves the others time to renew theirs."""
+    """A rolling deploy or an autoscaler starts it, and it finds expired leases. It takes
+    unclaimed deliveries, and leaves the holders of others time to renew."""
     holder = await start("w1")
     jobs = client(bench)
     work = Job(name="held", arguments={"end": str(tmp_path / "end")})

@@ -87,7 +87,7 @@ async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
 
     await jobs.cancel("m1", "mallory")
     await jobs.create(waiting("mallory", "m3"), b"call")
-    assert b"call" == await jobs.records.call("m1")  # for its tool, which may be told
+    assert b"call" == await jobs.records.call("m1")  # for its tool, which may be notified
 
 
 async def test_full_store_finishes_what_it_accepted(
@@ -121,7 +121,9 @@ async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
     await jobs.create(waiting("bob", "other", size=300_000), b"call")
 
     large = await ended(jobs, "large", "mallory")
-    assert json.loads(large.result or b"") == "WorkRaised"  # what `continue_` made of its outcome
+    assert (
+        json.loads(large.result or b"") == "WorkRaised"
+    )  # the result that `continue_` made of the outcome
     failed = next(each for each in bench.resumed.outcomes if isinstance(each, Failed))
     assert "share of the store" in str(failed.error)
     assert "Limits.store_share_per_principal" in str(failed.error)

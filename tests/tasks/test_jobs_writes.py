@@ -138,7 +138,7 @@ class Awaits:
 WAITS = made(Working(Job(name=gives_one.name, arguments={})), step=1, continuation=b"c1")
 
 
-# What `continue_` awaits
+# Waits of `continue_`
 
 
 async def test_wait_starts_when_the_engine_is_back() -> None:
@@ -246,7 +246,7 @@ async def test_task_is_submitted_if_its_creator_is_cancelled(bench: Bench) -> No
 async def test_task_is_submitted_if_its_hook_is_cancelled(
     bench: Bench,
 ) -> None:
-    """A hook comes to a job, and is stopped while that is written."""
+    """A hook returns a job, and is cancelled during the write."""
     store = MemoryStore()
     engine = Halting(store)
     jobs = process(store, bench.resumed, engine)
@@ -262,7 +262,7 @@ async def test_task_is_submitted_if_its_hook_is_cancelled(
     await jobs.aclose()
 
 
-# Somebody else's job is over, and the engine does not hear of it
+# An external job has ended, and the engine is not notified
 
 
 class FollowResult(ExternalQueue):
@@ -309,7 +309,7 @@ async def test_ended_external_job_is_continued_after_failures(bench: Bench, by: 
     await jobs.aclose()
 
 
-# What a hook comes to
+# The result of a hook
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
@@ -376,7 +376,7 @@ async def test_result_is_written_after_the_caller_left(bench: Bench) -> None:
 
 
 async def test_stopped_process_does_not_retry_a_result(bench: Bench) -> None:
-    """Others know that it is gone, and that its call is lost."""
+    """Others detect that it is dead, and that its call is lost."""
     store = Flaky()
     jobs = process(store, bench.resumed)
     task = await jobs.create(made(Running("n1")), b"")
@@ -388,7 +388,7 @@ async def test_stopped_process_does_not_retry_a_result(bench: Bench) -> None:
             await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
 
-# What would end the process
+# Exceptions that would end the process
 
 
 def leaves(error: BaseException) -> None:

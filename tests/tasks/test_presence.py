@@ -1,4 +1,4 @@
-"""A process that was itself away takes no other for gone until a lease has passed."""
+"""A process that was suspended presumes no other dead until a lease has passed."""
 
 import asyncio
 import sqlite3
@@ -137,7 +137,7 @@ async def test_common_suspension_loses_no_call(clocks: Clocks) -> None:
 
 
 async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> None:
-    """A third of a lease is enough for the others to renew their records; the rest are gone."""
+    """A third of a lease suffices for the others to renew their records; the rest are dead."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     frozen, dead, new = (

@@ -141,7 +141,7 @@ def test_client_is_promised_its_ttl_from_now_on() -> None:
     assert advertised_ttl(made(Running("n1")), 2.0) is None
 
 
-# What is told, and in which order
+# Events, and their order
 
 
 async def told(

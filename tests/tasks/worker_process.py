@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 @job(name="patient")
 async def patient(run: Run, until: int) -> str:
-    """Works for ever in each attempt before *until*, and reports meanwhile."""
+    """Works in each attempt before *until*, without end, and reports meanwhile."""
     say(f"attempt {run.attempt}")
     try:
         while run.attempt < until:
