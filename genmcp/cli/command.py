@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from genmcp.cli import remote
@@ -210,10 +211,10 @@ def _add_remote(
 
 def _add_lists(add_parser: AddParser) -> None:
     _add_remote(add_parser, "discover", remote.discover, "show the capabilities of a server")
-    _add_remote(add_parser, "tools", remote.tools, "list the tools of a server")
-    _add_remote(add_parser, "resources", remote.resources, "list the resources of a server")
-    _add_remote(add_parser, "templates", remote.templates, "list the resource templates")
-    _add_remote(add_parser, "prompts", remote.prompts, "list the prompts of a server")
+    for kind in ("tools", "resources", "resource templates", "prompts"):
+        function = partial(remote.list_components, kind)
+        name = kind.removeprefix("resource ")
+        _add_remote(add_parser, name, function, f"list the {kind} of a server")
 
 
 def _add_requests(add_parser: AddParser) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,59 +33,68 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ProcessExited, ServerError, Unauthorized
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.mux.mux import Mux
-from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
+from genmcp.protocol.capabilities import DiscoverResult
+from genmcp.protocol.prompts import (
+    Completion,
+    GetPromptResult,
+    PromptReference,
+    ResourceTemplateReference,
+)
+from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = [
-    "call",
-    "complete",
-    "discover",
-    "prompt",
-    "prompts",
-    "quoting_hint",
-    "read",
-    "resources",
-    "templates",
-    "tools",
-]
+__all__ = ["call", "complete", "discover", "list_components", "prompt", "quoting_hint", "read"]
 
-Result = tuple[Any, Callable[[OutputWriter], None]]
-"""The value that `--json` writes, and a function that writes it for people."""
+Fetch = Callable[[Client, StatusLine], Awaitable[Any]]
+Write = Callable[[OutputWriter, Any], None]
+Describe = Callable[[Any], Iterable[str]]
 
-Action = Callable[[Client, StatusLine], Awaitable[Result]]
+_LISTS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], Describe]]] = {
+    "tools": (Client.tools, describe_tool),
+    "resources": (Client.resources, describe_resource),
+    "resource templates": (Client.templates, describe_resource),
+    "prompts": (Client.prompts, describe_prompt),
+}
 
 # Seconds after which the user is told that the command waits for the server.
 _OPEN_DELAY: Final = 3.0
 _CLOSE_DELAY: Final = 0.5
 
 
-def tools(arguments: argparse.Namespace) -> int:
-    """List the tools of a server, and return the exit status; so do the other lists."""
-    return _list(arguments, "tools", Client.tools, describe_tool)
+def list_components(kind: str, arguments: argparse.Namespace) -> int:
+    """List the components of a *kind*, and return the exit status; so do the other commands.
 
+    Lines are wrapped at a terminal only, so that a pipe gets one line for each.
+    """
+    request, describe = _LISTS[kind]
 
-def resources(arguments: argparse.Namespace) -> int:
-    """List the resources of a server."""
-    return _list(arguments, "resources", Client.resources, describe_resource)
+    async def fetch(client: Client, status: StatusLine) -> Any:
+        try:
+            items = await request(client)
+        except ServerError as error:
+            if error.code != MethodNotFound.code:
+                raise
+            items = []
+        if not items:
+            status.write(f"genmcp: {arguments.target} has no {kind}\n")
+        return items
 
+    def write(output: OutputWriter, items: Any) -> None:
+        width = shutil.get_terminal_size().columns
+        for item in items:
+            for line in describe(item):
+                output.write_line(wrap(line, width) if output.is_terminal else line)
 
-def templates(arguments: argparse.Namespace) -> int:
-    """List the resource templates of a server."""
-    return _list(arguments, "resource templates", Client.templates, describe_resource)
-
-
-def prompts(arguments: argparse.Namespace) -> int:
-    """List the prompts of a server."""
-    return _list(arguments, "prompts", Client.prompts, describe_prompt)
+    return _run(arguments, fetch, write)
 
 
 def call(arguments: argparse.Namespace) -> int:
-    """Call a tool, and return the exit status: 1 if the result is an error."""
+    """Call a tool. The exit status is 1 if the result is an error."""
     failed = False
     json_arguments = _load_arguments(arguments.arguments)
-    _check_pairs(arguments)
+    _parse_pairs(arguments)  # before the server is contacted; the types follow from its schema
 
-    async def act(client: Client, status: StatusLine) -> Result:
+    async def fetch(client: Client, status: StatusLine) -> CallToolResult:
         nonlocal failed
         name = arguments.name
         # An unlisted tool has no schema here: values are guessed, and the server decides.
@@ -97,117 +107,81 @@ def call(arguments: argparse.Namespace) -> int:
             status.write(f"genmcp: {name} has no argument {key!r}, only {known}\n")
         result = await client.call(name, values, progress=status.show_progress)
         failed = result.is_error
-        return result, lambda output: _write_result(output, result)
+        return result
 
-    return _run(arguments, act) or failed
+    return _run(arguments, fetch, _write_result) or failed
 
 
 def read(arguments: argparse.Namespace) -> int:
-    """Read a resource, and return the exit status."""
+    """Read a resource."""
 
-    async def act(client: Client, status: StatusLine) -> Result:
-        result = await client.read(arguments.uri)
-        contents = [content_of(each) for each in result.contents]
-        return result, lambda output: write_contents(output, contents)
+    def write(output: OutputWriter, result: ReadResourceResult) -> None:
+        write_contents(output, [content_of(each) for each in result.contents])
 
-    return _run(arguments, act)
+    return _run(arguments, lambda client, _: client.read(arguments.uri), write)
 
 
 def prompt(arguments: argparse.Namespace) -> int:
-    """Get a prompt, and return the exit status."""
-    _check_pairs(arguments)
+    """Get a prompt."""
+    pairs = _parse_pairs(arguments)
 
-    async def act(client: Client, status: StatusLine) -> Result:
-        result = await client.prompt(arguments.name, parse_pairs(arguments.pairs))
+    def write(output: OutputWriter, result: GetPromptResult) -> None:
+        for message in result.messages:
+            output.write_line(f"{message.role}: {text_of(content_of(message.content))}")
 
-        def write(output: OutputWriter) -> None:
-            for message in result.messages:
-                output.write_line(f"{message.role}: {text_of(content_of(message.content))}")
-
-        return result, write
-
-    return _run(arguments, act)
+    return _run(arguments, lambda client, _: client.prompt(arguments.name, pairs), write)
 
 
 def complete(arguments: argparse.Namespace) -> int:
     """List the completions of an argument of a prompt or resource template."""
+    name, argument, value = arguments.name, arguments.argument, arguments.value
     context = parse_pairs(arguments.pairs)
+    is_template = "{" in name or "://" in name
+    reference = ResourceTemplateReference(name) if is_template else PromptReference(name)
 
-    async def act(client: Client, status: StatusLine) -> Result:
-        name = arguments.name
-        is_template = "{" in name or "://" in name
-        reference = ResourceTemplateReference(name) if is_template else PromptReference(name)
-        found = await client.complete(reference, arguments.argument, arguments.value, context)
+    def write(output: OutputWriter, completion: Completion) -> None:
+        for each in completion.values:
+            output.write_line(each)
 
-        def write(output: OutputWriter) -> None:
-            for value in found.values:
-                output.write_line(value)
+    def fetch(client: Client, status: StatusLine) -> Awaitable[Completion]:
+        return client.complete(reference, argument, value, context)
 
-        return found, write
-
-    return _run(arguments, act)
+    return _run(arguments, fetch, write)
 
 
 def discover(arguments: argparse.Namespace) -> int:
-    """Show the name, revisions and capabilities of a server, and return the exit status."""
+    """Show the name, revisions and capabilities of a server."""
+    title, revision = "", ""
 
-    async def act(client: Client, status: StatusLine) -> Result:
-        result = await client.discover()
+    async def fetch(client: Client, status: StatusLine) -> DiscoverResult:
+        nonlocal title, revision
         info, revision = client.server_info, client.revision
+        title = one_line(f"{info.name} {info.version}") if info is not None else ""
+        return await client.discover()
 
-        def write(output: OutputWriter) -> None:
-            if info is not None:
-                output.write_line(one_line(f"{info.name} {info.version}"))
-            others = [each for each in result.supported_versions if each != revision]
-            also = f" (also {', '.join(others)})" if others else ""
-            output.write_line(f"revision: {revision}{also}")
-            capabilities = msgspec.to_builtins(result.capabilities)
-            extensions = capabilities.pop("extensions", None) or {}
-            output.write_line(f"offers: {', '.join(capabilities) or 'nothing'}")
-            if extensions:
-                output.write_line(f"extensions: {', '.join(extensions)}")
-            if result.instructions:
-                output.write_line(f"instructions:\n{_indent(result.instructions)}")
+    def write(output: OutputWriter, result: DiscoverResult) -> None:
+        if title:
+            output.write_line(title)
+        others = [each for each in result.supported_versions if each != revision]
+        also = f" (also {', '.join(others)})" if others else ""
+        output.write_line(f"revision: {revision}{also}")
+        capabilities = msgspec.to_builtins(result.capabilities)
+        extensions = capabilities.pop("extensions", None) or {}
+        output.write_line(f"offers: {', '.join(capabilities) or 'nothing'}")
+        if extensions:
+            output.write_line(f"extensions: {', '.join(extensions)}")
+        if result.instructions:
+            instructions = textwrap.indent(result.instructions.strip(), "    ")
+            output.write_line(f"instructions:\n{instructions}")
 
-        return result, write
-
-    return _run(arguments, act)
+    return _run(arguments, fetch, write)
 
 
-def _list(
-    arguments: argparse.Namespace,
-    plural: str,
-    fetch: Callable[[Client], Awaitable[Any]],
-    describe: Callable[[Any], Iterable[str]],
-) -> int:
-    """List the items that *fetch* returns, each in the lines of *describe*.
+def _run(arguments: argparse.Namespace, fetch: Fetch, write: Write) -> int:
+    """Write the value that *fetch* gets from the server, and return the exit status.
 
-    Lines are wrapped at a terminal only, so that a pipe gets one line for each.
+    With `--json` the value is written as JSON, otherwise by *write*.
     """
-
-    async def act(client: Client, status: StatusLine) -> Result:
-        try:
-            items = await fetch(client)
-        except ServerError as error:
-            if error.code != MethodNotFound.code:
-                raise
-            items = []
-        if not items:
-            status.write(f"genmcp: {arguments.target} has no {plural}\n")
-
-        def write(output: OutputWriter) -> None:
-            width = shutil.get_terminal_size().columns
-            for item in items:
-                for line in describe(item):
-                    output.write_line(wrap(line, width) if output.is_terminal else line)
-
-        return items, write
-
-    return _run(arguments, act)
-
-
-def _run(arguments: argparse.Namespace, act: Action) -> int:
-    """Run *act* with a client of the target, write its result, and return the exit status."""
     with private_output() as output:
         resolved = resolve_target(arguments)
         status = StatusLine(sys.stderr)
@@ -218,13 +192,13 @@ def _run(arguments: argparse.Namespace, act: Action) -> int:
             options=with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
         )
 
-        async def connect() -> Result:
+        async def connect() -> Any:
             opening = asyncio.ensure_future(client.open())
             try:
                 notice = f"waiting for an answer (Ctrl-C ends this): {arguments.target}"
                 async with _show_after(status, notice, _OPEN_DELAY):
                     await asyncio.shield(opening)
-                return await act(client, status)
+                return await fetch(client, status)
             finally:
                 # After Ctrl-C too: the process of a stdio server must not outlive the command.
                 notice = f"waiting for the server to end: {arguments.target}"
@@ -236,7 +210,7 @@ def _run(arguments: argparse.Namespace, act: Action) -> int:
                     await resolved.target.aclose()
 
         try:
-            value, write = asyncio.run(connect())
+            value = asyncio.run(connect())
         except (ClientError, McpError) as error:
             sys.stderr.write(f"genmcp: {sanitize(_error_text(error))}\n")
             return 1
@@ -245,7 +219,7 @@ def _run(arguments: argparse.Namespace, act: Action) -> int:
             if arguments.json:
                 chosen.write_json(value)
             else:
-                write(chosen)
+                write(chosen, value)
     return 0
 
 
@@ -296,10 +270,10 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
         raise ConfigurationError(f"--arguments: {error}") from None
 
 
-def _check_pairs(arguments: argparse.Namespace) -> None:
-    """Reject malformed `key=value` before the server is contacted."""
+def _parse_pairs(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the pairs of the command line; an error hints at a missing quotation."""
     try:
-        parse_pairs(arguments.pairs)
+        return parse_pairs(arguments.pairs)
     except ConfigurationError as error:
         target = arguments.target
         hint = "" if " " in target or ":" in target else quoting_hint(target)
@@ -322,7 +296,3 @@ def _error_text(error: Exception) -> str:
     ):  # the last line is on standard error already
         return re.sub(rf"; [^;]*: {re.escape(error.last_line)}", "", text)
     return text
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in text.strip().splitlines())
