@@ -140,7 +140,7 @@ def way(*arguments: str) -> object:
             ["http://a.example", "--header", "a b: c"],
             "'a b' has a name or value",
         ),
-        (["http://a.example", "--revision", "1999-01-01"], "'1999-01-01' is none of"),
+        (["http://a.example", "--revision", "1999-01-01"], "'1999-01-01' is not one of"),
         (["http://a.example", "--timeout", "0"], "--timeout: 0 is not a positive number"),
         (["http://a.example", "--timeout", "nan"], "--timeout: nan is not a positive number"),
     ],
