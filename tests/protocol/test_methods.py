@@ -75,7 +75,7 @@ def test_methods_with_a_name_repeat_it_in_a_header() -> None:
     tasks = dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "task_id")
 
     routed = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-    assert {**routed, **tasks} == named
+    assert named == {**routed, **tasks}
     assert set(routed) == {each.name for each in METHODS.values() if each.may_ask}
     assert set(routed) == {each.name for each in METHODS.values() if each.routed}
     assert not any(

@@ -65,9 +65,9 @@ OBJECT = {"type": "object"}
 
 def test_revisions_are_listed_newest_first() -> None:
     """One is modern, and it is the latest."""
-    assert [*REVISIONS] == sorted(REVISIONS, reverse=True)
+    assert sorted(REVISIONS, reverse=True) == [*REVISIONS]
     assert (LATEST,) == MODERN
-    assert [*REVISIONS.values()] == [*MODERN, *LEGACY]
+    assert [*MODERN, *LEGACY] == [*REVISIONS.values()]
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,15 @@ def test_values_have_camel_case_on_the_wire(field: str, name: str) -> None:
 
 def test_values_send_no_member_that_is_absent() -> None:
     """None is absent, and so is UNSET; null is not."""
-    assert b'{"type":"text","text":"hi"}' == msgspec.json.encode(TextContent("hi"))
-    assert b'{"content":[]}' == msgspec.json.encode(CallToolResult([]))
-    assert b'{"content":[],"structuredContent":null}' == msgspec.json.encode(
-        CallToolResult([], structured_content=None)
+    assert msgspec.json.encode(TextContent("hi")) == b'{"type":"text","text":"hi"}'
+    assert msgspec.json.encode(CallToolResult([])) == b'{"content":[]}'
+    assert (
+        msgspec.json.encode(CallToolResult([], structured_content=None))
+        == b'{"content":[],"structuredContent":null}'
     )
-    assert b'{"level":"info","data":null}' == msgspec.json.encode(
-        LoggingMessageNotificationParams("info", None)
+    assert (
+        msgspec.json.encode(LoggingMessageNotificationParams("info", None))
+        == b'{"level":"info","data":null}'
     )
 
 
@@ -44,9 +46,9 @@ def test_values_keep_arguments_as_they_came() -> None:
     """A tool's arguments are not decoded with the params; absent ones are false."""
     decode = decoder_for(CallToolRequestParams).decode
 
-    assert b'{"a": 1.0}' == bytes(decode(b'{"name": "add", "arguments": {"a": 1.0}}').arguments)
+    assert bytes(decode(b'{"name": "add", "arguments": {"a": 1.0}}').arguments) == b'{"a": 1.0}'
     assert not decode(b'{"name": "add"}').arguments
-    assert b'{"name":"add"}' == msgspec.json.encode(CallToolRequestParams("add"))
+    assert msgspec.json.encode(CallToolRequestParams("add")) == b'{"name":"add"}'
 
 
 def test_values_of_meta_are_known_by_their_long_names() -> None:
@@ -102,7 +104,7 @@ def test_values_of_elicitation_say_what_may_be_asked(
     """Nothing declared is forms, as before there was anything else."""
     capability = msgspec.convert(declared, ElicitationCapability)
 
-    assert (forms, urls) == (capability.takes_forms, capability.takes_urls)
+    assert (capability.takes_forms, capability.takes_urls) == (forms, urls)
 
 
 def test_values_of_log_levels_are_ordered() -> None:

@@ -186,10 +186,10 @@ def test_a_schema_is_sent_as_it_is() -> None:
 
     assert msgspec.json.encode(EVERYTHING) == msgspec.json.encode(requested(question))
     assert question.method == "elicitation/create"
-    assert {
+    assert msgspec.json.decode(msgspec.json.encode(question.request)) == {
         "method": "elicitation/create",
         "params": {"message": "Who are you?", "requestedSchema": EVERYTHING, "mode": "form"},
-    } == msgspec.json.decode(msgspec.json.encode(question.request))
+    }
 
 
 def test_a_schema_does_not_change_with_the_dict_it_was_given_as() -> None:
@@ -198,7 +198,7 @@ def test_a_schema_does_not_change_with_the_dict_it_was_given_as() -> None:
     question = elicit("?", schema)
     schema["properties"]["b"] = {"type": "object"}
 
-    assert {"a"} == requested(question)["properties"].keys()
+    assert requested(question)["properties"].keys() == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_schema_that_is_no_form_is_refused_at_once(schema: dict[str, Any], fau
 
 def test_a_type_is_asked_for_as_a_flat_form() -> None:
     """No references, no null, no exclusive bounds; choices as they are declared, not sorted."""
-    assert {
+    assert requested(elicit("?", Order)) == {
         "type": "object",
         "description": "The article to order.\n\nAnd the number of items.",
         "properties": {
@@ -281,12 +281,12 @@ def test_a_type_is_asked_for_as_a_flat_form() -> None:
             "gift": {"type": "boolean", "default": False},
         },
         "required": ["fullName", "size", "amount"],
-    } == requested(elicit("?", Order))
+    }
 
 
 def test_a_dataclass_is_asked_for() -> None:
     """Null among its choices is a choice left empty, and an int or float is a number."""
-    assert {
+    assert requested(elicit("?", Person)) == {
         "type": "object",
         "properties": {
             "name": {"type": "string"},
@@ -295,27 +295,27 @@ def test_a_dataclass_is_asked_for() -> None:
             "weight": {"type": "number", "default": 1},
         },
         "required": ["name"],
-    } == requested(elicit("?", Person))
+    }
 
 
 def test_a_typed_dict_is_asked_for() -> None:
     """Fields that are not required may be left empty."""
     question = elicit("?", Flags)
 
-    assert {
+    assert requested(question) == {
         "type": "object",
         "properties": {
             "loud": {"type": "boolean"},
             "quick": {"type": "string", "enum": ["yes", "no"]},
         },
         "required": ["loud"],
-    } == requested(question)
-    assert {"loud": True} == accepted(question, loud=True, quick=None)
+    }
+    assert accepted(question, loud=True, quick=None) == {"loud": True}
 
 
 def test_a_pydantic_model_is_asked_for() -> None:
     """With the titles and bounds of its fields."""
-    assert {
+    assert requested(elicit("?", Model)) == {
         "type": "object",
         "description": "A pydantic model.",
         "properties": {
@@ -336,7 +336,7 @@ def test_a_pydantic_model_is_asked_for() -> None:
             },
         },
         "required": ["name"],
-    } == requested(elicit("?", Model))
+    }
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_type_that_is_no_form_is_refused_at_once(kind: Any, fault: str) -> Non
     assert fault in str(refused.value)
 
 
-def test_a_type_that_another_process_would_not_find_is_refused_at_once() -> None:
+def test_type_that_cannot_be_imported_is_refused() -> None:
     """A type that is local to a function, or whose name has another meaning now."""
 
     class Local(msgspec.Struct):
@@ -388,7 +388,7 @@ def test_an_accepted_form_is_the_type_asked_for() -> None:
         extras=["cheese"],
         on="2026-07-28",
     )
-    assert "quick" == accepted(question, fullName="Ann", size="large", amount=2, note="quick").note
+    assert accepted(question, fullName="Ann", size="large", amount=2, note="quick").note == "quick"
     assert Person("Ann") == accepted(elicit("?", Person), name="Ann", age=None)
     assert Model(name="Ann", age=None) == accepted(elicit("?", Model), name="Ann")
     assert Short("") == accepted(elicit("?", Short))
@@ -400,7 +400,7 @@ def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
     question = elicit("?", EVERYTHING)
     content = accepted(question, age=40.0, mail="a@example.com", admin=True, legacy=None)
 
-    assert [
+    assert list(content.items()) == [
         ("who", "John Doe"),
         ("mail", "a@example.com"),
         ("age", 40),
@@ -408,17 +408,17 @@ def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
         ("verified", True),
         ("plain", "Red"),
         ("several", ["Red"]),
-    ] == list(content.items())
+    ]
     assert isinstance(content["age"], int)
     content["several"].append("Green")
-    assert ["Red"] == accepted(question, mail="a@example.com")["several"]
+    assert accepted(question, mail="a@example.com")["several"] == ["Red"]
 
 
 def test_an_empty_text_is_a_property_left_empty_where_it_is_no_text() -> None:
     """As some clients send it; where a text may be empty it is one."""
     content = accepted(elicit("?", EVERYTHING), mail="a@example.com", age="", legacy="", plain="")
 
-    assert (30, "Red") == (content["age"], content["plain"])
+    assert (content["age"], content["plain"]) == (30, "Red")
     assert "legacy" not in content
     assert faults(elicit("?", EVERYTHING), {"action": "accept", "content": {"mail": ""}}) == (
         "mail: please fill it in",
@@ -450,7 +450,7 @@ def test_nothing_but_agreement_may_be_asked_for() -> None:
     """The form is empty, and so is its content."""
     question = elicit("Delete 3 files?")
 
-    assert {"type": "object", "properties": {}} == requested(question)
+    assert requested(question) == {"type": "object", "properties": {}}
     assert Accepted({}) == question.read({"action": "accept"})
     assert Accepted({}) == question.read({"action": "accept", "content": {"x": 1}})
 
@@ -471,7 +471,7 @@ def test_answers_are_matched() -> None:
         return "?"
 
     outcomes = (Done(Accepted(Person("Ann"))), Done(Accepted()), Done(Declined()))
-    assert ["I am Ann", "yes", "no"] == [told(each) for each in outcomes]
+    assert [told(each) for each in outcomes] == ["I am Ann", "yes", "no"]
     assert told(Done(Cancelled())) == "closed"
 
 
@@ -529,14 +529,14 @@ def test_a_url_is_asked_to_be_visited() -> None:
     """A confirmation has no content, whatever the client sends."""
     question = elicit_url("Your key, please.", "https://example.com/key?q=1")
 
-    assert {
+    assert msgspec.json.decode(msgspec.json.encode(question.request)) == {
         "method": "elicitation/create",
         "params": {
             "message": "Your key, please.",
             "mode": "url",
             "url": "https://example.com/key?q=1",
         },
-    } == msgspec.json.decode(msgspec.json.encode(question.request))
+    }
     assert Accepted() == question.read({"action": "accept", "content": {"key": "secret"}})
     assert Declined() == question.read({"action": "decline"})
     assert Cancelled() == question.read({"action": "cancel"})

@@ -52,7 +52,7 @@ def test_a_text_is_one_message_of_the_user() -> None:
     question = sample("What is the capital of France?", max_tokens=100)
 
     assert question.method == "sampling/createMessage"
-    assert {
+    assert sent(question) == {
         "method": "sampling/createMessage",
         "params": {
             "messages": [
@@ -63,7 +63,7 @@ def test_a_text_is_one_message_of_the_user() -> None:
             ],
             "maxTokens": 100,
         },
-    } == sent(question)
+    }
 
 
 def test_every_option_is_sent() -> None:
@@ -81,7 +81,7 @@ def test_every_option_is_sent() -> None:
         metadata={"a": 1},
     )
 
-    assert {
+    assert sent(question)["params"] == {
         "messages": [{"role": "user", "content": {"type": "text", "text": "?"}}],
         "maxTokens": 1024,
         "systemPrompt": "Be brief.",
@@ -92,7 +92,7 @@ def test_every_option_is_sent() -> None:
         "tools": [{"name": "weather", "inputSchema": {"type": "object"}}],
         "toolChoice": {"mode": "none"},
         "metadata": {"a": 1},
-    } == sent(question)["params"]
+    }
     assert sent(sample("?", model_preferences={"costPriority": 0.3}))["params"][
         "modelPreferences"
     ] == {"costPriority": 0.3}
@@ -103,16 +103,7 @@ def test_a_conversation_is_made_of_what_is_at_hand() -> None:
     answered = CreateMessageResult("assistant", TextContent("Paris"), model="m", stop_reason="x")
     picture = ImageContent("AA==", "image/png")
 
-    assert [
-        SamplingMessage("user", TextContent("a"), {"k": 1}),
-        SamplingMessage("assistant", TextContent("b")),
-        SamplingMessage("user", picture),
-        SamplingMessage("user", picture),
-        SamplingMessage("user", [TextContent("c"), picture]),
-        SamplingMessage("user", TextContent("d")),
-        SamplingMessage("assistant", TextContent("e")),
-        SamplingMessage("assistant", TextContent("Paris")),
-    ] == messages(
+    assert messages(
         SamplingMessage("user", TextContent("a"), {"k": 1}),
         ("assistant", "b"),
         ("user", Image(b"\0")),
@@ -121,16 +112,25 @@ def test_a_conversation_is_made_of_what_is_at_hand() -> None:
         user("d"),
         assistant("e"),
         answered,
-    )
+    ) == [
+        SamplingMessage("user", TextContent("a"), {"k": 1}),
+        SamplingMessage("assistant", TextContent("b")),
+        SamplingMessage("user", picture),
+        SamplingMessage("user", picture),
+        SamplingMessage("user", [TextContent("c"), picture]),
+        SamplingMessage("user", TextContent("d")),
+        SamplingMessage("assistant", TextContent("e")),
+        SamplingMessage("assistant", TextContent("Paris")),
+    ]
 
 
 def test_a_tool_loop_goes_on_with_the_results() -> None:
     """2026-07-28, client/sampling, "Multi-turn Tool Loop"."""
-    assert [
+    assert messages(("user", "Weather?"), ("assistant", [USE]), ("user", [RESULT])) == [
         SamplingMessage("user", TextContent("Weather?")),
         SamplingMessage("assistant", [USE]),
         SamplingMessage("user", [RESULT]),
-    ] == messages(("user", "Weather?"), ("assistant", [USE]), ("user", [RESULT]))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_the_model_answered_is_read() -> None:
     ) == sample("?").read(answer)
     use = {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Oslo"}}
     several = sample("?").read({**answer, "content": [use]})
-    assert [USE] == several.content
+    assert several.content == [USE]
 
 
 @pytest.mark.parametrize("answer", [None, 3, {}, {"role": "assistant", "content": "x"}])
@@ -229,10 +229,10 @@ def test_options_need_the_capabilities_of_their_client(options: Any, needed: Any
     question = sample("?", **options)
     plain, able = SamplingCapability(), SamplingCapability(context={}, tools={})
 
-    assert {"sampling": needed} == question.missing_capabilities(ClientCapabilities())
+    assert question.missing_capabilities(ClientCapabilities()) == {"sampling": needed}
     wanted = {"sampling": needed} if needed else {}
     assert wanted == question.missing_capabilities(ClientCapabilities(sampling=plain))
-    assert {} == question.missing_capabilities(ClientCapabilities(sampling=able))
+    assert question.missing_capabilities(ClientCapabilities(sampling=able)) == {}
 
 
 def test_roots_are_asked_for() -> None:
@@ -240,17 +240,17 @@ def test_roots_are_asked_for() -> None:
     question = roots()
 
     assert question.method == "roots/list"
-    assert {"method": "roots/list", "params": {}} == sent(question)
-    assert {"roots": {}} == question.missing_capabilities(ClientCapabilities())
-    assert {} == question.missing_capabilities(ClientCapabilities(roots={}))
+    assert sent(question) == {"method": "roots/list", "params": {}}
+    assert question.missing_capabilities(ClientCapabilities()) == {"roots": {}}
+    assert question.missing_capabilities(ClientCapabilities(roots={})) == {}
 
 
 def test_roots_are_read() -> None:
     """Each is a file URI; one that is not is refused."""
     given = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "https://b"}]}
 
-    assert [Root("file:///a", "A")] == roots().read({"roots": given["roots"][:1]})
-    assert [] == roots().read({"roots": []})
+    assert roots().read({"roots": given["roots"][:1]}) == [Root("file:///a", "A")]
+    assert roots().read({"roots": []}) == []
     assert faults(roots(), given) == (
         '/roots/1/uri: expected a URI with file://, got the string "https://b"',
     )

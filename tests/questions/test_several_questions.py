@@ -16,7 +16,7 @@ def test_one_question_has_the_tag_for_its_key() -> None:
     """A tool that asks one thing needs no key."""
     question = elicit("Sure?")
 
-    assert {"asked": question} == questions_of("asked", question)
+    assert questions_of("asked", question) == {"asked": question}
 
 
 def test_several_questions_have_keys_of_their_own() -> None:
@@ -25,7 +25,7 @@ def test_several_questions_have_keys_of_their_own() -> None:
     questions = questions_of("asked", given)
 
     assert given == questions
-    assert ["b", "a" * 64] == list(questions)
+    assert list(questions) == ["b", "a" * 64]
     assert given is not questions
 
 

@@ -444,8 +444,8 @@ def test_template_tells_its_text_variables_and_prefix() -> None:
     """What a repository needs of it."""
     made = UriTemplate("docs://{a}/{b:3}{?a,c*}")
 
-    assert ("docs://", ("a", "b", "c")) == (made.prefix, made.variables)
-    assert ("", ()) == (UriTemplate("{a}x").prefix, UriTemplate("").variables)
-    assert "UriTemplate('docs://{a}/{b:3}{?a,c*}')" == repr(made)
+    assert (made.prefix, made.variables) == ("docs://", ("a", "b", "c"))
+    assert (UriTemplate("{a}x").prefix, UriTemplate("").variables) == ("", ())
+    assert repr(made) == "UriTemplate('docs://{a}/{b:3}{?a,c*}')"
     assert UriTemplate(made.text) == made != UriTemplate("docs://")
-    assert 1 == len({made, UriTemplate(made.text)})
+    assert len({made, UriTemplate(made.text)}) == 1

@@ -98,15 +98,15 @@ def test_without_a_source_any_object_is_taken() -> None:
     """Such a tool lists an object without properties, and gets a dict."""
     arguments = arguments_of(None)
 
-    assert {"type": "object", "properties": {}} == arguments.schema
-    assert () == arguments.headers
-    assert {"a": 1} == arguments.decode(b'{"a":1}')
+    assert arguments.schema == {"type": "object", "properties": {}}
+    assert arguments.headers == ()
+    assert arguments.decode(b'{"a":1}') == {"a": 1}
 
 
 @pytest.mark.parametrize("absent", [b"", Raw(), Raw(b"{}")])
 def test_absent_arguments_are_empty(absent: Any) -> None:
     """Leaving `arguments` out is giving an empty object."""
-    assert {} == arguments_of({"type": "object"}).decode(absent)
+    assert arguments_of({"type": "object"}).decode(absent) == {}
 
 
 @pytest.mark.parametrize("source", [None, {"type": "object"}, Range, Model, Weather])
@@ -139,7 +139,7 @@ def test_arguments_that_cannot_be_read_are_malformed(source: Any, text: bytes) -
 )
 def test_numbers_and_nesting_are_bounded(source: Any, text: bytes, fault: str) -> None:
     """What cannot be held, or would exhaust the stack, is a fault."""
-    assert [fault] == faults_of(arguments_of(source).decode, text)
+    assert faults_of(arguments_of(source).decode, text) == [fault]
 
 
 def test_a_dict_schema_is_listed_verbatim_checked_and_filled() -> None:
@@ -155,12 +155,12 @@ def test_a_dict_schema_is_listed_verbatim_checked_and_filled() -> None:
     arguments = arguments_of(document)
 
     assert document is arguments.schema
-    assert (HeaderRule(b"mcp-param-city", ("city",), "string"),) == arguments.headers
-    assert {"city": "Oslo", "unit": "C"} == arguments.decode(b'{"city":"Oslo"}')
-    assert [
+    assert arguments.headers == (HeaderRule(b"mcp-param-city", ("city",), "string"),)
+    assert arguments.decode(b'{"city":"Oslo"}') == {"city": "Oslo", "unit": "C"}
+    assert faults_of(arguments.decode, b'{"unit":"K"}') == [
         '(root): missing required property "city"',
         '/unit: expected "C" or "F"; got the string "K"',
-    ] == faults_of(arguments.decode, b'{"unit":"K"}')
+    ]
 
 
 def test_formats_and_limits_are_options() -> None:
@@ -168,7 +168,7 @@ def test_formats_and_limits_are_options() -> None:
     document = {"type": "object", "properties": {"a": {"format": "email"}}}
     arguments = arguments_of(document, formats=False, limits=SchemaLimits(values=1))
 
-    assert {"a": "x"} == arguments.decode(b'{"a":"x"}')
+    assert arguments.decode(b'{"a":"x"}') == {"a": "x"}
     assert faults_of(arguments.decode, b'{"a":"x","b":1}')
 
 
@@ -214,20 +214,20 @@ def test_the_schema_of_a_struct_is_self_contained() -> None:
     """The root is written out, what it refers to is in `$defs`, and descriptions are kept."""
     schema = schema_of(Weather)
 
-    assert "object" == schema["type"]
-    assert "What to look up." == schema["description"]
-    assert {"$ref": "#/$defs/Place"} == schema["properties"]["place"]
-    assert ["Place"] == list(schema["$defs"])
-    assert "A city's name." == schema["$defs"]["Place"]["properties"]["city"]["description"]
-    assert [1, 2] == schema["properties"]["spans"]["default"]
+    assert schema["type"] == "object"
+    assert schema["description"] == "What to look up."
+    assert schema["properties"]["place"] == {"$ref": "#/$defs/Place"}
+    assert list(schema["$defs"]) == ["Place"]
+    assert schema["$defs"]["Place"]["properties"]["city"]["description"] == "A city's name."
+    assert schema["properties"]["spans"]["default"] == [1, 2]
 
 
 def test_the_schema_of_a_recursive_struct_keeps_its_definition() -> None:
     """A root that is referred to stays in `$defs`."""
     schema = schema_of(Place)
 
-    assert "object" == schema["type"]
-    assert ["Place"] == list(schema["$defs"])
+    assert schema["type"] == "object"
+    assert list(schema["$defs"]) == ["Place"]
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ def test_arguments_arrive_as_the_given_type(source: Any, text: bytes, value: Any
 
 def test_a_header_may_be_asked_for_in_a_type() -> None:
     """`extra_json_schema` puts the annotation into the schema."""
-    assert (HeaderRule(b"mcp-param-region", ("region",), "string"),) == arguments_of(
-        Weather
-    ).headers
+    assert arguments_of(Weather).headers == (
+        HeaderRule(b"mcp-param-region", ("region",), "string"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,15 +284,15 @@ def test_faults_of_a_pydantic_model_are_all_listed() -> None:
     """With pointers into what was sent, up to 20."""
     decode = arguments_of(Model).decode
 
-    assert [
+    assert faults_of(decode, b'{"a":2,"inner":{"x":-1},"many":[1,null],"z":1}') == [
         "/a: a must be odd",
         "/inner/x: expected greater than or equal to 0, got the number -1",
         "/inner: expected a valid integer, got an object with 1 property",
         "/many/1: expected a valid integer, got null",
         "/z: unexpected property",
-    ] == faults_of(decode, b'{"a":2,"inner":{"x":-1},"many":[1,null],"z":1}')
-    assert ['(root): missing required property "a"'] == faults_of(decode, b"{}")
-    assert "... and 5 more" == faults_of(decode, b'{"a":1,"many":[%s"x"]}' % (b'"x",' * 24))[-1]
+    ]
+    assert faults_of(decode, b"{}") == ['(root): missing required property "a"']
+    assert faults_of(decode, b'{"a":1,"many":[%s"x"]}' % (b'"x",' * 24))[-1] == "... and 5 more"
 
 
 def test_a_pattern_of_a_type_is_matched_in_linear_time() -> None:

@@ -74,7 +74,7 @@ def test_one_pause_does_not_end_an_explanation() -> None:
         {"a": "x"}
     )
 
-    assert ('/a: expected an integer, got the string "x"',) == faults
+    assert faults == ('/a: expected an integer, got the string "x"',)
 
 
 @pytest.mark.parametrize("seconds", range(1, 16))
@@ -96,7 +96,7 @@ def test_an_explanation_that_ends_early_says_nothing_wrong(seconds: int) -> None
         value
     )
 
-    assert 4 == len(whole)
+    assert len(whole) == 4
     assert all(each in whole or "does not fit" in each or "are equal" in each for each in early)
 
 
@@ -105,14 +105,14 @@ def test_a_required_property_is_missed_without_a_copy_of_the_value() -> None:
     names = [f"r{n}" for n in range(5_000)]
     schema = Schema({"required": names, "dependentRequired": {"k0": names, "k1": names}})
 
-    assert "... and 80 or more others" == schema.check(ONE_OF_MANY)[-1]
+    assert schema.check(ONE_OF_MANY)[-1] == "... and 80 or more others"
 
 
 def test_a_long_text_is_not_read_for_its_format_or_pattern() -> None:
     """A format that is slow to judge has the bound that patterns have."""
     schema = Schema({"format": "idn-hostname"}, limits=SchemaLimits(matched=10))
 
-    assert ("(root): expected at most 10 characters, got 11",) == schema.check("é" * 11)
+    assert schema.check("é" * 11) == ("(root): expected at most 10 characters, got 11",)
     assert not Schema(
         {"format": "idn-hostname"}, formats=False, limits=SchemaLimits(matched=10)
     ).check("é" * 11)
@@ -174,12 +174,12 @@ def test_a_text_for_a_large_pattern_is_bounded() -> None:
     """One text, and one that a `not` asks about."""
     pattern = {"pattern": r"[ab]*a[ab]{300}c"}
 
-    assert ("(root): expected at most 4096 characters, got 5000",) == Schema(pattern).check(
-        "a" * 5_000
+    assert Schema(pattern).check("a" * 5_000) == (
+        "(root): expected at most 4096 characters, got 5000",
     )
-    assert ("(root): expected text of at most 4096 characters, got 5000",) == Schema(
-        {"not": pattern}
-    ).check("a" * 5_000)
+    assert Schema({"not": pattern}).check("a" * 5_000) == (
+        "(root): expected text of at most 4096 characters, got 5000",
+    )
 
 
 def slow_texts() -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_many_texts_for_one_pattern_are_tried_until_time_runs_out() -> None:
     words = Matching([r"[ab]*a[ab]{14}c"], 65_536, clock).excess(value, b" " * 70_000)
 
     assert "takes too long to match" in str(words)
-    assert 6 == asked
+    assert asked == 6
 
 
 def test_many_texts_that_are_matched_fast_are_taken() -> None:
@@ -224,12 +224,12 @@ def test_a_schema_tries_the_patterns_that_meet_any_number_of_texts() -> None:
     one = Schema({"properties": {"id": pattern}})
     named = Schema({"patternProperties": {r"[ab]*a[ab]{14}c": INTEGER}})
 
-    assert [2**16, float("inf"), 2**16] == [each._matching._room for each in (many, one, named)]
+    assert [each._matching._room for each in (many, one, named)] == [2**16, float("inf"), 2**16]
     many._matching = Matching([r"[ab]*a[ab]{14}c"], 65_536, map(float, count()).__next__)
     value = slow_texts()
-    assert (
+    assert many.check(value, msgspec.json.encode(value)) == (
         "(root): takes too long to match against the patterns of the schema; send less",
-    ) == many.check(value, msgspec.json.encode(value))
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,10 @@ def test_text_for_a_pattern_is_bounded() -> None:
     )
 
     assert not schema.check({"a": "aaaa", "c": "ccccc"})
-    assert [
+    assert list(schema.check({"a": "aaaaa", "b": "bb"})) == [
         "/a: expected at most 4 characters, got 5",
         "/b: expected at most 1 character, got 2",
-    ] == list(schema.check({"a": "aaaaa", "b": "bb"}))
+    ]
 
 
 def test_an_array_of_unique_items_is_bounded() -> None:
@@ -83,7 +83,7 @@ def test_an_array_of_unique_items_is_bounded() -> None:
     )
 
     assert not schema.check({"a": [1, 2], "b": [1, 2, 3]})
-    assert ["/a: expected at most 2 items, got 3"] == list(schema.check({"a": [1, 2, 3]}))
+    assert list(schema.check({"a": [1, 2, 3]})) == ["/a: expected at most 2 items, got 3"]
 
 
 @pytest.mark.parametrize(

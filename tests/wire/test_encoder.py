@@ -53,7 +53,7 @@ every_legacy_revision = pytest.mark.parametrize("revision", LEGACY, ids=lambda e
 def said(revision: Revision, value: Any) -> dict[str, Any]:
     """Return the result within the response to a request."""
     response = json.loads(ENCODER.response(revision, "a", value))
-    assert {"jsonrpc": "2.0", "id": "a", "result": response["result"]} == response
+    assert response == {"jsonrpc": "2.0", "id": "a", "result": response["result"]}
     assert response["result"] == json.loads(ENCODER.result(revision, value))
     result: dict[str, Any] = response["result"]
     return result
@@ -69,7 +69,7 @@ def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> No
     result = said(revision, CALLED)
 
     valid(revision, "CallToolResult", result)
-    assert {"type": "text", "text": "five"} == result["content"][0]
+    assert result["content"][0] == {"type": "text", "text": "five"}
     assert ("structuredContent" in result) == (revision.version >= "2025-06-18")
 
 
@@ -79,7 +79,7 @@ def test_encoder_list_of_tools_satisfies_the_schema(revision: Revision) -> None:
     result = said(revision, LISTED)
 
     valid(revision, "ListToolsResult", result)
-    assert "add" == result["tools"][0]["name"]
+    assert result["tools"][0]["name"] == "add"
     assert revision.modern == ("ttlMs" in result) == ("cacheScope" in result)
     assert revision.modern == ("outputSchema" in result["tools"][0])
 
@@ -89,13 +89,13 @@ def test_encoder_discovery_satisfies_the_schema() -> None:
     result = said(LATEST, DISCOVERED)
 
     valid(LATEST, "DiscoverResult", result)
-    assert {SERVER_INFO: INFO} == result["_meta"]
+    assert result["_meta"] == {SERVER_INFO: INFO}
 
 
 @every_legacy_revision
-def test_encoder_result_of_earlier_revisions_has_nothing_of_later_ones(revision: Revision) -> None:
+def test_encoder_result_of_earlier_revision_has_no_newer_members(revision: Revision) -> None:
     """Before 2026-07-28 an empty result is empty, and no result has a type."""
-    assert {} == said(revision, Result())
+    assert said(revision, Result()) == {}
     assert not {"resultType", "_meta"} & said(revision, CALLED).keys()
 
 
@@ -103,7 +103,7 @@ def test_encoder_empty_result_says_its_type_and_the_server() -> None:
     """2026-07-28, basic, "Responses": every result has a type, and names the server in `_meta`."""
     result = said(LATEST, Result())
 
-    assert {"resultType": "complete", "_meta": {SERVER_INFO: INFO}} == result
+    assert result == {"resultType": "complete", "_meta": {SERVER_INFO: INFO}}
 
 
 def test_encoder_input_required_result_says_its_type() -> None:
@@ -112,8 +112,8 @@ def test_encoder_input_required_result_says_its_type() -> None:
     result = said(LATEST, InputRequiredResult(input_requests={"go": ask}, request_state="s"))
 
     valid(LATEST, "InputRequiredResult", result)
-    assert "input_required" == result["resultType"]
-    assert {SERVER_INFO: INFO} == result["_meta"]
+    assert result["resultType"] == "input_required"
+    assert result["_meta"] == {SERVER_INFO: INFO}
 
 
 @every_revision
@@ -123,21 +123,21 @@ def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
 
     meta = said(revision, value)["_meta"]
 
-    assert 7 == meta["com.example/trace"]
+    assert meta["com.example/trace"] == 7
     assert (INFO if revision.modern else None) == meta.get(SERVER_INFO)
-    assert {"com.example/trace": 7} == value.meta
+    assert value.meta == {"com.example/trace": 7}
 
 
 def test_encoder_result_may_have_an_empty_meta() -> None:
     """An empty `_meta` still gets the server's name."""
-    assert {SERVER_INFO: INFO} == said(LATEST, Result(meta={}))["_meta"]
+    assert said(LATEST, Result(meta={}))["_meta"] == {SERVER_INFO: INFO}
 
 
 def test_encoder_result_may_name_another_server() -> None:
     """A server that stands before others lets them speak for themselves."""
     other = {"name": "other", "version": "2"}
 
-    assert {SERVER_INFO: other} == said(LATEST, Result(meta={SERVER_INFO: other}))["_meta"]
+    assert said(LATEST, Result(meta={SERVER_INFO: other}))["_meta"] == {SERVER_INFO: other}
 
 
 @every_revision
@@ -162,7 +162,7 @@ def test_encoder_error_satisfies_the_schema(revision: Revision) -> None:
         "JSONRPCErrorResponse" if revision.version > "2025-06-18" else "JSONRPCError",
         error,
     )
-    assert {"code": -32602, "message": "Unknown tool: x", "data": {"name": "x"}} == error["error"]
+    assert error["error"] == {"code": -32602, "message": "Unknown tool: x", "data": {"name": "x"}}
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ def test_encoder_missing_resource_has_its_code(version: str, code: int) -> None:
 
     assert isinstance(message, jsonrpc.Message)
     assert message.error is not None
-    assert (code, {"uri": "file:///a"}) == (message.error.code, message.error.data)
+    assert (message.error.code, message.error.data) == (code, {"uri": "file:///a"})
 
 
 def test_encoder_error_has_the_code_it_was_raised_with() -> None:
     """An error's own code is not changed, and an id that is not known is not made up."""
     body = json.loads(ENCODER.error(LATEST, None, McpError("no", code=-32099)))
 
-    assert {"jsonrpc": "2.0", "error": {"code": -32099, "message": "no"}} == body
+    assert body == {"jsonrpc": "2.0", "error": {"code": -32099, "message": "no"}}
 
 
 def test_encoder_unsupported_version_says_what_is_supported() -> None:
@@ -216,6 +216,7 @@ def test_encoder_notification_may_have_no_params(revision: Revision) -> None:
     """A notification without params has no `params`."""
     method = "notifications/tools/list_changed"
 
-    assert {"jsonrpc": "2.0", "method": method} == json.loads(
-        ENCODER.notification(revision, method, None)
-    )
+    assert json.loads(ENCODER.notification(revision, method, None)) == {
+        "jsonrpc": "2.0",
+        "method": method,
+    }

@@ -49,7 +49,7 @@ def test_jsonrpc_request_is_read_as_it_was_written(
 
     assert message.is_request
     assert not message.is_response
-    assert (method, id) == (message.method, message.request_id)
+    assert (message.method, message.request_id) == (method, id)
     assert params == msgspec.json.decode(message.params)
 
 
@@ -60,7 +60,7 @@ def test_jsonrpc_notification_reads_back(method: str, params: dict[str, Any] | N
 
     assert not message.is_request
     assert not message.is_response
-    assert (method, None) == (message.method, message.request_id)
+    assert (message.method, message.request_id) == (method, None)
     assert params == (msgspec.json.decode(message.params) if message.params else None)
 
 
@@ -81,7 +81,7 @@ def test_jsonrpc_error_reads_back(id: int | str | None, text: str, data: Any) ->
     message = one(jsonrpc.encode_error(id, McpError(text, data, code=-32603)))
 
     assert message.is_response
-    assert (id, ErrorBody(-32603, text, data)) == (message.request_id, message.error)
+    assert (message.request_id, message.error) == (id, ErrorBody(-32603, text, data))
 
 
 def test_jsonrpc_error_without_an_id_has_no_such_member() -> None:
@@ -100,7 +100,7 @@ def test_jsonrpc_error_may_be_written_with_another_code() -> None:
     error = one(body).error
 
     assert error is not None
-    assert (-32002, {"uri": "file:///a"}) == (error.code, error.data)
+    assert (error.code, error.data) == (-32002, {"uri": "file:///a"})
 
 
 @given(st.lists(ids, min_size=1, max_size=5))
@@ -160,7 +160,7 @@ def test_jsonrpc_text_that_is_not_json_is_a_parse_error(body: bytes) -> None:
     with pytest.raises(ParseError) as caught:
         jsonrpc.decode(body)
 
-    assert (-32700, 400) == (caught.value.code, caught.value.status)
+    assert (caught.value.code, caught.value.status) == (-32700, 400)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_jsonrpc_json_that_is_no_message_is_an_invalid_request(body: bytes) -> N
     with pytest.raises(InvalidRequest) as caught:
         jsonrpc.decode(body)
 
-    assert (-32600, 400) == (caught.value.code, caught.value.status)
+    assert (caught.value.code, caught.value.status) == (-32600, 400)
 
 
 def test_jsonrpc_members_it_does_not_know_are_ignored() -> None:
     """A message may have other members, and a result may come with a null error."""
     message = one(b'{"jsonrpc":"2.0","id":1,"result":null,"error":null,"x":[{}]}')
 
-    assert b"null" == bytes(message.result)
+    assert bytes(message.result) == b"null"
 
 
 def test_jsonrpc_batch_serves_the_members_beside_a_faulty_one() -> None:
@@ -210,7 +210,7 @@ def test_jsonrpc_batch_serves_the_members_beside_a_faulty_one() -> None:
     batch = jsonrpc.decode(b'[1,{"jsonrpc":"2.0","method":"a"},{"id":2},{"jsonrpc":"2.0","id":3}]')
 
     assert isinstance(batch, list)
-    assert [InvalidRequest, Message, InvalidRequest, InvalidRequest] == list(map(type, batch))
+    assert list(map(type, batch)) == [InvalidRequest, Message, InvalidRequest, InvalidRequest]
 
 
 @pytest.mark.parametrize(
@@ -337,13 +337,13 @@ def test_jsonrpc_strings_in_large_bodies_are_left_out() -> None:
 )
 def test_jsonrpc_batch_has_a_bound(member: bytes) -> None:
     """Members past the bound are not read; faulty members count, too."""
-    assert 3 == len(jsonrpc.decode(b" [" + b",".join([member] * 3) + b"]", batch=3))  # type: ignore[arg-type]
+    assert len(jsonrpc.decode(b" [" + b",".join([member] * 3) + b"]", batch=3)) == 3  # type: ignore[arg-type]
 
     with pytest.raises(
         TooLarge, match=r"more than 3 messages \(limit: max_batch_messages\)"
     ) as raised:
         jsonrpc.decode(b"[" + b",".join([member] * 4) + b"]", batch=3)
-    assert (-32600, 413) == (raised.value.code, raised.value.status)
+    assert (raised.value.code, raised.value.status) == (-32600, 413)
 
 
 @pytest.mark.parametrize("body", [b"[", b"[1,", b"[1}", b"[1] 2"])

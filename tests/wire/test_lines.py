@@ -69,7 +69,7 @@ def test_lines_frame_puts_a_message_on_one_line(body: bytes) -> None:
     """Foreign JSON may contain line breaks; they become blanks."""
     (line,) = read(frame(body))
 
-    assert {"a": 1} == msgspec.json.decode(line)  # type: ignore[arg-type]
+    assert msgspec.json.decode(line) == {"a": 1}  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 400), st.integers(0, 400), st.data())
@@ -78,7 +78,7 @@ def test_lines_go_on_behind_one_that_is_too_long(most: int, size: int, data: st.
     line = bytes(ord("a") + at % 26 for at in range(size))
     expected = [OversizedMessage(size, line[:256])] if size > most else [line] if line else []
 
-    assert [*expected, b"b"] == read(*data.draw(cut(line + b"\nb\n")), most=most)
+    assert read(*data.draw(cut(line + b"\nb\n")), most=most) == [*expected, b"b"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_mirror_takes_what_only_looks_encoded_as_it_is(literal: str) -> None:
 
 def test_mirror_markers_may_hold_nothing() -> None:
     """An encoded empty text is empty."""
-    assert "" == decode_value("Mcp-Name", b"=?base64??=")
+    assert decode_value("Mcp-Name", b"=?base64??=") == ""
 
 
 @pytest.mark.parametrize("raw", [b"  add", b"add\t ", b" =?base64?YWRk?=\t"])
@@ -124,7 +124,7 @@ def test_mirror_method_must_be_there_and_agree() -> None:
     ):
         with pytest.raises(HeaderMismatch, match=match) as caught:
             check_method(headers, "tools/list")
-        assert (-32020, 400) == (caught.value.code, caught.value.status)
+        assert (caught.value.code, caught.value.status) == (-32020, 400)
 
 
 def test_mirror_method_is_never_encoded() -> None:

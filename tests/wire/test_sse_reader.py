@@ -120,10 +120,10 @@ def test_sse_reader_resumes_behind_the_last_whole_event() -> None:
     """The id of an event that is cut off is not one to resume from."""
     reader = EventReader()
     reader.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n")
-    assert "1" == reader.last_id
+    assert reader.last_id == "1"
 
     reader.feed(b"\n")
-    assert "2" == reader.last_id
+    assert reader.last_id == "2"
 
 
 @given(st.integers(0, 40), st.integers(0, 700), st.booleans(), st.data())
@@ -145,7 +145,7 @@ def test_sse_reader_goes_on_behind_an_event_that_is_too_long(
 
     first, second = got
     assert SseEvent(b"", id="1") == second
-    assert "1" == reader.last_id
+    assert reader.last_id == "1"
     if len(text) <= most:
         assert SseEvent(text, id="1") == first
     else:
@@ -159,4 +159,4 @@ def test_sse_reader_ignores_any_other_line_that_is_too_long(name: bytes) -> None
     """A name or an id that is cut short would be another one."""
     line = name + b": " + b"7" * 400 + b"\n"
 
-    assert [SseEvent(b"a")] == events(line + b"data: a\n\n", most=10)
+    assert events(line + b"data: a\n\n", most=10) == [SseEvent(b"a")]
