@@ -33,29 +33,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_uri_bytes: the maximum length of a URI, or of the name of a tool, prompt, resource
             template or task, that a client may send.
         max_batch_messages: the maximum number of messages in one batch (2025-03-26).
-        batch_concurrency: how many requests of a batch run at once.
-        body_timeout: how long a body may take to arrive.
+        batch_concurrency: the number of requests of a batch that run at once.
+        body_timeout: the maximum time until a body has arrived.
         max_total_body_bytes: the total size of all bodies of more than 16 KiB that belong to
             requests without a response. Shares: max_total_body_bytes_per_principal,
             max_total_body_bytes_per_address.
-        max_threads: how many `def` hooks run at once.
-        max_threads_per_client: how many of one client, which is a principal, or a peer address
-            without one.
-        max_thread_queue: how many `def` hooks wait for a thread; clients take turns.
-        max_thread_queue_per_client: how many of one client.
-        max_waiting_calls: how many calls wait for something at once. Shares:
+        max_threads: the number of `def` hooks that run at once.
+        max_threads_per_client: the number of those of one client, which is a principal, or a peer
+            address without one.
+        max_thread_queue: the number of `def` hooks that wait for a thread; clients take turns.
+        max_thread_queue_per_client: the number of those of one client.
+        max_waiting_calls: the number of calls that wait for something at once. Shares:
             max_waiting_calls_per_principal, max_waiting_calls_per_session,
             max_waiting_calls_per_address.
-        max_waiting_calls_per_tool: how many of one tool.
+        max_waiting_calls_per_tool: the number of those of one tool.
         anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
             from 0 to 1, that all clients without a principal may have together.
         max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
             together.
-        progress_per_second: how many progress notifications a response sends per second; of those
-            in between, only the newest is sent.
-        logs_per_second: how many log messages a response sends per second; a hook that logs more
-            waits.
-        max_streams: how many streams of sessions and subscriptions are open at once. Shares:
+        progress_per_second: the number of progress notifications that a response sends per second;
+            of those in between, only the newest is sent.
+        logs_per_second: the number of log messages that a response sends per second; a hook that
+            logs more waits.
+        max_streams: the number of open streams of sessions and subscriptions. Shares:
             max_streams_per_principal, max_streams_per_session, max_streams_per_address.
         max_subscriptions: the maximum number of resources that one stream, or one session, is
             subscribed to.
@@ -67,24 +67,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             subscribed to.
         store_share_per_principal, store_share_per_address: the fraction of the store, from 0 to 1,
             that one principal, and one peer address without a principal, may use.
-        cursor_ttl: how long a cursor of a list is valid.
-        input_timeout: how long a client has to answer a question.
-        write_buffer_bytes: how much of a response may wait for a client that reads slowly. Past it,
-            newer progress replaces older, and a hook that sends anything else waits.
-        write_timeout: how long a client may read nothing of it before its connection is closed.
+        cursor_ttl: the lifetime of a cursor of a list.
+        input_timeout: the time that a client has to answer a question.
+        write_buffer_bytes: the size of the part of a response that may wait for a client that reads
+            slowly. Past it, newer progress replaces older, and a hook that sends anything else
+            waits.
+        write_timeout: the time after which the connection of a client that reads nothing is closed.
         session_ttl: the lifetime of a legacy session.
-        replay_ttl: how long events are retained for a client that resumes, and changes for a
-            process that is slow to read them.
-        max_replay_events: how many events of a stream.
-        max_replay_bytes: how many bytes of a stream's events; the newest event is retained in any
-            case.
-        idempotency_ttl: how long the outcome of a call with an `io.genmcp/idempotencyKey` is
-            retained, for repetitions of the call.
+        replay_ttl: the time for which events are retained for a client that resumes, and changes
+            for a process that is slow to read them.
+        max_replay_events: the number of retained events of a stream.
+        max_replay_bytes: the total size of the retained events of a stream; the newest event is
+            retained in any case.
+        idempotency_ttl: the time for which the outcome of a call with an
+            `io.genmcp/idempotencyKey` is retained, for repetitions of the call.
         late_results_bytes: the total size of the results of such calls that wait in memory for a
             store that accepts no writes. Further results are not retained: repetitions of their
             calls get an error.
-        max_revoked_sessions: how many sessions that were ended before their time are remembered
-            until then; past it, a client cannot end its session. Shares:
+        max_revoked_sessions: the number of remembered sessions that were ended before they expire;
+            past it, a client cannot end its session. Shares:
             max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
     """
 

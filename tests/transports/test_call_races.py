@@ -237,7 +237,7 @@ async def test_job_of_keyed_call_ends_before_the_handle() -> None:
         await connection.over()
 
     text = said(connection)
-    assert text == "worked well" or "It goes on" in text
+    assert text == "worked well" or "It continues" in text
     assert ("worked well", 1) == (said(await client.send(keyed(client))), tool.calls)
 
 
@@ -408,7 +408,7 @@ async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
     async with AsyncExitStack() as stack:
         async with connected(app_of(serving(tool))) as pair:
             post = await stack.enter_async_context(pair.open(pair.call("counts", id=3)))
-            assert "It goes on" in str(await pair.stream.message())
+            assert "It continues" in str(await pair.stream.message())
         tool.go.set()
         await asyncio.wait([post.task])
     assert ended.is_set()
@@ -426,7 +426,7 @@ async def test_batch_on_a_pipe_is_held_over() -> None:
         finally:
             tool.go.set()
     assert 1 == response["id"]
-    assert "It goes on" in str(response["result"])
+    assert "It continues" in str(response["result"])
 
 
 # Ends.
