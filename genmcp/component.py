@@ -261,6 +261,7 @@ def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **member
         ConfigurationError: a value cannot be listed.
     """
     fields: Sequence[str] = kind.__struct_fields__  # type: ignore[attr-defined]
+    # Fields of the definition have the names of the attributes.
     given = {key: values[key] for key in fields if key in values} | members
     try:
         return msgspec.json.decode(json_of(kind(**given)), type=kind)
@@ -279,6 +280,7 @@ def class_attributes(cls: type, keys: Collection[str]) -> dict[str, Any]:
     Those with a `__get__`, such as a property or a slot, have a value only for an instance.
     """
     own = {key: cls.__dict__[key] for key in keys if key in cls.__dict__}
+    # A property of the class has no value to check until there is an instance.
     return {key: value for key, value in own.items() if not hasattr(type(value), "__get__")}
 
 
@@ -338,6 +340,8 @@ def _argument(cls: type, root: type) -> Any:
 
     A class in between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
     """
+    # `__orig_bases__` is read from the class itself: a subclass without brackets inherits the
+    # attribute from a class with other arguments.
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)
         if origin is root:

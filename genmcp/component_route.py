@@ -200,6 +200,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         if self.continues is None:
             raise ContractError(f"{self.owner} has no continue_ ({self.place})")
         value = await self.continues(channel, continuation.tag, outcome, channel)
+        # None is what a `match` without a case for this tag returns: without the check a call of an
+        # older release would end with an empty result.
         if value is None:
             raise UnknownTag(
                 f"{self.hook_name('continue_')} returned None for tag {continuation.tag!r} and "
@@ -225,7 +227,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         if parameter.outcome:
             value = outcome
         elif isinstance(outcome, Failed):
-            outcome.result()
+            outcome.result()  # raises the error of the wait, which ends the call
         elif not declined:
             value = parameter.convert(self.hook_name(name), value)
         elif not otherwise:
@@ -280,8 +282,9 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
     def _check_method(self, hook: str, given: Callable[..., Any]) -> None:
         try:
             method, _ = self._method(given.__name__)
-        except UnknownTag:
+        except UnknownTag:  # the error below names the remedy
             method = None
+        # A continuation stores a name: a method of another object, or a lambda, would be lost.
         if function_of(method) is function_of(given):
             return
         what, remedy = "method", f"pass self.{given.__name__}"
@@ -300,6 +303,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         They are the same request, unless a server on the way has replaced the name or arguments:
         the state of the call stays bound to the request that the client has sent.
         """
+        # 2026-07-28: `requestState` is sealed for the received name and arguments.
         received = channel.request
         begun = await self.prepare(request, channel)
         same = received is request

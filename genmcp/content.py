@@ -367,6 +367,7 @@ def prompt_result(value: Any) -> GetPromptResult:
     """
     if isinstance(value, GetPromptResult):
         return value
+    # A tuple that begins with bytes is one content: (bytes, mime type).
     is_list = isinstance(value, list | tuple) and not (value and isinstance(value[0], bytes))
     parts = value if is_list else [value]
     return GetPromptResult(

@@ -295,6 +295,7 @@ class FunctionComponent(HasSteps, ServerComponent):
         self.__name__ = owner
         self.name = function.__name__
         self.description = inspect.getdoc(function) or None
+        # An attribute of the instance, which takes precedence over the hook of the base class.
         setattr(self, self.__genmcp_hook__, _hook_of(function, signature))
         setattr(self, self._arguments, signature.arguments)
         if "output_schema" in self._known and _is_data(signature.returned):
@@ -337,6 +338,7 @@ def function_component(kind: type[C], function: Any) -> C:
             f"@{kind._decorator}"
         )
     if made._function is not function:  # a method of an instance, or another decorator's
+        # The steps are shared: some may be decorated after the instance was made.
         made = kind(function, made._options, made.function_steps)
     if next(iter(inspect.signature(function).parameters), None) == "self":
         raise ConfigurationError(
@@ -389,6 +391,7 @@ def _add_step(made: FunctionComponent, function: F) -> F:
     owner, name = made.__name__, getattr(function, "__name__", "")
     if not inspect.isfunction(function):
         raise ConfigurationError(f"@{owner}.step is for functions, not for {function!r}")
+    # Steps are found by `getattr` on the component, so that a name must not have two meanings.
     if hasattr(made, name):
         raise ConfigurationError(
             f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "

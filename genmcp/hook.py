@@ -194,6 +194,7 @@ class HasSteps:
         return replace(step, bound=self.bound)
 
 
+# Cached for resumed calls, and bounded: functions may be made at run time.
 @lru_cache(maxsize=1024)
 def step_value(function: Callable[..., Any], place: int) -> StepValue | str:
     """Return the parameter of *function* at *place*, or why it cannot be called with a channel."""

@@ -208,6 +208,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
         )
         policy = Policy.of(owner, tool, definition.annotations)
+        # A tool that has no step in which to continue is expected to return soon: its call is held
+        # until it does.
         if policy.auto_hold and not can_continue(tool):
             policy = replace(policy, auto_hold=False)
         return cls(
@@ -240,6 +242,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             value = await channel.in_thread(self.provider.call, request, channel)
             if inspect.isawaitable(value):
                 value = await value
+        # The most frequent results come first, without the general conversion.
         if type(value) is str and self.output is None:
             return CallToolResult(content=[TextContent(value)])
         if type(value) is Continue:
@@ -269,6 +272,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             if result.structured_content is msgspec.UNSET:
                 raise self.broken(hook, value, "output_schema needs structured content: an object")
             text = json_of(result.structured_content)
+            # The value is checked in the form that is sent: a date, for example, is a text there.
             faults = self.output.check(msgspec.json.decode(text), text)
             if faults:
                 raise self.broken(
@@ -278,6 +282,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def cancelled(self, channel: Channel) -> None:
         """Call `on_cancel` for the call of *channel*."""
+        # The arguments may not be there: a task is cancelled in any process, from its record.
         if self.cancels is not None:
             await self.set_arguments(channel)
             await self.cancels(channel, channel)

@@ -244,6 +244,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
         name = self.key
         try:
             arguments = self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
+        # -32602 (2026-07-28, server/prompts, "Error Handling"), with every fault at once.
         except ArgumentFaults as error:
             lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
             raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
@@ -448,11 +449,11 @@ class _Values:
         word = text.strip().lower()
         if not word:
             return msgspec.UNSET
-        if self.kinds == {
-            "string"
-        }:  # a choice of texts, to which this does not belong: the check reports that
+        # A text that is not among the choices is passed on: validation names the choices.
+        if self.kinds == {"string"}:
             return text
         if "boolean" in self.kinds:
+            # "1" is a number, unless only a boolean is possible.
             words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
             if word in words:
                 return words[word]

@@ -86,6 +86,7 @@ def _parsed(text: str) -> list[_Part]:
     parts: list[list[_Part]] = [[]]  # of the text, and of each section that is open
     opened: list[re.Match[str]] = []
     at = 0
+    # One pass with a stack of open sections: the cost is proportional to the text.
     while token := _TOKEN.search(text, at):
         parts[-1].append(text[at : token.start()])
         at = token.end()

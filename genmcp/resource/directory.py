@@ -214,6 +214,7 @@ class Files:
         except OSError as error:
             _check_absent(error)
             return None
+        # Checked on the open file: a path may have become a pipe meanwhile, which would block.
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return None
@@ -252,6 +253,8 @@ class Files:
         Raises:
             OSError: it does not exist, or may not be served.
         """
+        # Links are resolved first and the result is compared with the real root, so that neither
+        # `..` nor a link leads outside.
         root = self._path(())
         # Path.resolve tells of loops by another error.
         path = Path(os.path.realpath(root.joinpath(*names), strict=True))
@@ -262,6 +265,8 @@ class Files:
 
     def _open(self, names: Names) -> int:
         """Open the file at *names* without following a link, even one that was just created."""
+        # Opened folder by folder without following links: between the check in `_real` and here
+        # a folder may have been replaced by a link.
         if not _AT:
             return os.open(self._path(names), _READ)
         descriptor = os.open(self._path(()), _READ)

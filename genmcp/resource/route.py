@@ -167,6 +167,7 @@ def _of_resource(resource: Resource) -> ResourceRoute:
     if route.is_prefix:
         template = UriTemplate(route.key + _REST)
         return replace(route, **_template(owner, resource, template, listed))
+    # The contents of a value are encoded once, when the resource is registered.
     fixed, size = None, resource.size
     if reader is None:
         try:

@@ -102,6 +102,8 @@ class Listing:
             ContractError: a repository did not return a page.
         """
         place, position = self._position(cursor)
+        # Only the pages that are the same for all clients are cached, so that the number of cached
+        # pages is bounded by the entries.
         known = None if position.within else self._pages.get((place, size))
         if known is not None:
             return known
@@ -116,6 +118,7 @@ class Listing:
             if len(found) >= size:
                 following = _Position(entry.key, entry.value is None)
             elif entry.value is not None:
+                # The first definition of a key counts, as in `find`.
                 found.setdefault(entry.key, entry.value)
             else:
                 varies = True

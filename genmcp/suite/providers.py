@@ -85,6 +85,7 @@ class Providers:
         self, kind: ComponentKind, channel: Channel
     ) -> AsyncGenerator[Collection, None]:
         """Yield each component for the request, in a collection of its own."""
+        # Copied: a provider that changes its assigns must not change those of the mux.
         static = {**(channel._static or {}), **(channel._given or {})}
         for provider in self._providers:
             given: Any = getattr(provider, kind.name)(channel.principal, static)

@@ -307,6 +307,7 @@ class Suite(Server):
                 another one.
         """
         added = [each for given in components for each in Registration.all_of(given)]
+        # The lock orders writers; a snapshot is made completely before it replaces the other one.
         with self._changing:
             self._replace([*self._snapshot.registrations, *added])
         self._announce(added)
