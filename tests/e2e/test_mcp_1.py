@@ -83,14 +83,14 @@ async def test_mcp_1_server_is_met_without_warnings(
 async def test_forced_revision_fails_on_mcp_1_stdio_server(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """It does not speak 2026-07-28, and is not used as if it did."""
+    """It does not support 2026-07-28, and is not used as if it did."""
     script = tmp_path / "server.py"
     script.write_text(SERVER)
     command = Command(
         sys.executable, [str(script), "stdio", "0"], env={"PYTHONPATH": environment["PYTHONPATH"]}
     )
     async with asyncio.timeout(60):
-        with pytest.raises(ProtocolError, match="does not speak 2026-07-28"):
+        with pytest.raises(ProtocolError, match="does not support 2026-07-28"):
             await Client(command, options=ClientOptions(revision="2026-07-28")).open()
         async with Client(command) as client:
             assert (await client.call("add", {"a": 1, "b": 2})).text == "3"
