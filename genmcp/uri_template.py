@@ -197,6 +197,7 @@ class UriTemplate:
     def _texts(self, uri: str) -> Iterable[tuple[_Segment, str]]:
         if self._pattern is None:
             return _read(self._rows, _CHARACTER.findall(uri, len(self.prefix)))
+        # Groups are in the order of the segments; None is an absent one.
         found = self._pattern.fullmatch(uri, len(self.prefix))
         if found is None:
             raise ValueError("no match")
@@ -237,7 +238,8 @@ def _encode(text: str, safe: str) -> str:
     """
     if not safe or "%" not in text:
         return quote(text, safe=safe)
-    pieces = _TRIPLET.split(text)  # every other one is a triplet
+    # With a group in the pattern, `split` returns every other piece as a triplet.
+    pieces = _TRIPLET.split(text)
     pieces[::2] = [quote(piece, safe=safe) for piece in pieces[::2]]
     return "".join(pieces)
 
@@ -289,6 +291,7 @@ def _expand_mapping(
         return [f"{key}={text}" for key, text in pairs]
     if not pairs:
         return []
+    # RFC 6570, section 2.4.2: without `*`, keys and values are one list with commas.
     flat = ",".join(chain.from_iterable(pairs))
     return [_with_name(variable.name, operator, flat) if operator.named else flat]
 
@@ -407,6 +410,7 @@ def _read(rows: Sequence[_Row], uri: list[str]) -> Iterator[tuple[_Segment, str]
     place = 0
     while table:
         for segment, begins, ends in reversed(table.pop()):
+            # Absent, and so are the other segments of this expression.
             if not begins[place]:
                 break
             start = place + len(segment.before)
@@ -484,4 +488,5 @@ class _MatchedValues:
 
 
 def _decode(text: str) -> str:
+    # Not `unquote`, which replaces bytes that are not UTF-8: two URIs would have one value.
     return unquote_to_bytes(text).decode() if "%" in text else text

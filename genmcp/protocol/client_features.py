@@ -53,6 +53,7 @@ class ElicitRequestParams(Value):
     mode: Literal["form", "url"] | None = None
 
     def __post_init__(self) -> None:
+        # A request without a mode is a form: the member came with 2025-11-25.
         by_url = self.mode == "url"
         if (self.url is None) == by_url or (self.requested_schema is not None) == by_url:
             raise ValueError("a form has a `requestedSchema`; mode `url` has a `url` instead")

@@ -76,6 +76,7 @@ class Method:
     params_decoder: msgspec.json.Decoder[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Made at import, so that no request waits for it.
         object.__setattr__(self, "params_decoder", decoder_for(self.params))
 
     @property

@@ -97,12 +97,14 @@ class Form:
             value = content.get(name)
             if value is not None and not self._is_blank(name, value):
                 filled[name] = _whole(value) if schema["type"] == "integer" else value
+            # Copied: the hook may change the content that it gets.
             elif name in self._defaults:
                 filled[name] = deepcopy(self._defaults[name])
         return filled
 
     def _is_blank(self, name: str, value: Any) -> bool:
         """Return whether *value* is the empty text of an empty number, date or choice field."""
+        # A text field may be empty on purpose, if its schema allows an empty text.
         return value == "" and not self._schema.fits({name: ""})
 
     def _missing(self, filled: Mapping[str, Any]) -> list[str]:

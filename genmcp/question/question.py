@@ -131,6 +131,7 @@ def read_as(kind: type[K], answer: Any) -> K:
     Raises:
         ArgumentFaults: it does not fit.
     """
+    # Through JSON, so that the value is validated by the same decoder as arguments of tools.
     value: K = _decoder_of(kind)(msgspec.json.encode(answer))  # type: ignore[arg-type]  # it is hashable
     return value
 
@@ -147,6 +148,7 @@ def import_name(kind: type) -> str:
         ConfigurationError: the name leads to another object, as for a class in a function.
     """
     name = f"{kind.__module__}:{kind.__qualname__}"
+    # Checked when the question is made, since the process that gets the answer cannot recover.
     try:
         found = _import(name)
     except (ImportError, AttributeError):

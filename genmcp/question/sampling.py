@@ -204,6 +204,7 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
                 f"sample: message {index} has tool results: it must have the role user, and no "
                 f"other content"
             )
+        # The next message must have the results of these.
         used = {each.id for each in blocks if isinstance(each, ToolUseContent)}
     if used:
         raise ContractError(

@@ -89,6 +89,7 @@ def _form_only(params: ElicitRequestParams) -> ElicitRequestParams:
     """SEP-1036: elicitation had forms only, and no `mode`."""
     if params.requested_schema is None:
         raise MissingCapability({"elicitation": {"url": {}}})
+    # `$schema` and choices with titles came with the revision after this one.
     schema = params.requested_schema
     properties = {name: _plain(each) for name, each in schema.get("properties", {}).items()}
     kept = {name: value for name, value in schema.items() if name != "$schema"}
