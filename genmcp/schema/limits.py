@@ -24,9 +24,9 @@ class SchemaLimits(Struct, frozen=True):
     The defaults apply to schemas that are defined in this process. `FOREIGN_LIMITS` apply to
     schemas that another server has sent; `ClientOptions(schemas=...)` replaces them for a client.
 
-    `matched` and `compared` apply to `pattern`, with a time that grows with the string,
-    and to `uniqueItems`, with one that grows with the array. For a schema that is expensive to apply, or has
-    large patterns, `values` and `matched` are lowered further (`genmcp.schema.bounds`).
+    `matched` applies to `pattern`, with a time that grows with the string, and `compared` to
+    `uniqueItems`, with one that grows with the array. For a schema that is expensive to apply, or
+    has large patterns, `values` and `matched` are lowered further (`genmcp.schema.bounds`).
     """
 
     depth: int = 64
