@@ -153,8 +153,8 @@ class PromptRepo(ServerComponent):
             async def get(self, name, arguments, channel):
                 return await database.text(name.removeprefix(self.prefix), **arguments)
 
-    prefix: what their names begin with; the empty text is for all names that no component before
-        it has.
+    prefix: the prefix of their names; the empty text is for all names that no earlier component
+        has.
     cache_ttl, cache_scope: for how many seconds a client may cache a page of them, and whether the
         cache may be shared. Each hook may be `def` (it runs in a thread) or `async def`.
 
@@ -175,7 +175,7 @@ class PromptRepo(ServerComponent):
         raise NotImplementedError
 
     def get(self, name: str, arguments: Mapping[str, str], channel: Channel) -> Any:
-        """Return the messages of the prompt *name*, as `Prompt.get` does; None if there is none.
+        """Return the messages of the prompt *name*, as `Prompt.get` does; None if it does not exist.
 
         Raises:
             InvalidParams: the arguments are not those of the prompt.

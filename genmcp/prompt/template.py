@@ -143,7 +143,7 @@ class PromptTemplate(Prompt[dict[str, str]]):
             messages="Review this{?language? {language}} code:\\n{code}",
         )
 
-    messages: what a prompt may return: a text, content, `user(...)`, `assistant(...)`, or a list
+    messages: a text, content, `user(...)`, `assistant(...)`, or a list
         of these. Their texts are filled in as described at the top of this module.
     arguments: a list of PromptArgument; the default is the arguments of the texts, which are
         required if they have a placeholder outside of all sections.

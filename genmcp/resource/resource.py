@@ -228,8 +228,8 @@ class ResourceRepo(ReadableComponent):
     def list(self, cursor: Any, channel: Channel, /) -> Any:
         """Return a page of the resources, as ResourceDefinition; or a pair: page, next cursor.
 
-        *cursor* is None for the first page, then the one that was returned: any JSON value. None
-        ends the list. Pages may have any size; a client gets pages of its own size.
+        *cursor* is None for the first page, then the cursor that was returned with the previous page,
+        any JSON value. A page without a cursor is the last one. Pages may have any size; a client gets pages of its own size.
 
         Raises:
             InvalidParams: the cursor is out of date.
@@ -239,10 +239,10 @@ class ResourceRepo(ReadableComponent):
     def read(self, key: Any, channel: Channel, /) -> Any:
         """Return the contents, as `genmcp.content` lists them; or a `Continue`.
 
-        *key* is the result of `parse_uri`. Return None if it does not exist.
+        *key* is the result of `parse_uri`.
 
         Raises:
-            ResourceNotFound: there is none.
+            ResourceNotFound: it does not exist; returning None is the same.
         """
         raise NotImplementedError
 
