@@ -175,7 +175,7 @@ class PromptRepo(ServerComponent):
         raise NotImplementedError
 
     def get(self, name: str, arguments: Mapping[str, str], channel: Channel) -> Any:
-        """Return the messages of the prompt *name*, as `Prompt.get` does; None if it does not exist.
+        """Return the messages of the prompt *name*, as `Prompt.get` does, or None if it is unknown.
 
         Raises:
             InvalidParams: the arguments are not those of the prompt.

@@ -228,8 +228,9 @@ class ResourceRepo(ReadableComponent):
     def list(self, cursor: Any, channel: Channel, /) -> Any:
         """Return a page of the resources, as ResourceDefinition; or a pair: page, next cursor.
 
-        *cursor* is None for the first page, then the cursor that was returned with the previous page,
-        any JSON value. A page without a cursor is the last one. Pages may have any size; a client gets pages of its own size.
+        *cursor* is None for the first page, then the cursor that was returned with the previous
+        page, any JSON value. A page without a cursor is the last one. Pages may have any size; a
+        client gets pages of its own size.
 
         Raises:
             InvalidParams: the cursor is out of date.
