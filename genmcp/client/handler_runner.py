@@ -168,7 +168,9 @@ class InputResponder:
             return ElicitResult(answer.action)
         content = form.fill(dict(answer.content or {}))
         if faults := form.check(content):
-            raise ContractError("\n".join([f"{_FORM} accepted with what does not fit:", *faults]))
+            raise ContractError(
+                "\n".join([f"{_FORM} accepted content that does not match the form:", *faults])
+            )
         return ElicitResult("accept", content)
 
     async def _form(self, schema: Mapping[str, Any]) -> Schema:

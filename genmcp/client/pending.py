@@ -103,8 +103,9 @@ class PendingResponses:
     def remove(self, id: RequestId) -> None:
         """Remove the pending response to request *id*: its caller returns."""
         response = self._by_id.pop(id)
-        is_call = response.method in _CALLS
-        if is_call and response.was_abandoned and len(self.abandoned) < self._max_abandoned:
+        # For every request, since it retrieves the error: see `was_abandoned`.
+        abandoned = response.was_abandoned
+        if abandoned and response.method in _CALLS and len(self.abandoned) < self._max_abandoned:
             self.abandoned.add(id)
 
     def close_response(self, id: RequestId) -> None:
