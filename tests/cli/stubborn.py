@@ -1,7 +1,7 @@
 """A stdio server of 2025-11-25 with unusual behaviour.
 
-It refuses to be told what to log, goes on while it asks, and does not end with its input. What its
-process is given is the path of a FIFO, which it opens once the client has heard all it said.
+It rejects a log level, continues while it asks, and does not end with its input. Its argument is
+the path of a FIFO, which it opens once the client has received all messages.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The server of the worker tests: a tool whose job counts until it is stopped.
 
-The server is in the test, and takes no jobs itself; workers are processes of their own.
+The server is in the test, and runs no jobs itself; workers are separate processes.
 """
 
 import asyncio

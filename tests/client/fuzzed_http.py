@@ -42,7 +42,7 @@ RETRIES = [b"retry: 0\n", b"retry: 99999999999999999999\n", b"retry: -1\n", b"id
 
 
 class HttpPeer:
-    """A server over HTTP/1.1. *fault*: that of its answers to what is no call."""
+    """A server over HTTP/1.1. *fault*: that of its responses to requests other than calls."""
 
     def __init__(self, rng: random.Random, fault: str) -> None:
         self.rng = rng
@@ -56,7 +56,7 @@ class HttpPeer:
         self.busy.add(task)
         self.writers.append(writer)
         task.add_done_callback(self.busy.discard)
-        task.add_done_callback(lambda _: writer.close())  # what is written already still arrives
+        task.add_done_callback(lambda _: writer.close())  # data already written still arrives
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -129,7 +129,7 @@ class HttpPeer:
         lines = [self.rng.choice(noise), self.rng.choice(RETRIES).rstrip()]
         around = b"".join(each + b"\n" for each in lines)
         if self.rng.random() < 0.5:
-            around += b"\n"  # what stands there is an event of its own, without data
+            around += b"\n"  # the text there is an event of its own, without data
         return around + b"data: " + message + end + end
 
 

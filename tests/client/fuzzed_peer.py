@@ -1,8 +1,8 @@
-"""A server that answers each call with the fault the call asks for; over stdio if run.
+"""A server that responds to each call with the requested fault; over stdio if run.
 
     python fuzzed_peer.py SEED [OPENING]
 
-OPENING: the fault in its answer to whatever opens the connection. Needs nothing but Python, so
+OPENING: the fault in its response to the first request. Needs nothing but Python, so
 that it starts at once.
 """
 
@@ -24,7 +24,7 @@ RESULTS: list[Any] = [
     {"resultType": "task"}, {"resultType": "task", "taskId": 5},
     {"content": [{"type": "text", "text": 5}]}, {"content": [{"type": "image", "data": "?"}]},
 ]  # fmt: skip
-#: Not JSON, or not what JSON-RPC lets stand there.
+#: Not JSON, or invalid at that place in JSON-RPC.
 LINES = [
     b"", b"\r", b" ", b"null", b"5", b'"a"', b"[]", b"[[]]", b"[1,null]", b"{}", b"\x00",
     b"\xff\xfe", b"\xef\xbb\xbf{}", b"{" * 5_000, b"[" * 100_000, b'{"jsonrpc":"2.0"}', b"nan",
@@ -54,7 +54,7 @@ NOTIFICATIONS: list[tuple[str, Any]] = [
 HARMLESS = ["none", "split", "doubled", "refused_too", "flood", "garbage", "asks", "batch"]
 #: Faults after which it has none: an error, or nothing until the time is over.
 FATAL = ["truncated", "wrong_id", "long", "utf8", "silent", "late", "shape"]
-#: Faults of which it depends on what comes next.
+#: Faults whose effect depends on the following message.
 OTHER = ["unended"]
 ENDING = ["exit"]
 
@@ -70,7 +70,7 @@ def answer(id: Any, text: str) -> bytes:
 
 
 def opening(message: dict[str, Any]) -> bytes:
-    """The right answer to a request that is no call."""
+    """The correct response to a request other than a call."""
     id, result = message["id"], {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
     match message["method"]:
         case "server/discover":
@@ -159,7 +159,7 @@ class Peer:
         if fault == "deaf":
             signal.pause()
         if fault == "none":
-            # What was unended ends, and what was late comes, before something right does.
+            # Open lines end, and late messages are sent, before the next correct response.
             self.write(b"\n" + b"".join(each + b"\n" for each in self.late))
             self.late.clear()
         if fault == "late":

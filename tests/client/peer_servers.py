@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote: the official SDK's and FastMCP's, with the same few offers.
+"""Third-party servers, the official SDK's and FastMCP's, with the same few components.
 
 As a command, `python -m tests.client.peer_servers sdk` (or `fastmcp`) serves over stdio.
 """
@@ -26,7 +26,7 @@ def sdk() -> MCPServer:
 
     @server.tool()
     async def climb(ctx: Context[Any, Any]) -> str:
-        """Says how far it is."""
+        """Reports progress."""
         for step in (1, 2, 3):
             await ctx.report_progress(step, 3, f"step {step}")
         return "up"
@@ -76,7 +76,7 @@ def fastmcp() -> FastMCP[Any]:
 
     @server.tool
     async def climb(ctx: FastContext) -> str:
-        """Says how far it is."""
+        """Reports progress."""
         for step in (1, 2, 3):
             await ctx.report_progress(step, 3, f"step {step}")
         return "up"

@@ -12,7 +12,7 @@ LEGACY = "2025-11-25"
 
 
 class Recorder:
-    """Records what is passed to it. A message with the request's id and no method is its answer."""
+    """Records its input. A message with the request's id and no method is the response."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []

@@ -62,7 +62,7 @@ async def count(n: int) -> dict[str, int]:
 
 @tool
 async def climb(channel: Channel) -> str:
-    """Climbs, and says how far it is."""
+    """Climbs, and reports progress."""
     for step in range(1, 4):
         await channel.progress(step, 3)
     return "up"
@@ -92,7 +92,7 @@ async def client_of(
 
 @pytest.mark.parametrize("revision", VERSIONS)
 async def test_client_speaks_every_revision(revision: str) -> None:
-    """It lists and calls, and knows whom it talks to, whatever is spoken."""
+    """It lists and calls, and has the server's name, on every revision."""
     async with client_of(suite_of(add, fail), revision) as client:
         assert client.revision == revision
         assert client.server_info is not None
@@ -159,7 +159,7 @@ async def test_client_gives_structured_results() -> None:
 
 @pytest.mark.parametrize("revision", VERSIONS)
 async def test_client_reports_progress_in_order(revision: str) -> None:
-    """A callback, `def` or `async def`, has been told everything when the call returns."""
+    """A callback, `def` or `async def`, has had every report when the call returns."""
     said: list[Any] = []
 
     async def later(progress: float, total: float | None, message: str | None) -> None:
@@ -177,7 +177,7 @@ async def test_client_reports_progress_in_order(revision: str) -> None:
 async def test_client_does_not_mind_a_callback_that_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What a callback raises is logged; the call goes on."""
+    """An exception of a callback is logged; the call continues."""
 
     def broken(*_: Any) -> None:
         raise RuntimeError("no screen")
@@ -214,7 +214,7 @@ class Travel(Tool):
 
 
 class Traveller(ClientHandler[list[str]]):
-    """Answers, and notes what it was asked; its state is the notes."""
+    """Answers, and records the questions; its state is the record."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -243,7 +243,7 @@ async def test_client_answers_what_a_tool_asks(revision: str) -> None:
 
 
 async def test_client_gives_up_a_call_whose_question_is_refused() -> None:
-    """An answer cannot be an error on 2026-07-28: the call fails with what the handler raised."""
+    """2026-07-28 has no error answers: the call fails with the handler's exception."""
 
     class Refusing(ClientHandler[None]):
         async def handle_elicitation_create(self, *_: Any) -> Any:
@@ -271,7 +271,7 @@ class Nagging(Tool):
 
 
 async def test_client_answers_a_bounded_number_of_times() -> None:
-    """A request that is answered with questions for ever is given up after `max_input_rounds`."""
+    """A request that is answered with questions repeatedly fails after `max_input_rounds`."""
 
     class Patient(ClientHandler[None]):
         asked = 0
@@ -288,7 +288,7 @@ async def test_client_answers_a_bounded_number_of_times() -> None:
 
 
 class Waiting(Tool):
-    """Waits until it is told to end."""
+    """Waits until it is released."""
 
     name = "wait"
     task = "never"
@@ -309,7 +309,7 @@ class Waiting(Tool):
 
 @pytest.mark.parametrize("revision", VERSIONS)
 async def test_client_cancels_a_call_whose_task_is_cancelled(revision: str) -> None:
-    """Cancelling the awaiting asyncio.Task cancels the call at the server; others go on."""
+    """Cancelling the awaiting asyncio.Task cancels the call at the server; others continue."""
     waiting = Waiting()
     async with client_of(suite_of(waiting, add), revision) as client:
         call = asyncio.create_task(client.call("wait"))
@@ -325,7 +325,7 @@ async def test_client_cancels_a_call_whose_task_is_cancelled(revision: str) -> N
 @pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])
 @pytest.mark.parametrize("limit", ["timeout", "idle_timeout"])
 async def test_client_gives_up_a_call_that_takes_too_long(revision: str, limit: str) -> None:
-    """A timeout says what took how long, and cancels the call."""
+    """A timeout names the operation and the seconds, and cancels the call."""
     waiting = Waiting()
     async with client_of(suite_of(waiting), revision) as client:
         with pytest.raises(RequestTimeout, match=r"tools/call .* 0\.05 s at test"):
@@ -402,7 +402,7 @@ def named(name: str) -> Any:
 
 
 async def test_client_sends_any_request_and_notification() -> None:
-    """What has no method of its own can be sent all the same."""
+    """A request without a method of its own can be sent all the same."""
     async with client_of(suite_of(add), "2025-11-25") as client:
         listed = await client.request("tools/list", {})
         assert [each.name for each in listed.tools] == ["add"]
@@ -414,7 +414,7 @@ async def test_client_sends_any_request_and_notification() -> None:
 
 @pytest.mark.parametrize("revision", VERSIONS)
 async def test_client_gets_the_log_messages_it_wants(revision: str) -> None:
-    """From the level that is set on, the handler is given what the server logs."""
+    """From the level that is set on, the handler gets the server's log messages."""
     said: list[Any] = []
     came = asyncio.Event()
 
@@ -442,7 +442,7 @@ async def test_client_gets_the_log_messages_it_wants(revision: str) -> None:
 
 
 class Lying(Middleware):
-    """Says that its tool counts, and answers with a text."""
+    """Logs a message, and returns a text."""
 
     async def handle(self, request: Request, channel: Channel) -> Any:
         if request.method == "tools/call":

@@ -1,4 +1,4 @@
-"""What a client keeps, and when it forgets it."""
+"""The client's cache, and its invalidation."""
 
 from typing import Any
 
@@ -100,7 +100,7 @@ def has(cache: ResultCache, uri: str) -> bool:
 
 
 def test_cache_does_not_keep_a_result_that_was_asked_for_before_a_change() -> None:
-    """A change that is told of while a request runs may concern its result."""
+    """A change that is announced during a request may concern its result."""
     cache = ResultCache(10, Clock(100.0))
     asked = cache.generation
     cache.invalidate("notifications/tools/list_changed", NOTHING)

@@ -1,4 +1,4 @@
-"""How a client ends, whoever ends it, and while what is under way."""
+"""The end of a client: by any task, and during any operation."""
 
 import asyncio
 import sys
@@ -66,7 +66,7 @@ class Slow(ClientHandler):
 
 
 async def test_closing_that_is_left_goes_on(pids: Path) -> None:
-    """Cancelling `close` leaves no process behind; another `close` waits until it is gone."""
+    """Cancelling `close` leaves no process behind; another `close` waits for its end."""
     handler = Slow()
     client = Client(command(pids), handler=handler)
     await client.open()
@@ -84,7 +84,7 @@ async def test_closing_that_is_left_goes_on(pids: Path) -> None:
 
 
 async def test_closing_twice_at_once_waits_twice(pids: Path) -> None:
-    """The second `close` returns when the process is gone, and not before."""
+    """The second `close` returns after the end of the process."""
     handler = Slow()
     client = Client(command(pids), handler=handler)
     await client.open()
@@ -101,7 +101,7 @@ async def test_closing_twice_at_once_waits_twice(pids: Path) -> None:
 
 
 async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
-    """It goes on at once, and the process is ended."""
+    """It returns at once, and the process is killed."""
     closed = asyncio.Event()
 
     class Closer(ClientHandler):
@@ -121,7 +121,7 @@ async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
 
 
 async def test_closing_survives_a_hook_that_waited_for_what_was_cancelled(pids: Path) -> None:
-    """What goes wrong in `terminate` is logged, a CancelledError of somebody else's too."""
+    """An exception in `terminate` is logged, also a CancelledError of another task."""
 
     class Broken(ClientHandler):
         async def terminate(self, reason: BaseException | None, state: Any) -> None:
@@ -138,7 +138,7 @@ async def test_closing_survives_a_hook_that_waited_for_what_was_cancelled(pids: 
 
 @pytest.mark.parametrize("turns", [1, 2, 5, 50])
 async def test_closing_while_it_is_opened_ends_both(pids: Path, turns: int) -> None:
-    """`open` says that the client is closed, and no process is left."""
+    """`open` raises ClientClosed, and no process is left."""
     client = Client(command(pids))
     opening = asyncio.create_task(client.open())
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""What a caller is given belongs to the caller: changing it changes nothing for anybody else."""
+"""A result belongs to its caller: changing it does not affect any other."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ class Bake(Weigh):
 async def kitchen(
     *tools: Any, revision: str | None = None, cache: int = 0
 ) -> AsyncIterator[Client]:
-    """A client, of a server of this process, that keeps nothing unless it is told to."""
+    """A client of a server in this process, without a cache by default."""
     suite = Suite(name="kitchen", version="1", tools=tools)
     options = ClientOptions(revision=revision, cache_size=cache)
     async with asyncio.timeout(20), Client(suite, options=options) as client:
@@ -78,7 +78,7 @@ async def test_copies_a_listing_is_the_callers(revision: str, cache: int) -> Non
 
 @pytest.mark.parametrize("revision", BOTH)
 async def test_copies_results_are_checked_against_what_the_server_listed(revision: str) -> None:
-    """Not against what a caller has made of it."""
+    """Not against a result that the caller has changed."""
     async with kitchen(Weigh(), revision=revision) as client:
         (listed,) = await client.tools()
         document: Any = listed.output_schema
@@ -110,7 +110,7 @@ async def test_copies_what_the_server_is_belongs_to_the_caller(revision: str) ->
 
 
 async def test_copies_the_result_of_a_task_is_the_callers() -> None:
-    """Whoever waits for it again gets it as it was."""
+    """Waiting again returns the original result."""
     async with kitchen(Bake()) as client:
         task = await client.call_task("bake")
         assert task.id is not None

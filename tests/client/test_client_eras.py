@@ -1,4 +1,4 @@
-"""What a client remembers of servers it has met."""
+"""The client's memory of the eras of servers."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def test_era_expires_however_often_it_is_used() -> None:
 
 @tool
 async def version() -> str:
-    """Tells that the server is the new one."""
+    """Reports that the server is the new one."""
     return "new"
 
 

@@ -1,4 +1,4 @@
-"""What the errors of a client say."""
+"""The texts of a client's errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The client with servers that do what they should not, and answers that come too late."""
+"""The client with faulty servers, and late responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -40,9 +40,9 @@ ANSWERED = {"content": [], "resultType": "complete"}
 
 
 class Scripted(Transport):
-    """A server that answers with what *answer* returns for a method and its params.
+    """A server whose responses are made by *answer* from a method and its params.
 
-    A dict is the result, an McpError the error, bytes are sent as they are, None is silence.
+    A dict is the result, an McpError the error, bytes are sent unchanged, None is silence.
     """
 
     server_name = "the script"
@@ -180,7 +180,7 @@ async def test_client_takes_no_question_for_a_list() -> None:
 
 
 async def test_client_sends_the_state_as_it_came() -> None:
-    """`requestState` is echoed, absent if there was none, and each request has another id."""
+    """`requestState` is echoed, absent if there was none, and each request has a new id."""
     seen: list[dict[str, Any]] = []
     answers = iter(
         [
@@ -236,7 +236,7 @@ async def test_client_drops_what_it_does_not_wait_for() -> None:
 
 
 async def test_client_fails_what_is_under_way_when_the_process_ends() -> None:
-    """Its outcome is unknown, and the error says what ended; later requests were not sent."""
+    """Its outcome is unknown, and the error names the cause; later requests were not sent."""
     async with scripted(lambda *_: None) as (client, server):
         call = asyncio.create_task(client.call("t"))
         await server.called.wait()
@@ -272,7 +272,7 @@ async def test_client_that_cannot_connect_says_so() -> None:
 
 
 async def test_client_ends_a_stream_that_floods() -> None:
-    """Changes that nobody looks at are bounded."""
+    """Pending changes are bounded."""
 
     def answer(method: str, params: dict[str, Any]) -> Any:
         if method == "subscriptions/listen":
@@ -294,7 +294,7 @@ async def test_client_ends_a_stream_that_floods() -> None:
 
 
 async def test_client_waits_for_ever_if_it_is_told_to() -> None:
-    """None is no limit."""
+    """None is unlimited."""
     async with scripted(lambda method, _: ANSWERED if method == "tools/call" else None) as (
         client,
         _,
@@ -303,13 +303,13 @@ async def test_client_waits_for_ever_if_it_is_told_to() -> None:
 
 
 async def test_client_that_was_never_opened_is_closed() -> None:
-    """Nothing can be asked of it."""
+    """It accepts no request."""
     with pytest.raises(ClientClosed):
         await Client(Scripted(lambda *_: None)).ping()
 
 
 def tasks(*statuses: dict[str, Any]) -> Callable[[str, dict[str, Any]], Any]:
-    """A server whose call is a task that stands as *statuses* say, one after the other."""
+    """A server whose call is a task with *statuses*, one after the other."""
     coming = iter(statuses)
 
     def answer(method: str, params: dict[str, Any]) -> Any:
@@ -328,7 +328,7 @@ def tasks(*statuses: dict[str, Any]) -> Callable[[str, dict[str, Any]], Any]:
 
 
 async def test_client_polls_a_task() -> None:
-    """Where the server does not tell of tasks it is asked, at the pace it says."""
+    """A server without notifications of tasks is polled, at its interval."""
     done = {"status": "completed", "result": ANSWERED}
     async with scripted(tasks({"status": "working"}, {"status": "working"}, done)) as (client, _):
         assert (await client.call("t")).content == []
@@ -344,7 +344,7 @@ async def test_client_polls_a_task() -> None:
     ],
 )
 async def test_client_finds_the_faults_of_a_task(status: dict[str, Any], fault: str) -> None:
-    """A task whose members are not what they must be is a fault of the server."""
+    """A task with malformed members is a fault of the server."""
     async with scripted(tasks(status)) as (client, _):
         with pytest.raises(ProtocolError, match=fault):
             await client.call("t")
@@ -372,7 +372,7 @@ async def test_client_asks_nobody_twice() -> None:
 
 
 async def test_client_stops_asking_when_a_task_goes_on_without() -> None:
-    """Who is asked need not answer what somebody else has answered, or what was cancelled."""
+    """A question that was answered elsewhere, or cancelled, needs no answer."""
     question = {
         "method": "elicitation/create",
         "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},

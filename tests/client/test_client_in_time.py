@@ -1,4 +1,4 @@
-"""What a caller of a client gets, and when, whatever the server and callbacks do."""
+"""The results of a client, and their order, for any behaviour of server and callbacks."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ CONTENT: dict[str, Any] = COMPLETE | {"content": []}
 
 
 def modern(**results: Any) -> Any:
-    """A server of 2026-07-28 with these results; a method whose result is None never answers."""
+    """A server of 2026-07-28 with these results; None means no response."""
     known = {"server/discover": DISCOVERED, "tools/list": TOOLS, "tools/call": CONTENT}
     known |= {name.replace("_", "/"): result for name, result in results.items()}
 
@@ -53,7 +53,7 @@ NOT_FOUND: Mapping[str, Any] = {"code": -32601, "message": "no"}
 
 
 async def older(asked: Asked) -> None:
-    """A server of 2025-06-18 whose calls tell of progress once, and log once."""
+    """A server of 2025-06-18 whose calls report progress once, and log once."""
     if asked.method != "POST":
         await asked.reply(405)
         return
@@ -96,7 +96,7 @@ async def test_in_time_a_callback_that_hangs_does_not_keep_the_result() -> None:
 
 
 async def test_in_time_a_callback_whose_wait_is_cancelled_does_not_cancel_the_call() -> None:
-    """Nor does a hook for what the server tells, of which the next one runs."""
+    """Nor does a hook for notifications, of which the next one runs."""
     logged: list[object] = []
 
     async def broken(*_: object) -> None:
@@ -124,7 +124,7 @@ async def test_in_time_a_list_that_hangs_counts() -> None:
 
 
 async def test_in_time_too_many_requests_are_a_client_error() -> None:
-    """Of calls, and of what listens, which does not wait for anything then."""
+    """Of calls, and of subscriptions, which are then not waiting."""
     options = ClientOptions(max_pending=1)
     async with served(modern(tools_list=None)) as url, Client(url, options=options) as client:
         listing = asyncio.create_task(client.request("tools/list"))
@@ -163,7 +163,7 @@ async def test_in_time_an_answer_that_comes_another_way_counts() -> None:
 
 @pytest.mark.parametrize("said", [True, [], {}, {"progress": "far"}, {"total": 3}])
 async def test_in_time_progress_of_a_task_that_is_none_is_ignored(said: object) -> None:
-    """The task goes on."""
+    """The task continues."""
     times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
     task = times | {"taskId": "k", "ttlMs": None, "pollIntervalMs": 10}
     done = COMPLETE | task | {"status": "completed", "result": CONTENT, "_meta": {PROGRESS: said}}
@@ -175,7 +175,7 @@ async def test_in_time_progress_of_a_task_that_is_none_is_ignored(said: object) 
 
 
 async def test_in_time_what_is_kept_is_nobodys_to_change() -> None:
-    """Who changes what he got changes it for himself."""
+    """A caller that changes its result changes its own copy."""
     contents = KEPT | {"contents": [{"uri": "a:b", "text": "x"}]}
     async with served(modern(resources_read=contents)) as url, Client(url) as client:
         for _ in range(2):
@@ -188,7 +188,7 @@ async def test_in_time_what_is_kept_is_nobodys_to_change() -> None:
 
 
 async def test_in_time_what_one_client_was_told_decides_for_itself_alone() -> None:
-    """The next client of the server, which was told nothing, finds out for itself."""
+    """The next client of the server, without an era, negotiates by itself."""
     async with served(older) as url:
         async with Client(url, options=ClientOptions(revision="2025-03-26")):
             assert REVISION_CACHE.get(url, 60) is None

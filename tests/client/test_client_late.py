@@ -1,4 +1,4 @@
-"""The client with servers that answer when nobody waits, or do not take what they are told."""
+"""The client with servers that respond too late, or do not read."""
 
 import asyncio
 import logging
@@ -26,9 +26,9 @@ ANSWER = {"content": [], "resultType": "complete"}
 
 
 class Late(Transport):
-    """A server that answers `server/discover`, and pings; *ids* are those of what else it is asked.
+    """A server that responds to `server/discover` and pings; *ids* are those of other requests.
 
-    *hears* is done with each notification, by its method.
+    *hears* runs for each notification, by its method.
     """
 
     server_name = "the server"
@@ -70,7 +70,7 @@ async def connected(server: Transport) -> AsyncIterator[Client]:
 
 
 async def test_client_that_gave_up_a_call_does_not_mind_its_answer() -> None:
-    """An answer that comes while a call is being cancelled changes nothing for anybody."""
+    """A response during the cancellation of its call has no effect."""
     server = Late()
     async with connected(server) as client:
         call = asyncio.create_task(client.call("t"))
@@ -106,7 +106,7 @@ async def test_client_stops_listening_when_the_server_has_had_enough() -> None:
 
 
 async def test_client_says_what_it_could_not_send(caplog: pytest.LogCaptureFixture) -> None:
-    """A call that took too long says so, also if the server cannot be told; the log has that."""
+    """A call that timed out reports it, also if the cancellation cannot be sent; that is logged."""
 
     class Deaf(Late):
         async def hears(self, method: str) -> None:
@@ -124,7 +124,7 @@ async def test_client_says_what_it_could_not_send(caplog: pytest.LogCaptureFixtu
 
 
 async def test_client_closes_while_a_server_does_not_take_what_it_is_told() -> None:
-    """What nobody waits for does not hold up the end, and is not sent after it."""
+    """A message without a waiting caller does not delay the end, and is not sent after it."""
 
     class Slow(Late):
         def __init__(self) -> None:

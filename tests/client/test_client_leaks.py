@@ -1,4 +1,4 @@
-"""What many calls leave behind: nothing."""
+"""Many calls leave nothing behind."""
 
 import asyncio
 import gc
@@ -53,7 +53,7 @@ async def call(client: Client, times: int) -> None:
 
 
 async def check(client: Client) -> None:
-    """What happens once, such as an import the server puts off, may fall into one of the times."""
+    """A one-time event, such as a deferred import of the server, may occur in one of the runs."""
     await call(client, WARM)
     grown = []
     for _ in range(TIMES):

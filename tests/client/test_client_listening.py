@@ -1,4 +1,4 @@
-"""What a client hears of changes, and what it then asks again."""
+"""Notifications of changes, and requests that they cause."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def told(listening: ChangeStream) -> Any:
 
 @pytest.mark.parametrize("revision", BOTH)
 async def test_listening_hears_of_changes_of_a_list(revision: str) -> None:
-    """A change of the tools is told to who listens for it, on either era."""
+    """A change of the tools is sent to its subscribers, in either era."""
     async with board(revision) as (client, suite), client.listen(tools=True) as changes:
         assert changes.honored.tools_list_changed
         suite.add(two)
@@ -61,7 +61,7 @@ async def test_listening_hears_of_changes_of_a_list(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", BOTH)
 async def test_subscribing_hears_of_changes_of_a_resource(revision: str) -> None:
-    """Only what was subscribed to is told."""
+    """Only subscribed resources are announced."""
     async with board(revision) as (client, suite), client.subscribe("note://a") as changes:
         assert changes.honored.resource_subscriptions == ["note://a"]
         suite.add(two)
@@ -72,7 +72,7 @@ async def test_subscribing_hears_of_changes_of_a_resource(revision: str) -> None
 
 @pytest.mark.parametrize("revision", BOTH)
 async def test_listening_of_several_is_kept_apart(revision: str) -> None:
-    """Each hears what it asked for; one that leaves does not end what the other hears."""
+    """Each gets its own subscriptions; one that leaves does not end the others."""
     async with board(revision) as (client, suite), client.subscribe("note://a") as first:
         async with client.subscribe("note://a", "note://b") as second:
             suite.resource_updated("note://b")
@@ -100,7 +100,7 @@ async def test_listening_tells_of_one_thing_once(revision: str) -> None:
 
 
 async def test_listening_ends_when_it_is_left() -> None:
-    """What is left iterates no more."""
+    """A closed subscription yields no more."""
     async with board(MODERN) as (client, _):
         async with client.listen(tools=True) as changes:
             pass
@@ -109,7 +109,7 @@ async def test_listening_ends_when_it_is_left() -> None:
 
 @pytest.mark.parametrize("revision", BOTH)
 async def test_listening_ends_with_its_connection(revision: str) -> None:
-    """Whoever waits for a change when the client is closed is told that it is."""
+    """A waiting subscriber gets ClientClosed when the client is closed."""
     async with board(revision) as (client, _), client.listen(tools=True) as changes:
         waiting = asyncio.create_task(anext(changes))
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_listening_ends_with_its_connection(revision: str) -> None:
 
 
 async def test_cache_is_emptied_by_what_is_heard() -> None:
-    """A list that may be kept is asked for once, and again when it is said to have changed."""
+    """A cacheable list is requested once, and again after a change."""
     asked = 0
 
     class Counting(Suite):

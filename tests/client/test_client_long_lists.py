@@ -37,7 +37,7 @@ def paged(pages: int, size: int) -> Far:
 
 
 async def test_list_of_too_many_items_is_an_error() -> None:
-    """It names the option; other requests go on."""
+    """It names the option; other requests are not affected."""
     options = ClientOptions(max_list_items=2)
     async with asyncio.timeout(TIME), Client(suite(3), options=options) as client:
         with pytest.raises(ListTooLong, match=r"3 items or more \(ClientOptions.max_list_items: 2"):
@@ -81,7 +81,7 @@ def test_bounds_of_lists_are_positive() -> None:
 
 
 class Never(ClientHandler[None]):
-    """Is not to be asked."""
+    """Must not be called."""
 
     async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
         raise AssertionError("a form past the bounds reached the hook")
@@ -123,7 +123,7 @@ async def test_bounds_of_schemas_are_an_option() -> None:
 
 
 async def test_hostile_output_schema_leaves_the_result_unchecked(caplog: Any) -> None:
-    """The log says so once, on one line; the result is the caller's."""
+    """It is logged once, on one line; the caller gets the result."""
 
     async def listed(far: Far, message: Any) -> Any:
         hostile = {"type": "object", "properties": {"\x1b[2J\n" + "A" * 300_000: {}}}

@@ -1,4 +1,4 @@
-"""What a client knows of a server's tools."""
+"""The client's knowledge of a server's tools."""
 
 import logging
 from typing import Any
@@ -83,7 +83,7 @@ async def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
 
 
 async def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
-    """A schema that refers to the network is no concern of a client that mirrors nothing of it."""
+    """A remote reference in a schema does not concern a client that mirrors no argument."""
     tool = ToolDefinition("t", {"type": "object", "$ref": "https://elsewhere.test/schema"})
     assert await ToolCatalog("there", mirrors=True).update([tool]) == [tool]
 
@@ -104,7 +104,7 @@ async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fa
 
 
 async def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
-    """What fits is good; a failure need not fit."""
+    """A matching result is accepted; a failure need not match."""
     offers = ToolCatalog("there", mirrors=False)
     await offers.update([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     await offers.check("t", CallToolResult([], structured_content={"n": 1}))
@@ -125,7 +125,7 @@ async def test_offers_forget_an_output_schema_that_changed() -> None:
 async def test_offers_warn_of_an_output_schema_that_cannot_be_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its results are taken as they are, and the log says so once."""
+    """Its results are not checked, which is logged once."""
     offers = ToolCatalog("there", mirrors=False)
     schema = {"$ref": "https://elsewhere.test/schema"}
     await offers.update([ToolDefinition("t", {"type": "object"}, output_schema=schema)])

@@ -1,4 +1,4 @@
-"""How a client is told to behave, and what it says of itself."""
+"""Options of a client, and its description of itself."""
 
 import pytest
 
@@ -29,6 +29,6 @@ def test_options_say_which_version_the_client_is() -> None:
     ],
 )
 def test_options_that_mean_nothing_are_refused(option: str, value: object) -> None:
-    """A wrong option fails where it is given, and says its name."""
+    """A wrong option is rejected at construction, by name."""
     with pytest.raises(ConfigurationError, match=f"ClientOptions.{option}"):
         ClientOptions(**{option: value})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The client with real servers: ours, and those nobody here wrote."""
+"""The client with real servers: ours, and third-party ones."""
 
 import asyncio
 import sys
@@ -27,14 +27,14 @@ from tests.support.serving import serve
 from tests.support.speaking import MODERN, VERSIONS
 
 REVISION_CACHE = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
-# What the peers themselves leave open, and warn of.
+# Resources that the peers themselves leave open.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:The logging capability"
 )
 
 
 class Sure(ClientHandler[None]):
-    """Is sure, and remembers what is logged."""
+    """Confirms, and records log messages."""
 
     def __init__(self) -> None:
         self.logged: asyncio.Queue[Any] = asyncio.Queue()
@@ -175,7 +175,7 @@ async def test_client_begins_a_session_anew() -> None:
 
 
 async def test_subscription_ends_with_the_session_that_kept_it() -> None:
-    """Whoever listens to a resource is told that the next session knows nothing of it."""
+    """A subscriber learns that the next session has no subscriptions."""
     endpoints = [Endpoint(suite()), Endpoint(suite())]
 
     async def host(scope: Any, receive: Any, send: Any) -> None:
@@ -233,7 +233,7 @@ async def test_client_sends_the_headers_it_is_given() -> None:
 
 
 async def test_client_remembers_what_a_server_spoke() -> None:
-    """The next client of a legacy server does not ask for what it does not have."""
+    """The next client of a legacy server does not request unsupported features."""
     asked: list[bytes | None] = []
     app = sdk().streamable_http_app()
 
@@ -250,7 +250,7 @@ async def test_client_remembers_what_a_server_spoke() -> None:
 
 
 class Where(Tool):
-    """Says where."""
+    """Returns the place."""
 
     name = "where"
     input_schema = {

@@ -1,4 +1,4 @@
-"""What becomes of waiting for a task when its server cannot be asked for a while."""
+"""Waiting for a task whose server is temporarily unreachable."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ Answer = dict[str, Any] | Callable[[Asked], Awaitable[None]]
 
 
 class Oven:
-    """A server whose only call is a task; it is asked for as *polls* say, the last one for ever."""
+    """A server whose only call is a task; *polls* has the responses to polls, the last repeated."""
 
     def __init__(self, *polls: Answer, update: Answer | None = None) -> None:
         self.polls = [*polls]
@@ -125,7 +125,7 @@ async def stranger(asked: Asked) -> None:
 
 
 class Agreeing(ClientHandler[None]):
-    """Agrees, and counts how often it was asked."""
+    """Accepts, and counts the questions."""
 
     asked = 0
 
@@ -146,20 +146,20 @@ async def client_of(oven: Oven, **options: Any) -> AsyncIterator[Client]:
 
 
 def slowly(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return *answer* of a server that wants to be asked every minute."""
+    """Return the *answer* of a server with an interval of a minute."""
     return answer | {"pollIntervalMs": 60_000}
 
 
 async def test_short_task_does_not_take_a_poll_interval() -> None:
-    """The first pauses are short: 20 ms, then twice as long each, up to what the server says."""
+    """The first pauses are short: 20 ms, then twice as long each, up to the server's interval."""
     oven = Oven(*[slowly(WORKING)] * 3, DONE)
-    async with client_of(oven) as client:  # it has 20 s, and the server says a minute
+    async with client_of(oven) as client:  # it has 20 s, and the server's interval is a minute
         assert (await client.call("bake")).text == "bread"
     assert oven.methods.count("tasks/get") == 4
 
 
 async def test_answered_task_is_asked_about_soon_again() -> None:
-    """Whoever has answered a question waits for what comes of it, however late it was asked."""
+    """After answering a question the client waits for the result, however late the question was."""
     oven = Oven(*[WORKING] * 3, slowly(ASKING), *[slowly(WORKING)] * 3, DONE)
     async with client_of(oven, handler=Agreeing()) as client:
         assert (await client.call("bake")).text == "bread"
@@ -176,7 +176,7 @@ def test_polling_grows_to_the_interval_of_the_server() -> None:
 
 
 async def test_poll_outlives_a_server_that_dies_and_comes_back(free_port: int) -> None:
-    """A call gets its result from the server that is there in the end."""
+    """A call gets its result from the server that is reachable in the end."""
     oven = Oven(WORKING, WORKING, DONE)
     polled, met = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -210,7 +210,7 @@ async def listening(speak: Any, port: int) -> asyncio.Server:
 
 
 class Said:
-    """Writes what an ASGI application answers, and hangs up."""
+    """Writes the response of an ASGI application, and closes the connection."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -229,7 +229,7 @@ class Said:
 
 @pytest.mark.parametrize("failure", [busy, unavailable, broken, silent, cut])
 async def test_poll_that_fails_is_repeated(failure: Answer) -> None:
-    """Whatever the network and the server do, one failure of many polls costs no result."""
+    """Whatever network and server do, one failed poll of many costs no result."""
     oven = Oven(failure, DONE)
     async with client_of(oven) as client:
         assert "bread" == (await client.call("bake", idle_timeout=0.5)).data
@@ -249,7 +249,7 @@ async def test_poll_that_fails_is_repeated(failure: Answer) -> None:
 async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
     failure: Answer, kind: type[ClientError]
 ) -> None:
-    """The error has the id of the task, which is not cancelled, and which goes on."""
+    """The error has the id of the task, which is not cancelled, and continues."""
     oven = Oven(failure)
     async with client_of(oven, max_poll_failures=2) as client:
         with pytest.raises(kind) as found:
@@ -263,7 +263,7 @@ async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
 
 
 async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
-    """Another client can go on with it."""
+    """Another client can continue with it."""
     polled = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -292,7 +292,7 @@ async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
 
 
 async def test_poll_does_not_wait_for_a_server_that_says_nothing_of_listening() -> None:
-    """One that neither tells of tasks nor says so is asked meanwhile."""
+    """A server that neither notifies nor declares it is polled meanwhile."""
 
     class Mute(Oven):
         async def __call__(self, asked: Asked) -> None:
@@ -307,7 +307,7 @@ async def test_poll_does_not_wait_for_a_server_that_says_nothing_of_listening() 
 
 
 async def test_poll_that_is_answered_with_an_error_is_over() -> None:
-    """What the server says of the task is not asked again."""
+    """An error about the task itself is not polled again."""
 
     async def forgotten(asked: Asked) -> None:
         await refuse(asked, 200, {"code": -32602, "message": "Unknown task"})

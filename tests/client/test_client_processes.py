@@ -44,7 +44,7 @@ for message in messages:
     if message["method"] == "tools/call":
         text(message["id"], "here")
 """
-#: Asks, whenever it is called, and says in the end what it was answered.
+#: Asks whenever it is called, and returns the answer.
 CURIOUS = """
 answers = []
 for message in messages:
@@ -62,7 +62,7 @@ for message in messages:
         case {"error": error}:
             answers.append(error["message"])
 """
-#: Says that it logs, but takes no level.
+#: Declares logging, but rejects a level.
 STUBBORN = """
 for message in messages:
     match message:
@@ -78,7 +78,7 @@ for message in messages:
         case {"method": method, "id": id}:
             say(id=id, error={"code": -32601, "message": f"no {method}"})
 """
-#: Goes on with what was cancelled, and answers it.
+#: Continues with a cancelled call, and responds to it.
 TENACIOUS = """
 for message in messages:
     match message:
@@ -104,7 +104,7 @@ def command(source: str, *args: str) -> Command:
 
 
 class Thinking(ClientHandler[None]):
-    """Thinks for ever about the first question, and is told when that is over."""
+    """Never answers the first question, and records its cancellation."""
 
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
@@ -142,7 +142,7 @@ async def test_client_starts_a_server_again_that_ends_on_what_it_does_not_know(
 
 
 async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """One error has its last words and what can be done, and the log has nothing to add."""
+    """One error has its last output and the remedy, and the log has nothing more."""
     with pytest.raises(ProcessExited, match=r"status 3; .*: no database \(.*revision") as ended:
         async with (
             asyncio.timeout(20),
@@ -155,7 +155,7 @@ async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixtu
 
 
 async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Path) -> None:
-    """There is no other way to begin."""
+    """There is no other handshake."""
     starts = tmp_path / "starts"
     with pytest.raises(ProcessExited, match=r"expected initialize, not server/discover$"):
         async with Client(
@@ -167,7 +167,7 @@ async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Pa
 
 
 async def test_client_warns_once_of_what_is_no_message(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that prints is told of by its first line, and by how many came after it."""
+    """A server that prints is reported by its first line, and by the number of further ones."""
     source = CURIOUS.replace("answers = []", "for _ in range(1000): print('Hello.')\nanswers = []")
     async with asyncio.timeout(20), Client(command(source)) as client:
         await client.call("answers")
@@ -180,7 +180,7 @@ async def test_client_warns_once_of_what_is_no_message(caplog: pytest.LogCapture
 async def test_client_keeps_what_a_server_writes_to_stderr(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In the log, if nobody says otherwise: logger genmcp.server, at INFO."""
+    """In the log by default: logger genmcp.server, at INFO."""
     caplog.set_level(logging.INFO, "genmcp.server")
     source = CURIOUS + "\nprint('That was all.', file=sys.stderr)"
     async with asyncio.timeout(20), Client(command(source)) as client:
@@ -191,7 +191,7 @@ async def test_client_keeps_what_a_server_writes_to_stderr(
 
 
 async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
-    """The hook is cancelled, the server is told, and the calls that follow have their times."""
+    """The hook is cancelled, the server is notified, and later calls have their full timeouts."""
     handler = Thinking()
     async with asyncio.timeout(20), Client(command(CURIOUS), handler=handler) as client:
         with pytest.raises(RequestTimeout):
@@ -207,7 +207,7 @@ async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
 async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What was never written need not be cancelled, and closing has nothing to complain about."""
+    """A request that was never written need not be cancelled, and closing logs no warning."""
     stuck = "first = next(messages)\ninitialize_result(first['id'])\nimport time\ntime.sleep(60)"
     options = ClientOptions(revision="2025-06-18")
     async with asyncio.timeout(20), Client(command(stuck), options=options) as client:
@@ -223,7 +223,7 @@ async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
 
 
 async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> None:
-    """2025-11-25, tasks: a call that is no task is refused with -32601."""
+    """2025-11-25, tasks: a call without a task is rejected with -32601."""
     source = """
         for message in messages:
             match message:
@@ -251,7 +251,7 @@ async def test_client_does_without_a_level_of_log_messages(
 async def test_client_takes_what_crosses_with_a_cancellation_for_no_fault(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nobody is warned of progress and an answer for a call that was just cancelled."""
+    """Progress and a response for a call that was just cancelled cause no warning."""
     begun = asyncio.Event()
 
     def progress(done: float, total: float | None, message: str | None) -> None:

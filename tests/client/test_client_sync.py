@@ -44,7 +44,7 @@ def suite() -> Suite:
 
 
 def test_sync_client_does_what_the_client_does() -> None:
-    """Every method waits, and gives what the other one gives."""
+    """Every method blocks, and returns the result of its counterpart."""
     with SyncClient(suite()) as client:
         assert client.revision == "2026-07-28"
         assert client.server_info is not None

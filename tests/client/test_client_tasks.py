@@ -70,7 +70,7 @@ class Season(Tool):
 
 
 class Agreeing(ClientHandler[None]):
-    """Agrees, and counts how often it was asked."""
+    """Accepts, and counts the questions."""
 
     asked = 0
 
@@ -90,7 +90,7 @@ async def kitchen(
 
 
 async def test_call_waits_for_its_task() -> None:
-    """A call hides that its result came as a task's, and tells of the task's progress."""
+    """A call hides that its result is that of a task, and reports the task's progress."""
     bake = Bake()
     said: list[Any] = []
     seen = asyncio.Event()
@@ -116,7 +116,7 @@ async def test_call_answers_what_its_task_asks() -> None:
 
 
 async def test_task_is_shown_by_its_handle() -> None:
-    """The handle tells how the task stands, and waits for its result."""
+    """The handle has the task's status, and waits for its result."""
     bake = Bake()
     async with kitchen(bake) as client:
         task = await client.call_task("bake")
@@ -132,7 +132,7 @@ async def test_task_is_shown_by_its_handle() -> None:
 
 
 async def test_task_is_found_again_by_its_id() -> None:
-    """The id is enough for another client to go on, after a restart for one."""
+    """The id is enough for another client to continue, for example after a restart."""
     bake = Bake()
     mux = Mux(Suite(name="kitchen", version="1", tools=[bake]))
     async with asyncio.timeout(20):
@@ -146,7 +146,7 @@ async def test_task_is_found_again_by_its_id() -> None:
 
 
 async def test_task_of_a_call_that_is_answered_at_once_is_over() -> None:
-    """A handle of what is no task has no id, and its result."""
+    """Without a task the handle has no id, and the result."""
 
     @tool
     async def toast() -> str:
@@ -162,7 +162,7 @@ async def test_task_of_a_call_that_is_answered_at_once_is_over() -> None:
 
 
 async def test_task_is_cancelled_by_its_handle() -> None:
-    """Cancelling ends the work, and who waits is told."""
+    """Cancelling ends the work, and waiting callers get TaskCancelled."""
     bake = Bake()
     async with kitchen(bake) as client:
         task = await client.call_task("bake")
@@ -222,7 +222,7 @@ async def test_task_that_nobody_knows_is_what_the_server_says() -> None:
 
 
 async def test_task_is_answered_by_hand() -> None:
-    """What a task asks is in its status, and `update` answers it; no hook is needed for that."""
+    """A task's question is in its status, and `update` answers it; no hook is needed for that."""
 
     class Able(ClientHandler[None]):
         capabilities = ClientCapabilities(elicitation=ElicitationCapability())

@@ -162,7 +162,7 @@ async def test_faults_while_connecting_to_a_process() -> None:
 
 
 REQUESTERS = ["ours", "httpx"]
-#: Over HTTP an error without an id is the answer on whose response it comes, and so is a message
+#: Over HTTP an error without an id belongs to its response's request, and so does a message
 #: that is too long.
 HARMLESS_OVER_HTTP = [each for each in HARMLESS if each != "garbage"]
 EVERYTHING = [*HARMLESS, *FATAL, *OTHER, *ENDING, *RESPONSES]

@@ -1,4 +1,4 @@
-"""What a server asks reaches a hook, and what the hook says reaches the server."""
+"""A server's requests reach the hooks, and their results reach the server."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +54,7 @@ HELLO = {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "mo
 
 
 class Form(ClientHandler[None]):
-    """Says to every form what it was made with."""
+    """Answers every form with a given value."""
 
     def __init__(self, said: Any) -> None:
         self.said = said
@@ -78,7 +78,7 @@ async def answer(handler: ClientHandler[Any] | None, method: str, params: Any = 
 
 
 async def test_handler_without_hooks_declares_nothing_and_answers_a_ping() -> None:
-    """A client that has no handler is asked nothing, but it is alive."""
+    """A client without a handler gets no questions, but responds to pings."""
     assert HandlerRunner().capabilities == ClientCapabilities()
     assert await answer(None, "ping") == {}
     for method in ("roots/list", "sampling/createMessage", "elicitation/create", "what/ever"):
@@ -87,7 +87,7 @@ async def test_handler_without_hooks_declares_nothing_and_answers_a_ping() -> No
 
 
 async def test_handler_ping_may_have_a_hook_of_its_own() -> None:
-    """What it returns is the result."""
+    """Its return value is the result."""
 
     class Handler(ClientHandler[None]):
         async def handle_ping(self, state: None) -> Any:
@@ -116,7 +116,7 @@ def test_handler_with_a_misspelt_hook_is_refused() -> None:
 async def test_handler_that_returns_what_was_filled_in_is_told_how(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A form's content is no answer to it: the user agrees, or does not."""
+    """A URL has no content: the user accepts, or does not."""
     with pytest.raises(InternalError):
         await answer(Form({"name": "Ada"}), "elicitation/create", ASKED)
 
@@ -124,12 +124,12 @@ async def test_handler_that_returns_what_was_filled_in_is_told_how(
 
 
 def test_handler_denies_what_it_likes() -> None:
-    """Whatever was asked, if nothing else is said."""
+    """Any question, by default."""
     assert "User rejected the request" == Denied().message
 
 
 async def test_handler_capabilities_follow_from_its_hooks() -> None:
-    """What is overridden is declared, in the way its class says."""
+    """An overridden hook is declared, in the form of its class."""
 
     class All(Form):
         sampling_tools = True
@@ -180,7 +180,7 @@ async def test_handler_may_say_what_it_declares() -> None:
 
 
 async def test_handler_is_overruled_by_what_the_client_declares() -> None:
-    """Options of a client may declare what its handler says nothing of."""
+    """Options of a client may declare capabilities beyond its handler's."""
     declared = ClientCapabilities(elicitation=ElicitationCapability())
     answering = HandlerRunner(options=ClientOptions(capabilities=declared))
 
@@ -204,7 +204,7 @@ async def test_handler_lists_roots_of_every_kind() -> None:
     "returned", [[{"uri": "https://a"}], [{"name": "no uri"}], (Root("file:///a"),), [Path("a")]]
 )
 async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any) -> None:
-    """What is no list of file URIs is a defect of the hook, and the server is told no more."""
+    """A value other than a list of file URIs is a defect of the hook; it is logged."""
 
     class Handler(ClientHandler[None]):
         def handle_list_roots(self, state: None) -> Any:
@@ -227,7 +227,7 @@ async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any)
     ],
 )
 async def test_handler_form_is_answered(said: Any, result: ElicitResult) -> None:
-    """Defaults are filled in, and only what is accepted has content."""
+    """Defaults are filled in, and only an accepted form has content."""
     form = Form(said)
 
     assert await answer(form, "elicitation/create", ASKED) == result
@@ -238,7 +238,7 @@ async def test_handler_form_is_answered(said: Any, result: ElicitResult) -> None
 async def test_handler_form_with_a_wrong_answer_fails_the_request(
     said: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What does not fit the form, or is no answer at all, is not sent; the log tells why."""
+    """An invalid answer is not sent; the log has the reason."""
     with pytest.raises(InternalError, match="reference") as failed:
         await answer(Form(said), "elicitation/create", ASKED)
 
@@ -248,7 +248,7 @@ async def test_handler_form_with_a_wrong_answer_fails_the_request(
 
 
 async def test_handler_form_of_a_broken_schema_is_the_servers_fault() -> None:
-    """A schema that cannot be used, or leads elsewhere, is refused before the hook is asked."""
+    """An unusable or remote schema is rejected before the hook runs."""
     form = Form(Accepted({}))
 
     with pytest.raises(InvalidParams, match="requestedSchema"):
@@ -291,7 +291,7 @@ async def test_handler_without_url_hook_is_asked_about_urls_as_about_forms(
 
 
 async def test_handler_samples_a_model() -> None:
-    """Its result may be a mapping; what the server asks for is what the hook gets."""
+    """Its result may be a mapping; the hook gets the server's params."""
 
     class Handler(ClientHandler[None]):
         async def handle_create_message(
@@ -340,7 +340,7 @@ async def test_handler_may_refuse_with_an_error_of_its_own() -> None:
 
 
 async def test_handler_answers_other_requests_if_it_wants_to() -> None:
-    """What the protocol does not know may have a hook, too."""
+    """A method unknown to the protocol may have a hook, too."""
 
     class Handler(ClientHandler[None]):
         async def handle_request(self, method: str, params: Any, state: None) -> Any:
@@ -402,7 +402,7 @@ async def test_default_handler_accepts_defaults_if_asked_to() -> None:
 
 
 async def test_default_handler_asks_for_approval_before_and_after() -> None:
-    """And goes on with what the user has made of the request, and of the answer."""
+    """And continues with the request, and the response, as edited by the user."""
     seen: list[Sampled] = []
 
     async def model(params: CreateMessageRequestParams) -> Any:
@@ -440,7 +440,7 @@ async def test_default_handler_denies_what_the_user_denies(denied: type) -> None
 
 
 async def test_default_handler_takes_no_answer_for_no_approval() -> None:
-    """An approval hook that forgets to say something has not agreed."""
+    """An approval hook that returns None has not approved."""
     handler = DefaultHandler(model=lambda _: HELLO, approve=lambda _: None)
 
     with pytest.raises(InternalError):
@@ -448,7 +448,7 @@ async def test_default_handler_takes_no_answer_for_no_approval() -> None:
 
 
 def test_default_handler_needs_somebody_who_approves() -> None:
-    """A model nobody watches has to be asked for."""
+    """A model without approval has to be requested explicitly."""
     with pytest.raises(ConfigurationError, match="approve="):
         DefaultHandler(model=lambda _: HELLO)
 

@@ -1,4 +1,4 @@
-"""Hooks run beside what receives, share a state, and fail without harm to the client."""
+"""Hooks run concurrently with the receiver, share a state, and cannot break the client."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ TIME = 5.0
 
 
 class Answers:
-    """What was replied, in the order of it."""
+    """The replies, in order."""
 
     def __init__(self) -> None:
         self.all: asyncio.Queue[Any] = asyncio.Queue()
@@ -56,7 +56,7 @@ class Slow(ClientHandler[None]):
 
 
 async def test_handler_state_goes_from_hook_to_hook() -> None:
-    """What one returns, the next is given; a hook that returns none leaves it."""
+    """The state that one returns is passed to the next; a hook that returns none leaves it."""
 
     class Counting(ClientHandler[int]):
         def init(self) -> int:
@@ -115,7 +115,7 @@ async def test_handler_of_two_clients_has_a_state_for_each() -> None:
 
 
 async def test_handler_that_cannot_begin_is_told_of_at_once() -> None:
-    """What `init` raises is raised where the client is opened."""
+    """An exception of `init` is raised where the client is opened."""
 
     class Broken(ClientHandler[None]):
         async def init(self) -> None:
@@ -131,7 +131,7 @@ async def test_handler_that_cannot_begin_is_told_of_at_once() -> None:
 
 
 async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
-    """It may block: the loop goes on, and answers a ping meanwhile."""
+    """It may block: the loop stays free, and responds to a ping meanwhile."""
     go = threading.Event()
 
     class Blocking(ClientHandler[None]):
@@ -172,7 +172,7 @@ async def test_handler_answers_side_by_side_up_to_a_bound() -> None:
 async def test_handler_that_is_flooded_drops_what_is_too_much(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A server that does not take its answers gets no more of them; the log says so once."""
+    """A server that does not read its responses gets no more of them; this is logged once."""
     stuck = asyncio.Event()
 
     async def never(answer: Any) -> None:
@@ -190,7 +190,7 @@ async def test_handler_that_is_flooded_drops_what_is_too_much(
 
 
 async def test_handler_question_may_be_cancelled() -> None:
-    """The hook is, and no answer is sent; an id nobody knows is no harm."""
+    """The hook is cancelled, and no response is sent; an unknown id is harmless."""
     slow, answers = Slow(), Answers()
     answering = HandlerRunner(slow)
     await answering.open()
@@ -270,7 +270,7 @@ async def test_handler_hook_that_raises_harms_only_its_question(
 async def test_handler_answer_that_cannot_be_sent_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nobody else could be told."""
+    """There is no other recipient."""
     tried = asyncio.Event()
 
     async def broken(answer: Any) -> None:
@@ -334,7 +334,7 @@ async def test_handler_is_told_things_in_their_order() -> None:
 async def test_handler_that_fails_to_take_something_in_takes_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is told without a hook, or in another shape than it has, is no harm either."""
+    """A notification without a hook, or malformed, is harmless, too."""
     told = asyncio.Event()
 
     class Broken(ClientHandler[None]):
@@ -360,7 +360,7 @@ async def test_handler_that_fails_to_take_something_in_takes_the_next(
 async def test_handler_that_is_told_too_much_drops_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The queue is bounded; the log says that, and how many were lost."""
+    """The queue is bounded; the log has the number of dropped notifications."""
     told = []
 
     class Counting(ClientHandler[None]):

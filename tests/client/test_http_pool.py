@@ -162,7 +162,7 @@ async def test_invalid_response_is_a_clear_error(
 async def test_oversized_head_is_rejected(response: bytes) -> None:
     """Every part of a response besides its body is bounded, and the error names the setting.
 
-    The server keeps the connection open: the bound applies to what is incomplete.
+    The server keeps the connection open: the bound applies to an incomplete part.
     """
     done = asyncio.Event()
 
@@ -435,7 +435,7 @@ async def test_connection_with_unread_input_is_not_reused() -> None:
         await get(pool)
         kept.set()
         await sent.wait()
-        await get(other)  # by its end, the event loop has received what was sent
+        await get(other)  # by its end, the event loop has received all data
         await get(pool)
 
     assert connections == 3

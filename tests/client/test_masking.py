@@ -78,7 +78,7 @@ async def test_warnings_of_a_hub_show_no_secret(caplog: pytest.LogCaptureFixture
 
 
 def test_repr_shows_no_secret() -> None:
-    """Of what holds headers, variables, arguments and URLs."""
+    """Of objects with headers, variables, arguments and URLs."""
     header, value = {"Authorization": f"Bearer {SECRET}"}, {"KEY": SECRET}
     http = HttpOptions(headers=header, max_resume_attempts=1)
     shown = [

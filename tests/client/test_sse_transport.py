@@ -1,4 +1,4 @@
-"""HTTP+SSE of 2024-11-05, to which a client falls back by itself."""
+"""HTTP+SSE of 2024-11-05, the automatic fallback of a client."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The arguments of a tool, from JSON text to what its hooks get."""
+"""The arguments of a tool, from JSON text to the values of its hooks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Place(Struct):
 
 
 class Weather(Struct, forbid_unknown_fields=True):
-    """What to look up."""
+    """The search term."""
 
     place: Place
     days: Annotated[int, Meta(ge=1)] = 1
@@ -120,7 +120,7 @@ def test_arguments_that_are_no_object_are_malformed(source: Any, text: bytes) ->
 @pytest.mark.parametrize("source", [None, {"type": "object"}, Range, Model])
 @pytest.mark.parametrize("text", [b'{"low":"\\ud800"}', b'{"low":"\xff"}', b"{"])
 def test_arguments_that_cannot_be_read_are_malformed(source: Any, text: bytes) -> None:
-    """Text that is not JSON in UTF-8 is no argument at all."""
+    """Text that is not JSON in UTF-8 is rejected."""
     with pytest.raises(MalformedParams, match="arguments cannot be read"):
         arguments_of(source).decode(text)
 
@@ -138,7 +138,7 @@ def test_arguments_that_cannot_be_read_are_malformed(source: Any, text: bytes) -
     ],
 )
 def test_numbers_and_nesting_are_bounded(source: Any, text: bytes, fault: str) -> None:
-    """What cannot be held, or would exhaust the stack, is a fault."""
+    """Values that cannot be represented, or would exhaust the stack, are faults."""
     assert faults_of(arguments_of(source).decode, text) == [fault]
 
 
@@ -174,7 +174,7 @@ def test_formats_and_limits_are_options() -> None:
 
 @pytest.mark.parametrize("source", [{}, {"type": "array"}, {"type": ["object", "null"]}])
 def test_a_schema_whose_root_is_no_object_is_refused(source: Any) -> None:
-    """2026-07-28, schema, Tool: `inputSchema` has the type object; the message says what to add."""
+    """2026-07-28, schema, Tool: `inputSchema` has the type object; the message names the remedy."""
     with pytest.raises(ConfigurationError, match='the root of the schema needs "type": "object"'):
         arguments_of(source)
 
@@ -195,7 +195,7 @@ def test_value_that_is_no_type_is_refused(source: Any) -> None:
 
 @pytest.mark.parametrize("source", [object, len])
 def test_what_is_no_type_of_json_is_refused(source: Any) -> None:
-    """The message says why."""
+    """The message has the reason."""
     with pytest.raises(ConfigurationError, match=r"cannot describe JSON: .*not supported"):
         arguments_of(source)
 
@@ -211,7 +211,7 @@ def test_a_pydantic_model_without_a_json_schema_is_refused() -> None:
 
 
 def test_the_schema_of_a_struct_is_self_contained() -> None:
-    """The root is written out, what it refers to is in `$defs`, and descriptions are kept."""
+    """The root is inlined, references are in `$defs`, and descriptions are kept."""
     schema = schema_of(Weather)
 
     assert schema["type"] == "object"
@@ -276,12 +276,12 @@ def test_a_header_may_be_asked_for_in_a_type() -> None:
     ],
 )
 def test_faults_of_a_type_are_all_listed(source: Any, text: bytes, faults: list[str]) -> None:
-    """They are worded like those of a dict schema; what only the type knows, in its own words."""
+    """They are worded like those of a dict schema; constraints of the type alone, in its words."""
     assert faults == faults_of(arguments_of(source).decode, text)
 
 
 def test_faults_of_a_pydantic_model_are_all_listed() -> None:
-    """With pointers into what was sent, up to 20."""
+    """With pointers into the arguments, up to 20."""
     decode = arguments_of(Model).decode
 
     assert faults_of(decode, b'{"a":2,"inner":{"x":-1},"many":[1,null],"z":1}') == [
@@ -308,7 +308,7 @@ def test_a_pattern_of_a_type_is_matched_in_linear_time() -> None:
 
 
 def test_other_exceptions_of_a_type_are_its_own() -> None:
-    """What a type's code raises besides faults is for the caller to judge."""
+    """Other exceptions of a type's code are left to the caller."""
 
     class Broken(Struct):
         def __post_init__(self) -> None:

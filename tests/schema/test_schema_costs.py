@@ -1,4 +1,4 @@
-"""What is expensive to check or to explain, and is bounded before it is begun."""
+"""Checks and explanations that are expensive are bounded in advance."""
 
 import math
 import random
@@ -79,7 +79,7 @@ def test_one_pause_does_not_end_an_explanation() -> None:
 
 @pytest.mark.parametrize("seconds", range(1, 16))
 def test_an_explanation_that_ends_early_says_nothing_wrong(seconds: int) -> None:
-    """Whenever the time runs out, what is said is part of what a longer search says, or general."""
+    """At any time limit, the faults found are part of those of a longer search, or general."""
     schema = Schema(
         {
             "oneOf": [{"minProperties": 1}, {"maxProperties": 5}, {"required": ["z"]}],
@@ -136,7 +136,7 @@ def test_a_long_text_is_not_read_for_its_format_or_pattern() -> None:
 def test_how_many_values_are_taken_follows_from_what_each_one_costs(
     document: dict[str, Any], most: int
 ) -> None:
-    """What is applied once has no such bound; what may be applied to every value has."""
+    """A keyword applied once has no such bound; one applied to every value has."""
     schema = Schema(document)
 
     assert excess([1] * most, None, schema._limits) is None
@@ -165,7 +165,7 @@ def test_how_long_a_text_may_be_follows_from_its_pattern(pattern: str, length: f
     "document", [{"items": {"pattern": "a.{1,1000}c"}}, {"patternProperties": {"a.{1,1000}c": {}}}]
 )
 def test_a_pattern_that_is_too_large_is_refused(document: dict[str, Any]) -> None:
-    """The message says what to write instead."""
+    """The message names the alternative."""
     with pytest.raises(ConfigurationError, match=r"'a\.\{1,1000\}c' is too large: .* maxLength"):
         Schema(document)
 
@@ -189,7 +189,7 @@ def slow_texts() -> dict[str, Any]:
 
 
 def test_many_texts_for_one_pattern_are_tried_until_time_runs_out() -> None:
-    """No more is tried once the time is spent, and the fault says so."""
+    """The search ends with its time, and the fault states it."""
     value = slow_texts()
     asked = 0
 
@@ -247,7 +247,7 @@ def test_a_schema_tries_the_patterns_that_meet_any_number_of_texts() -> None:
     ],
 )
 def test_a_long_value_is_counted_right(value: Any, fits: bool) -> None:
-    """Its JSON text only says where to look; brackets and commas in texts are not items."""
+    """Its JSON text only shows where to look; brackets and commas in texts are not items."""
     faults = Schema({}).check(value, msgspec.json.encode(value))
 
     assert fits is not bool(faults)

@@ -1,4 +1,4 @@
-"""What a schema must be to be accepted at all."""
+"""The requirements of an accepted schema."""
 
 from typing import Any
 
@@ -127,7 +127,7 @@ def test_references_in_data_are_not_references() -> None:
 
 
 def test_the_given_document_is_kept_as_it_is() -> None:
-    """What is listed is the very schema that was given, in its order."""
+    """The listed schema is the given one, in its order."""
     document = {"pattern": "a", "type": "string", "$comment": "kept", "uniqueItems": True}
     schema = Schema(document)
 

@@ -1,4 +1,4 @@
-"""What a schema says of a value that does not fit."""
+"""The explanation of values that do not match a schema."""
 
 import math
 from typing import Any
@@ -278,14 +278,14 @@ def test_a_fault_says_where_what_was_expected_and_what_came(
 
 
 def test_a_fitting_value_has_no_faults() -> None:
-    """Nothing is said of what fits."""
+    """A matching value has no faults."""
     schema = Schema({"properties": {"a": INTEGER}, "if": {"required": ["b"]}})
 
     assert not schema.check({"a": 1})
 
 
 def test_faults_are_listed_up_to_twenty_and_the_rest_counted() -> None:
-    """A 21st line says how many faults there are besides."""
+    """A 21st line has the number of further faults."""
     faults = Schema({"items": INTEGER}).check(["x"] * 25)
 
     assert len(faults) == 21
@@ -293,7 +293,7 @@ def test_faults_are_listed_up_to_twenty_and_the_rest_counted() -> None:
 
 
 def test_a_great_many_faults_are_not_all_looked_for() -> None:
-    """Past a hundred faults the search ends, and the last line says that there may be more."""
+    """Past a hundred faults the search ends, and the last line states that there may be more."""
     schema = Schema(
         {"items": INTEGER, "additionalProperties": INTEGER, "propertyNames": {"const": 1}}
     )
@@ -306,7 +306,7 @@ def test_a_great_many_faults_are_not_all_looked_for() -> None:
 
 
 def test_one_fault_far_into_a_long_array_is_found() -> None:
-    """A long array is asked about in pieces, so the place of its one fault is exact."""
+    """A long array is checked in parts, so that the place of its one fault is exact."""
     values: list[Any] = [1] * 100_000
     values[70_000] = "x"
 
@@ -371,7 +371,7 @@ def test_long_values_are_shortened() -> None:
 
 
 def test_own_format_checkers_are_used_besides_the_standard_ones() -> None:
-    """A checker says no with False or ValueError; a standard format may be replaced."""
+    """A checker rejects with False or ValueError; a standard format may be replaced."""
 
     def even(text: str) -> bool:
         return int(text) % 2 == 0
@@ -396,7 +396,7 @@ def test_formats_may_be_turned_off() -> None:
 
 
 def test_keywords_of_another_dialect_are_not_explained() -> None:
-    """What they hold may have any shape: the schema of the dialect does not look at it."""
+    """Their contents may have any shape: the schema of the dialect does not look at them."""
     schema = Schema(
         {
             "$schema": "http://json-schema.org/draft-07/schema#",

@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[str, set[str]]] = {
 
 
 class Case(NamedTuple):
-    """A schema, and the values it is asked about."""
+    """A schema, and its test values."""
 
     file: str
     description: str
@@ -108,7 +108,7 @@ def cases(archive: tarfile.TarFile, draft: str) -> Iterator[Case]:
 
 @pytest.mark.parametrize("draft", DIALECTS)
 def test_every_verdict_is_that_of_the_suite(archive: tarfile.TarFile, draft: str) -> None:
-    """There is no known difference, in optional cases neither; each refusal has its words."""
+    """There is no known difference, also in optional cases; each rejection has an explanation."""
     differing = []
     count = 0
     for case in cases(archive, draft):
@@ -129,7 +129,7 @@ def test_every_verdict_is_that_of_the_suite(archive: tarfile.TarFile, draft: str
 def test_every_case_that_needs_another_document_is_refused(
     archive: tarfile.TarFile, draft: str
 ) -> None:
-    """The refusal says that nothing is fetched, or which dialects are supported."""
+    """The error states that nothing is fetched, or which dialects are supported."""
     count = 0
     for case in cases(archive, draft):
         if case.is_to_be_refused:

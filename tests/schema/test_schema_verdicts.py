@@ -138,7 +138,7 @@ DOCUMENTS = st.tuples(
 @settings(max_examples=600, derandomize=True, deadline=None)
 @given(DOCUMENTS, VALUES)
 def test_verdicts_agree_and_every_refusal_has_words(document: dict[str, Any], value: Any) -> None:
-    """Both checkers say the same of random schemas and values; a fault always has a sentence."""
+    """Both validators agree on random schemas and values; a fault always has an explanation."""
     try:
         schema = Schema(document, limits=UNHURRIED)
     except ConfigurationError:

@@ -1,6 +1,6 @@
 """A worker in a process of its own: `python -m tests.tasks.worker_process FILE NODE`.
 
-It says on its standard output what it does, a line each, and works until it is killed.
+It prints its events, a line each, and works until it is killed.
 """
 
 import asyncio
