@@ -65,6 +65,7 @@ class Route(RouteFacts, frozen=True, kw_only=True):
 
 def route_of(request: Request) -> Route:
     """Return the route of *request*, which `Server.find` returned."""
+    # The core knows only the facts of a route; those that `find` returns are always a Route.
     assert isinstance(request.route, Route)
     return request.route
 
@@ -209,6 +210,7 @@ class Middleware(Server):
     """
 
     def __init__(self, inner: Server) -> None:
+        # A class instead of an instance, or a hub, would fail only at the first request.
         if not isinstance(inner, Server):
             raise ConfigurationError(
                 f"{type(self).__name__}: inner must be a Server (a Suite), not {inner!r}"

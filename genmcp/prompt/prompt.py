@@ -291,6 +291,7 @@ class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
 
     def completer_of(self, key: str) -> Completer:
         """Return the completer of the prompt *key*."""
+        # The hook of a repository gets the name of the prompt first.
         hook = self.completer.hook if self.completer else None
         if hook is not None:
             hook = Hook(partial(hook.function, key), hook.is_async)
@@ -366,6 +367,7 @@ def _of_list(listed: Sequence[Any]) -> PromptArguments:
     for argument in listed:
         if not isinstance(argument, PromptArgument):
             raise ConfigurationError(f"arguments: {argument!r} is not a PromptArgument")
+    # A name that is listed twice would be one field in the form of a client.
     names = [argument.name for argument in listed]
     for name in names:
         if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
@@ -457,6 +459,7 @@ class _Values:
             words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
             if word in words:
                 return words[word]
+        # A text that is not JSON is passed on unchanged: validation reports it with the expected type.
         try:
             return _json(text)
         except (msgspec.DecodeError, RecursionError):
@@ -465,6 +468,7 @@ class _Values:
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the alternatives of *schema*, each without a reference."""
+    # References are those of a schema that msgspec or pydantic made: all of them are local.
     while "$ref" in schema:
         target: Any = root
         for step in schema["$ref"].removeprefix("#/").split("/"):

@@ -1,4 +1,4 @@
-"""Resources: one by its URI, or a repository of all those under a prefix.
+"""Resources: single ones, and repositories of all with a common prefix.
 
 class Books(ResourceRepo):
     \"\"\"The books of the library.\"\"\"
