@@ -459,7 +459,7 @@ class _Values:
             words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
             if word in words:
                 return words[word]
-        # A text that is not JSON is passed on unchanged: validation reports it with the expected type.
+        # A text that is not JSON is passed on: validation reports it with the expected type.
         try:
             return _json(text)
         except (msgspec.DecodeError, RecursionError):
