@@ -24,8 +24,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["CancelScope", "cancel_and_wait", "cancel_requested", "run_to_completion"]
-
 
 def cancel_requested() -> bool:
     """Return whether the current asyncio.Task was cancelled, as opposed to the awaited work.

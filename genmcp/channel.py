@@ -28,9 +28,6 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.tasks.records import HeldTask
 
-__all__ = ["ChangeNotifier", "Channel", "Listener", "SendStatus", "Sink", "is_detached"]
-
-
 T = TypeVar("T")
 R_co = TypeVar("R_co", bound=Request, default=Request, covariant=True)
 

@@ -23,24 +23,6 @@ from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
 
-__all__ = [
-    "DescribedComponent",
-    "Metadata",
-    "ServerComponent",
-    "annotations_of",
-    "attributes_of",
-    "can_continue",
-    "check_continues",
-    "check_metadata",
-    "check_tool_name",
-    "class_attributes",
-    "definition_of",
-    "instance_attributes",
-    "instance_of",
-    "missing_step",
-    "type_argument",
-]
-
 
 class ServerComponent:
     """The base of tools, prompts, resources and their repositories.

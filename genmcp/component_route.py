@@ -46,9 +46,6 @@ from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.value import CacheScope, Result
 from genmcp.server import Route
 
-__all__ = ["Completer", "ComponentRoute", "complete", "complete_result", "prefix_matches"]
-
-
 #: 2026-07-28, "Completion Results".
 MOST_VALUES: Final = 100
 

@@ -66,22 +66,6 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.question.question import Question
 
-__all__ = [
-    "CONTENT",
-    "Audio",
-    "Image",
-    "assistant",
-    "embedded_resource",
-    "guessed_type",
-    "json_of",
-    "prompt_result",
-    "resource_link",
-    "result",
-    "to_result",
-    "user",
-]
-
-
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
 

@@ -41,19 +41,6 @@ from genmcp.schema.arguments import Extra
 from genmcp.schema.schema import Formats
 from genmcp.tool import Tool, ToolRoute
 
-__all__ = [
-    "FunctionPrompt",
-    "FunctionTool",
-    "Signature",
-    "Stepped",
-    "function_component",
-    "is_channel",
-    "name_of",
-    "prompt",
-    "tool",
-]
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -9,14 +9,6 @@ from typing import Any, Final
 
 from genmcp.errors import InvalidParams
 
-__all__ = [
-    "Fault",
-    "InvalidArguments",
-    "Mismatch",
-    "decoding_fault",
-    "error_data",
-]
-
 
 class Fault(str):
     """One fault, as a sentence that begins with its JSON Pointer.

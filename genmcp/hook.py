@@ -19,23 +19,6 @@ from genmcp.core.outcome import Failed
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.question.question import Accepted, Cancelled, Declined
 
-__all__ = [
-    "FunctionStep",
-    "HasSteps",
-    "Hook",
-    "StepValue",
-    "UnknownTag",
-    "Visible",
-    "answer_of",
-    "check_call",
-    "function_of",
-    "hint_of",
-    "is_step",
-    "overrides",
-    "step_value",
-    "visibility",
-]
-
 Visible = Callable[[str | None], bool]
 """Whether a component exists for a principal, None being an unauthenticated client."""
 

@@ -14,8 +14,6 @@ from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import SEVERITY, LoggingLevel
 
-__all__ = ["ClientLogHandler", "forwarding"]
-
 logger = logging.getLogger("genmcp")
 
 T = TypeVar("T")

@@ -27,8 +27,6 @@ from genmcp.hook import Visible
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.value import PaginatedResult, Result
 
-__all__ = ["Middleware", "Route", "Server", "resolve_route", "route_of"]
-
 
 class Route(RouteFacts, frozen=True, kw_only=True):
     """A tool, resource or prompt as `Server.find` returns it, before any of its hooks runs.

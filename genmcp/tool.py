@@ -57,8 +57,6 @@ from genmcp.schema.arguments import Arguments, Extra, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema
 
-__all__ = ["Tool", "ToolRoute"]
-
 A = TypeVar("A", default=dict[str, Any])
 
 

@@ -16,8 +16,6 @@ import msgspec
 
 from genmcp.errors import ConfigurationError, ContractError
 
-__all__ = ["MAX_URI_LENGTH", "UriTemplate"]
-
 #: Characters of a URI that is matched. No template matches a longer one.
 MAX_URI_LENGTH: Final = 8_192
 

@@ -19,8 +19,6 @@ from genmcp.cli.worker import DEFAULT_GRACE, WorkerOptions, run_worker
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 
-__all__ = ["main"]
-
 Function = Callable[[argparse.Namespace], int | None]
 AddParser = Callable[..., argparse.ArgumentParser]  # `add_parser` of the subparsers
 

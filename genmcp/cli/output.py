@@ -30,23 +30,6 @@ from genmcp.protocol.prompts import PromptDefinition
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.tools import ToolDefinition
 
-__all__ = [
-    "BinaryContent",
-    "OutputError",
-    "OutputWriter",
-    "content_of",
-    "describe_prompt",
-    "describe_resource",
-    "describe_tool",
-    "log_to_stderr",
-    "one_line",
-    "private_output",
-    "sanitize",
-    "text_of",
-    "wrap",
-    "write_contents",
-]
-
 _INDENT: Final = "    "
 # Levels of nested lists that are shown. The items of a list may refer back to the list.
 _MAX_LIST_DEPTH: Final = 4

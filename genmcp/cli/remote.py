@@ -43,8 +43,6 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["call", "complete", "discover", "list_components", "prompt", "quoting_hint", "read"]
-
 Fetch = Callable[[Client, StatusLine], Awaitable[Any]]
 Write = Callable[[OutputWriter, Any], None]
 Describe = Callable[[Any], Iterable[str]]

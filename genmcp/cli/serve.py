@@ -26,8 +26,6 @@ from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.stdio import Streams, private_streams, serve_streams
 from genmcp.wire.http import Security
 
-__all__ = ["ServeOptions", "create_app", "serve_http", "serve_stdio_target", "serve_until_stopped"]
-
 logger = logging.getLogger("genmcp")
 
 # The environment variable that passes the `ServeOptions` to worker processes, as JSON.

@@ -26,17 +26,6 @@ from genmcp.mux.mux import Mux
 from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 
-__all__ = [
-    "ModuleImportError",
-    "ResolvedTarget",
-    "add_target_options",
-    "load_attribute",
-    "load_mux",
-    "parse_target",
-    "resolve_target",
-    "with_stderr",
-]
-
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]*)://")

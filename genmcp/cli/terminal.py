@@ -22,8 +22,6 @@ from genmcp.question.question import Accepted, Cancelled, Declined
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
-__all__ = ["FormField", "LogPrinter", "StatusLine", "TerminalHandler", "mark_lines", "read_line"]
-
 _BAR_WIDTH: Final = 30
 _MARK: Final = "| "
 _MAX_LINE: Final = 64 * 1024  # bytes; a terminal delivers one line at a time

@@ -13,19 +13,6 @@ from genmcp.errors import ConfigurationError
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
-__all__ = [
-    "check_arguments",
-    "choices_of",
-    "convert_arguments",
-    "convert_value",
-    "parse_pairs",
-    "properties_of",
-    "split_list",
-    "subschemas",
-    "types_of",
-    "unknown_keys",
-]
-
 _TRUE: Final = ("true", "yes", "y", "1")
 _FALSE: Final = ("false", "no", "n", "0")
 

@@ -13,15 +13,6 @@ from msgspec.structs import replace
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 
-__all__ = [
-    "DEFAULT_GRACE",
-    "WorkerOptions",
-    "run_lifespan",
-    "run_worker",
-    "stop_on_signals",
-    "wait_for_first",
-]
-
 logger = logging.getLogger("genmcp")
 
 DEFAULT_GRACE: Final = 5.0  # seconds

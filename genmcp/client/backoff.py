@@ -18,8 +18,6 @@ from genmcp.client.errors import (
 )
 from genmcp.core.backoff import backoff
 
-__all__ = ["Polling", "is_transient", "repeated", "retry_delay"]
-
 R = TypeVar("R")
 
 _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0  # seconds before a request is repeated

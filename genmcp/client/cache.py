@@ -9,8 +9,6 @@ import msgspec
 
 from genmcp.protocol.value import CacheableResult, Value, decoder_for
 
-__all__ = ["REVISION_CACHE", "ResultCache", "RevisionCache", "copied"]
-
 V = TypeVar("V", bound=Value)
 
 #: The methods whose results each notification makes stale.

@@ -20,8 +20,6 @@ from genmcp.core.client.events import TaskCreated
 from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
-__all__ = ["ToolCalls"]
-
 logger = logging.getLogger("genmcp.client")
 
 _LIST: Final = "tools/list"

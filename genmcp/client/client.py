@@ -26,8 +26,6 @@ from genmcp.protocol.resources import (
 )
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
-__all__ = ["Client"]
-
 _DEFAULTS = ClientOptions()
 
 

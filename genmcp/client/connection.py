@@ -41,8 +41,6 @@ from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.params import ProgressNotificationParams
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = ["Connection"]
-
 ConnectionEvent: TypeAlias = (
     events.NotificationReceived
     | events.NotificationsMissed

@@ -31,32 +31,6 @@ from genmcp.core.client.events import Send
 from genmcp.core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
-__all__ = [
-    "ClientClosed",
-    "ClientError",
-    "ConnectError",
-    "ConnectionLost",
-    "ConnectionRefused",
-    "HttpStatusError",
-    "ListTooLong",
-    "MessageTooLarge",
-    "NotFound",
-    "OutcomeUnknown",
-    "ProcessExited",
-    "ProtocolError",
-    "RequestTimeout",
-    "ServerError",
-    "SessionEnded",
-    "TaskCancelled",
-    "TooManyRequests",
-    "Unauthorized",
-    "as_client_error",
-    "as_task_error",
-    "error_after_first_response",
-    "lost_response_error",
-    "transport_failure",
-]
-
 _EXCERPT = 200  # characters of a response body that an error message contains
 
 

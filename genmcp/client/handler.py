@@ -35,8 +35,6 @@ from genmcp.question.question import Accepted, Declined
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
-__all__ = ["ClientHandler", "DefaultHandler", "Denied", "Model", "Sampled"]
-
 S = TypeVar("S", default=Any)
 
 Sampled = CreateMessageRequestParams | CreateMessageResult

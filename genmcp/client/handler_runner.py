@@ -49,8 +49,6 @@ from genmcp.question.elicitation import check_url
 from genmcp.question.question import Accepted, Cancelled, Declined
 from genmcp.schema.schema import Schema
 
-__all__ = ["Answer", "HandlerRunner", "Reply"]
-
 logger = logging.getLogger("genmcp.client")
 
 S = TypeVar("S", default=Any)

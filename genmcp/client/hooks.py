@@ -19,14 +19,6 @@ from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
-__all__ = [
-    "ORIGIN_CONTEXT",
-    "HookRunner",
-    "NotificationQueue",
-    "ProgressCallback",
-    "ProgressReporter",
-]
-
 logger = logging.getLogger("genmcp.client")
 
 S = TypeVar("S", default=Any)

@@ -22,19 +22,6 @@ from genmcp.question.elicitation import check_schemes
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.version import __version__
 
-__all__ = [
-    "MASK",
-    "USER_AGENT",
-    "ClientOptions",
-    "Command",
-    "HttpOptions",
-    "StdioOptions",
-    "mask_command",
-    "mask_url",
-    "mask_values",
-    "options_repr",
-]
-
 MASK: Final = "***"
 USER_AGENT: Final = f"genmcp/{__version__}"
 

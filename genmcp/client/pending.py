@@ -22,18 +22,6 @@ from genmcp.core.client.dispatch import ClientDispatch
 from genmcp.core.client.events import LateAnswer, Send
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = [
-    "BackgroundSender",
-    "Closing",
-    "DeadlineTimer",
-    "OnProgress",
-    "PendingResponse",
-    "PendingResponses",
-    "Readiness",
-    "Response",
-    "WarningThrottle",
-]
-
 logger = logging.getLogger("genmcp.client")
 
 #: Requests during which a server may ask the client for input.

@@ -33,8 +33,6 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.resources import ReadResourceResult
 
-__all__ = ["RequestDeadline", "Requests", "Wait"]
-
 Wait: TypeAlias = float | UnsetType | None
 """A timeout in seconds; None: no timeout, UNSET: that of the options."""
 

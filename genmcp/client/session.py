@@ -24,8 +24,6 @@ from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.revisions.chain import REVISIONS
 
-__all__ = ["ClientSession"]
-
 logger = logging.getLogger("genmcp.client")
 
 

@@ -21,8 +21,6 @@ from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = ["ChangeStream", "Notification", "OpenChangeStreams"]
-
 _LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _UPDATED: Final = "notifications/resources/updated"

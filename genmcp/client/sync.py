@@ -26,8 +26,6 @@ from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefini
 from genmcp.protocol.tasks import DetailedTask
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
-__all__ = ["SyncChangeStream", "SyncClient", "SyncTask"]
-
 T = TypeVar("T")
 
 _DEFAULTS = ClientOptions()

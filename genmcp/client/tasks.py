@@ -32,8 +32,6 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["TaskHandle"]
-
 _ACTIVE: Final = ("working", "input_required")
 #: Errors that tell nothing about the task, besides transient ones.
 _UNREACHABLE: Final = (ClientClosed, HttpStatusError, ProcessExited)

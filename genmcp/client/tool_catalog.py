@@ -18,8 +18,6 @@ from genmcp.schema.schema import Schema
 from genmcp.wire.jsonrpc import printable
 from genmcp.wire.param_headers import ANNOTATION, HeaderRule, header_rules, param_headers
 
-__all__ = ["ToolCatalog", "ToolHeaders", "read_schemas", "read_tool_headers"]
-
 logger = logging.getLogger("genmcp.client")
 
 R = TypeVar("R")

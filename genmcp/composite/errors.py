@@ -14,16 +14,6 @@ ConnectError (of the client)
 from genmcp.client.errors import ConnectError
 from genmcp.errors import GenmcpError
 
-__all__ = [
-    "AlreadyRegistered",
-    "CompositeError",
-    "ReconnectError",
-    "RegistrySessionNotFound",
-    "ServerDisabled",
-    "UnknownServer",
-    "UnknownTool",
-]
-
 
 class CompositeError(GenmcpError):
     """The base of the errors that a hub and a registry share."""

@@ -17,8 +17,6 @@ from genmcp.errors import McpError
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
 
-__all__ = ["Alternative", "Certainty", "CompositeRoute", "Member"]
-
 
 class Certainty(Enum):
     """How sure a member is that it has a tool, prompt or resource."""

@@ -42,8 +42,6 @@ from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
 
-__all__ = ["CompositeServer"]
-
 logger = logging.getLogger("genmcp.composite")
 
 _SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)

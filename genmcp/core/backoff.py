@@ -1,7 +1,5 @@
 """Exponential backoff, for jobs, requests, event streams and connections."""
 
-__all__ = ["backoff"]
-
 
 def backoff(failures: int, first: float, limit: float) -> float:
     """Return the seconds to wait after a number of failures in a row: doubling from *first*.

@@ -26,8 +26,6 @@ from genmcp.core.continuation import Continuation
 from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.value import Result
 
-__all__ = ["LATE", "TRANSITIONS", "CallAction", "CallEvent", "CallPhase", "CallState", "Transition"]
-
 
 class CallPhase(IntEnum):
     """Where a call stands."""

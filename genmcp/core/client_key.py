@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["LOCAL", "ClientKey", "Share", "address_of", "key_of"]
-
 Share = tuple[str, str]
 """A bounded share: a kind (`principal`, `session`, `address`, `anonymous`) and a key."""
 

@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-__all__ = ["AskedQuestion", "Continuation"]
-
 
 class AskedQuestion(msgspec.Struct, frozen=True, array_like=True):
     """A question of a call: its *key* in the tool, its *name* on the wire, and its packed form."""

@@ -21,19 +21,6 @@ import msgspec
 from genmcp.errors import LocalIllegalTransition
 from genmcp.wire import jsonrpc, sse
 
-__all__ = [
-    "Exchange",
-    "ExchangeAction",
-    "ExchangeEvent",
-    "ExchangeState",
-    "FullResponse",
-    "StreamChunk",
-    "StreamEnd",
-    "StreamHead",
-    "StreamRecord",
-    "table",
-]
-
 
 class FullResponse(msgspec.Struct, frozen=True):
     """Send a complete response with a JSON body; an empty *body* has no media type."""

@@ -30,8 +30,6 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["failure_outcome", "http_status_of", "is_expected", "store_failure", "tool_error"]
-
 
 def is_expected(error: BaseException) -> bool:
     """Return whether *error* was raised to be shown to the client, and needs no log record."""

@@ -21,18 +21,6 @@ from genmcp.errors import (
     WorkRaised,
 )
 
-__all__ = [
-    "Done",
-    "Failed",
-    "JsonValue",
-    "Outcome",
-    "canonical",
-    "check_json",
-    "digest",
-    "pack",
-    "unpack",
-]
-
 T = TypeVar("T", default=Any)
 
 

@@ -33,28 +33,6 @@ from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message, params_of
 from genmcp.wire.param_headers import HeaderRule
 
-__all__ = [
-    "HOLD",
-    "NEVER_A_TASK",
-    "REQUEST_TYPES",
-    "RESULT_TOOL",
-    "ClientInfo",
-    "OnLost",
-    "Policy",
-    "PromptRequest",
-    "Request",
-    "ResourceRequest",
-    "RouteFacts",
-    "TaskUse",
-    "ToolRequest",
-    "check_length",
-    "check_names",
-    "decode_params",
-    "notification_params",
-    "session_params",
-]
-
-
 A = TypeVar("A", default=dict[str, Any])
 
 

@@ -32,8 +32,6 @@ from genmcp.errors import ConfigurationError, ContractError, ForeignSeal, Invali
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["Part", "Purpose", "Seal"]
-
 Part: TypeAlias = str | bytes | None
 """Part of what a value is bound to. A str counts as its UTF-8; None differs from the empty str."""
 

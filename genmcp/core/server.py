@@ -28,23 +28,6 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
 from genmcp.wire.jsonrpc import Message
 
-__all__ = [
-    "ANONYMOUS",
-    "AT_ONCE",
-    "BUILTIN",
-    "LISTEN",
-    "Accept",
-    "CancelRequest",
-    "DeliverResponse",
-    "OpenSession",
-    "Reject",
-    "ServerAction",
-    "ServerConnection",
-    "SessionReady",
-    "StartRequest",
-    "is_offered",
-]
-
 
 class StartRequest(msgspec.Struct, frozen=True):
     """Run *request*, and respond to it."""

@@ -47,22 +47,6 @@ from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message, RequestOf
 from genmcp.wire.param_headers import check_method, check_name, check_params
 
-__all__ = [
-    "Era",
-    "ServerCatalog",
-    "check_batch",
-    "check_get",
-    "check_legacy",
-    "claimed_version",
-    "discover_result",
-    "era_of",
-    "exchange_for",
-    "modern_request",
-    "plain_request",
-    "session_request",
-    "with_route",
-]
-
 
 class ServerCatalog(Protocol):
     """The methods and routes of a server, for the checks of a message."""

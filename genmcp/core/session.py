@@ -17,9 +17,6 @@ from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams, InitializeResult
 
-__all__ = ["ServerDescription", "Session", "anonymous_params", "new_session"]
-
-
 _SPOKEN: Final = [revision.version for revision in LEGACY]
 
 

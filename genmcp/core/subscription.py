@@ -18,21 +18,6 @@ from genmcp.protocol.resources import (
     SubscriptionsListenResult,
 )
 
-__all__ = [
-    "ACKNOWLEDGED",
-    "EVERYTHING",
-    "PROMPTS",
-    "RESOURCES",
-    "TOOLS",
-    "ServerChange",
-    "acknowledgement",
-    "changes_of",
-    "completion",
-    "session_filter",
-    "supported_subset",
-    "updated",
-]
-
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 

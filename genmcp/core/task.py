@@ -45,24 +45,6 @@ from genmcp.core.waiting import (
 )
 from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
 
-__all__ = [
-    "LOST",
-    "Task",
-    "add_answers",
-    "add_progress",
-    "defer",
-    "fail_wait",
-    "is_task_id",
-    "lose_process",
-    "publish_task",
-    "record_ttl",
-    "require_input",
-    "resume_in",
-    "run_id",
-    "save_state",
-    "slot_of",
-]
-
 LOST: Final = msgspec.json.encode(
     {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
 )

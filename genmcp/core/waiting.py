@@ -12,27 +12,6 @@ from genmcp.core.backoff import backoff
 from genmcp.core.outcome import Done, Failed, pack
 from genmcp.errors import ContractError
 
-__all__ = [
-    "Asking",
-    "Awaiting",
-    "AwaitingInput",
-    "Continue",
-    "End",
-    "ExternalJob",
-    "Finished",
-    "Following",
-    "Job",
-    "OnLost",
-    "Running",
-    "Status",
-    "Suspended",
-    "Wait",
-    "WaitsFor",
-    "Work",
-    "Working",
-    "wait_for",
-]
-
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
 

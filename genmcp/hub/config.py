@@ -15,8 +15,6 @@ from genmcp.core.backoff import backoff
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
 
-__all__ = ["Backoff", "HubLimits", "Retry", "ServerConfig", "load_servers", "server_of"]
-
 logger = logging.getLogger("genmcp.hub")
 
 

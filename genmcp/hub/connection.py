@@ -35,20 +35,6 @@ from genmcp.server import Route
 from genmcp.uri_template import UriTemplate
 from genmcp.wire.param_headers import HeaderRule
 
-__all__ = [
-    "KINDS",
-    "HubPrompt",
-    "HubPromptArgument",
-    "HubResource",
-    "HubTool",
-    "MemberCatalog",
-    "MemberConnection",
-    "announced_kinds",
-    "kinds_of",
-    "listen",
-    "read_lists",
-]
-
 logger = logging.getLogger("genmcp.hub")
 
 #: The lists of a server, by the capability that declares them.

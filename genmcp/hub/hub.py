@@ -34,8 +34,6 @@ from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["Hub"]
-
 logger = logging.getLogger("genmcp.hub")
 
 

@@ -36,8 +36,6 @@ from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, Promp
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
 
-__all__ = ["HubMember", "HubServer", "SuspendedCalls"]
-
 logger = logging.getLogger("genmcp.hub")
 
 # The assign under which a suspended call finds its `ForwardedCall`.

@@ -48,8 +48,6 @@ from genmcp.hub.relay import (
 )
 from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
 
-__all__ = ["ConnectionDeadline", "InflightCounter", "ReconnectingClient"]
-
 logger = logging.getLogger("genmcp.hub")
 
 # The errors that mean that the connection is gone. A request that times out or is rejected, or

@@ -58,15 +58,6 @@ from genmcp.question.form import form_of_schema
 from genmcp.question.question import Question
 from genmcp.question.sampling import RootsQuestion, SampleQuestion
 
-__all__ = [
-    "TAG",
-    "ForwardedCall",
-    "QuestionLimiter",
-    "RelayingHandler",
-    "Work",
-    "current_caller",
-]
-
 TAG = "passed on"
 """The tag of the continuation of a call that waits for forwarded questions."""
 

@@ -16,8 +16,6 @@ from genmcp.core.subscription import RESOURCES, ServerChange
 from genmcp.errors import Overloaded
 from genmcp.hub.config import Backoff, HubLimits
 
-__all__ = ["ClientSubscriptions", "MemberSubscriptions", "StreamBackoff"]
-
 logger = logging.getLogger("genmcp.hub")
 
 

@@ -57,14 +57,6 @@ from genmcp.tasks.service import TaskChange, TaskService
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = [
-    "TASKS_CHANGED",
-    "BuiltinMethods",
-    "detailed_task",
-    "task_status_notification",
-    "watching",
-]
-
 logger = logging.getLogger("genmcp")
 
 TASKS_CHANGED: Final = "notifications/tasks"

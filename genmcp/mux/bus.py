@@ -35,8 +35,6 @@ from genmcp.stores.store import Append, LogEvent, Store
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["EVERYBODY", "MessageBus", "ServerRequests"]
-
 logger = logging.getLogger("genmcp")
 
 M = TypeVar("M", bound=msgspec.Struct)

@@ -34,8 +34,6 @@ from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["LISTENER", "SessionStreams", "Subscription", "Subscriptions", "to_wire"]
-
 logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 1.0

@@ -45,8 +45,6 @@ from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
 from genmcp.tasks.service import TaskMessage, TaskService
 
-__all__ = ["Continuations", "RequestStateCodec", "has_tasks"]
-
 logger = logging.getLogger("genmcp")
 
 

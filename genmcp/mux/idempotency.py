@@ -28,8 +28,6 @@ from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.records import HeldTask, Stored
 
-__all__ = ["Idempotency"]
-
 
 class Idempotency:
     """The calls with keys, of the muxes of one *audience*. Owned by the mux."""

@@ -15,8 +15,6 @@ from genmcp.errors import ConfigurationError, Overloaded, ToolError
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append
 
-__all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots", "replay_append"]
-
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on requests, responses and stored data of a mux. Sizes in bytes, times in seconds.

@@ -63,8 +63,6 @@ from genmcp.tasks.retry import LogThrottle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import printable
 
-__all__ = ["TASK_SUSPENDED", "EncodedResponse", "Mux", "error_of", "mux_of"]
-
 logger = logging.getLogger("genmcp")
 
 SECRET_VARIABLE: Final = "GENMCP_SECRET"

@@ -22,8 +22,6 @@ from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Store
 from genmcp.wire import sse
 
-__all__ = ["OpenCall", "Recover", "Replay", "StoredStream", "log_of"]
-
 logger = logging.getLogger("genmcp")
 
 

@@ -29,8 +29,6 @@ from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskService
 
-__all__ = ["Resumption"]
-
 _NO_CODE: Final = "No process of the server can continue the call"
 
 

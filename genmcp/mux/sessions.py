@@ -34,8 +34,6 @@ from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Delete, Put, Store
 
-__all__ = ["CallRegistry", "SessionBroadcast", "Sessions"]
-
 logger = logging.getLogger("genmcp")
 
 DEFAULT_LEVEL: Final[LoggingLevel] = "info"

@@ -34,8 +34,6 @@ from genmcp.tasks.retry import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
 from genmcp.wire.jsonrpc import params_of
 
-__all__ = ["MuxSink", "Services", "StoredRequest", "TaskSink", "forward_notification"]
-
 
 class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The parts of a mux that its calls and tasks need. Made by the mux, before those.

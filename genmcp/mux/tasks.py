@@ -48,18 +48,6 @@ from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import Resume, TaskService
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = [
-    "Tasks",
-    "advertised_ttl",
-    "create_task_result",
-    "progress_text",
-    "still_running_result",
-    "suspension_of",
-    "task_fields",
-    "task_result",
-    "to_finished",
-]
-
 logger = logging.getLogger("genmcp")
 
 

@@ -19,8 +19,6 @@ from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 
-__all__ = ["Observers", "Rejection", "RequestFailure", "Resumed", "Telemetry"]
-
 logger = logging.getLogger("genmcp")
 
 

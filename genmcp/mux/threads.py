@@ -16,8 +16,6 @@ import msgspec
 from genmcp.core.waiting import Continue
 from genmcp.errors import Overloaded
 
-__all__ = ["Multimap", "ThreadPool", "ThreadTurns"]
-
 
 class ThreadTurns(msgspec.Struct, eq=False):
     """The threads of one event loop, assigned to clients in turn. Owned by the thread pool.

@@ -27,15 +27,6 @@ from genmcp.protocol.client_features import InputRequest, ListRootsRequestParams
 from genmcp.question.packing import unpack
 from genmcp.tasks.attempt import wait_error_of
 
-__all__ = [
-    "Awaitables",
-    "answers_outcome",
-    "ask_client",
-    "merge_answers",
-    "missing_capability",
-    "pending_requests",
-]
-
 _decode = msgspec.json.Decoder().decode
 
 

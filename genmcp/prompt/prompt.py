@@ -59,9 +59,6 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import arguments_of
 
-__all__ = ["Prompt", "PromptArguments", "PromptRepo", "PromptRoute", "prompt_arguments"]
-
-
 A = TypeVar("A", default=dict[str, str])
 
 

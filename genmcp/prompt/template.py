@@ -27,8 +27,6 @@ from genmcp.prompt.prompt import Prompt
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptMessage
 
-__all__ = ["PromptTemplate", "Template"]
-
 _TOKEN: Final = re.compile(
     r"""
       \{\{                                # a brace, as is its pair

@@ -6,16 +6,6 @@ from typing import Any, ClassVar, Literal, dataclass_transform
 
 import msgspec
 
-__all__ = [
-    "CacheScope",
-    "CacheableResult",
-    "PaginatedResult",
-    "Result",
-    "Value",
-    "decoder_for",
-    "wire_name",
-]
-
 
 @cache
 def wire_name(field: str) -> str:

@@ -12,17 +12,6 @@ from genmcp.question.form import Form, form_of_schema, form_of_type
 from genmcp.question.question import Elicited, Question, find_type, import_name, read_elicitation
 from genmcp.schema.schema import Schema
 
-__all__ = [
-    "HTTPS",
-    "FormQuestion",
-    "UrlQuestion",
-    "check_schemes",
-    "check_url",
-    "elicit",
-    "elicit_url",
-    "host_of",
-]
-
 T = TypeVar("T")
 
 HTTPS: Final = ("https",)

@@ -18,8 +18,6 @@ from genmcp.schema.of_type import decoder_of, schema_of
 from genmcp.schema.schema import Schema
 from genmcp.schema.words import describe_value, join_pointer
 
-__all__ = ["Form", "form_of_schema", "form_of_type"]
-
 # Cached forms. Schemas can be made for each call, so their number is not bounded otherwise.
 _MAX_CACHED = 256
 

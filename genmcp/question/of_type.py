@@ -15,8 +15,6 @@ import msgspec
 
 from genmcp.schema.schema import Schema
 
-__all__ = ["FormSchema", "faults_of", "form_schema"]
-
 _FORMATS: Final = ("email", "uri", "date", "date-time")
 _NULL: Final = {"type": "null"}
 

@@ -8,8 +8,6 @@ from genmcp.question.elicitation import FormQuestion, UrlQuestion
 from genmcp.question.question import Question
 from genmcp.question.sampling import RootsQuestion, SampleQuestion
 
-__all__ = ["unpack"]
-
 _decode: Final = msgspec.json.Decoder(
     FormQuestion | UrlQuestion | SampleQuestion | RootsQuestion
 ).decode

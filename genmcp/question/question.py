@@ -18,18 +18,6 @@ from genmcp.protocol.client_features import InputRequest
 from genmcp.schema.of_type import decoder_of, schema_of
 from genmcp.schema.schema import Schema
 
-__all__ = [
-    "Accepted",
-    "Cancelled",
-    "Declined",
-    "Elicited",
-    "Question",
-    "find_type",
-    "import_name",
-    "read_as",
-    "read_elicitation",
-]
-
 T_co = TypeVar("T_co", default=Any, covariant=True)
 
 

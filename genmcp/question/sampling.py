@@ -33,8 +33,6 @@ from genmcp.protocol.tools import ToolDefinition
 from genmcp.question.question import Question, read_as
 from genmcp.schema.words import describe_value
 
-__all__ = ["RootsQuestion", "SampleOptions", "SampleQuestion", "roots", "sample"]
-
 MessageLike: TypeAlias = SamplingMessage | PromptMessage | tuple[str, Any]
 
 _MAX_TOKENS = 1024

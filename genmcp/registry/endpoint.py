@@ -18,8 +18,6 @@ from genmcp.wire import jsonrpc
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-__all__ = ["RegistryEndpoint"]
-
 
 class _CompositeEndpoint(Endpoint):
     """The endpoint of all servers together. *loop* is the event loop that called it last."""

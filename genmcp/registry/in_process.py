@@ -28,8 +28,6 @@ from genmcp.transports.pipe import PipeConnection
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["TIMEOUT", "MuxMember", "call_tool", "close_connections", "list_tools", "send"]
-
 TIMEOUT: Final = 30.0
 """Default seconds for which a server may work on one message."""
 

@@ -15,8 +15,6 @@ from genmcp.registry.registry import Registry, Status
 from genmcp.server import Server
 from genmcp.suite.suite import Suite
 
-__all__ = ["GLOBAL", "LiveRegistry", "SessionRegistries"]
-
 logger = logging.getLogger("genmcp.registry")
 
 Watcher = Callable[[int], None]

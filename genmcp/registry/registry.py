@@ -25,8 +25,6 @@ from genmcp.registry.in_process import (
 )
 from genmcp.server import Server
 
-__all__ = ["RegisteredServer", "Registry", "Status"]
-
 logger = logging.getLogger("genmcp.registry")
 
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+", re.ASCII)

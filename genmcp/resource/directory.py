@@ -21,8 +21,6 @@ from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.protocol.content import Annotations, ResourceDefinition
 from genmcp.resource.resource import Description, ResourceRepo
 
-__all__ = ["Directory", "Files"]
-
 Names = tuple[str, ...]
 """A path within the folder, name by name."""
 

@@ -37,8 +37,6 @@ from genmcp.protocol.content import Annotations
 from genmcp.protocol.value import CacheScope
 from genmcp.uri_template import UriTemplate
 
-__all__ = ["Description", "ReadableComponent", "Resource", "ResourceRepo", "template_of"]
-
 # RFC 3986, appendix A, as far as it distinguishes a URI from other texts.
 _URI = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z\[\]_a-z~]|%[0-9A-Fa-f]{2})*""")
 

@@ -30,8 +30,6 @@ from genmcp.resource.resource import (
 )
 from genmcp.uri_template import UriTemplate
 
-__all__ = ["ResourceRoute"]
-
 
 class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
     """The route of a resource, or of a repository of resources.

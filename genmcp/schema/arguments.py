@@ -13,8 +13,6 @@ from genmcp.schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp.schema.schema import Formats, Schema
 from genmcp.wire.param_headers import HeaderRule, header_rules
 
-__all__ = ["Arguments", "Extra", "arguments_of"]
-
 Extra = Literal["forbid", "ignore"]
 """Whether arguments that a type does not define are rejected or dropped."""
 

@@ -22,13 +22,6 @@ from genmcp.schema.document import Document
 from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.words import join_pointer
 
-__all__ = [
-    "Matching",
-    "SchemaBounds",
-    "bound_parts",
-    "max_length",
-]
-
 # Keywords whose subschemas are applied to any number of parts of one value.
 _REPEATING: Final = (
     "items",

@@ -18,15 +18,6 @@ from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.words import escape, join_pointer, mismatch
 from genmcp.wire.jsonrpc import printable
 
-__all__ = [
-    "DEFAULT_DIALECT",
-    "DIALECTS",
-    "DIALECT_2019",
-    "DRAFT_7",
-    "REFERENCES",
-    "Document",
-]
-
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 DIALECT_2019: Final = "https://json-schema.org/draft/2019-09/schema"

@@ -45,8 +45,6 @@ from genmcp.schema.words import (
     to_json,
 )
 
-__all__ = ["Explainer"]
-
 # A walk ends with this many findings. The answer lists 20 of them and counts the rest.
 _ENOUGH: Final = 5 * MAX_FAULTS
 

@@ -15,8 +15,6 @@ from msgspec import Raw, Struct
 
 from genmcp.wire.jsonrpc import brackets
 
-__all__ = ["DEFAULT_LIMITS", "FOREIGN_LIMITS", "SchemaLimits", "excess"]
-
 
 class SchemaLimits(Struct, frozen=True):
     """Bounds on a schema, and on the values that are checked against it.

@@ -10,8 +10,6 @@ from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.faults import Fault, Mismatch
 from genmcp.schema.words import MAX_FAULTS, describe_value, to_json
 
-__all__ = ["decoder_of_pydantic", "schema_of_pydantic"]
-
 
 def schema_of_pydantic(source: Any) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a pydantic model, with its aliases."""

@@ -12,8 +12,6 @@ from genmcp.faults import decoding_fault
 from genmcp.schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
 from genmcp.schema.schema import Schema
 
-__all__ = ["allows_extra", "decoder_of", "schema_of"]
-
 
 def schema_of(source: Any, *, origin: str = "") -> dict[str, Any]:
     """Return the self-contained JSON Schema (2020-12) of a type; references are to its `$defs`.

@@ -24,8 +24,6 @@ from genmcp.schema.words import accepted_values, join_pointer, join_words, misma
 if TYPE_CHECKING:
     from genmcp.schema.explain import Explainer
 
-__all__ = ["Formats", "Schema"]
-
 Formats = bool | Mapping[str, Callable[[str], bool]]
 """Whether `format` is asserted. A mapping adds formats, or replaces standard ones, by name; a
 checker rejects a text by returning False or by raising ValueError."""

@@ -9,23 +9,6 @@ import msgspec
 from genmcp.faults import Fault, Mismatch
 from genmcp.wire.jsonrpc import printable
 
-__all__ = [
-    "MAX_FAULTS",
-    "Finding",
-    "Path",
-    "accepted_values",
-    "allowed_names",
-    "count_of",
-    "describe_schema",
-    "describe_value",
-    "escape",
-    "join_pointer",
-    "join_words",
-    "mismatch",
-    "nearest",
-    "to_json",
-]
-
 #: Faults that one answer lists; the rest is counted.
 MAX_FAULTS: Final = 20
 

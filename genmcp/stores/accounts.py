@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from genmcp.errors import ConfigurationError, OverShare
 
-__all__ = ["Account", "AccountUsage", "Capacity", "Owner", "Usage", "names_of"]
-
 # An update of a stored task changes a few bytes of its record, such as a holder or a counter. It is
 # never rejected because of the client's share: the client could otherwise leave tasks behind that
 # cannot be ended.

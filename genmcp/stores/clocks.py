@@ -10,8 +10,6 @@ from math import inf
 from pathlib import Path
 from typing import Final, Protocol
 
-__all__ = ["Deadlines", "Expiring", "WakeSignal", "boot_id", "steady", "unix_clock"]
-
 _BOOT_TIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACES: Final = Path("/proc/self/ns")

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 
 from genmcp.stores.clocks import WakeSignal
 
-__all__ = ["UNBOUNDED", "Deliveries", "Delivery", "OwnerShare"]
-
 
 class Delivery(NamedTuple):
     """A claimed id, its queue, and the owner that it was put for ("" if it has none)."""

@@ -20,8 +20,6 @@ from genmcp.stores.store import (
     check_one_subject,
 )
 
-__all__ = ["MemoryDeliveries", "MemoryStore"]
-
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
 _NOTHING: Final = (0, 0)
 

@@ -14,8 +14,6 @@ from genmcp.stores.accounts import AccountUsage, Owner, Usage, names_of
 from genmcp.stores.clocks import Deadlines, WakeSignal
 from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, StoreEntry
 
-__all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords", "StagedWrite"]
-
 _id = attrgetter("id")
 _id_of = "{:016x}".format  # fixed width, so that ids sort like their numbers
 

@@ -17,18 +17,6 @@ from genmcp.errors import ContractError
 from genmcp.stores.accounts import Owner, Usage
 from genmcp.stores.deliveries import Deliveries
 
-__all__ = [
-    "Append",
-    "Delete",
-    "LogEvent",
-    "Op",
-    "Put",
-    "Store",
-    "StoreEntry",
-    "check_one_subject",
-    "subject_of",
-]
-
 _PART: Final = "#"
 
 

@@ -33,17 +33,6 @@ from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.tool import Tool, ToolRoute
 
-__all__ = [
-    "KINDS",
-    "PROMPTS",
-    "RESOURCES",
-    "TOOLS",
-    "Collection",
-    "ComponentKind",
-    "Listing",
-    "ListingEntry",
-]
-
 
 class ListingEntry(msgspec.Struct, frozen=True):
     """A component in a list.

@@ -19,8 +19,6 @@ from genmcp.protocol.value import CacheableResult, Result
 from genmcp.server import Route
 from genmcp.suite.collection import Collection, ComponentKind
 
-__all__ = ["Provider", "Providers", "VisibilityGuard", "private"]
-
 T = TypeVar("T")
 R = TypeVar("R", bound=Result | Continue)
 

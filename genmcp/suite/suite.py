@@ -39,8 +39,6 @@ from genmcp.server import Route, Server, route_of
 from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection, ComponentKind
 from genmcp.suite.providers import Provider, Providers, VisibilityGuard, private
 
-__all__ = ["ComponentSnapshot", "Registration", "Suite"]
-
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
     """A component as it was *given*, its *kind* and its *route*; or a provider without a kind."""

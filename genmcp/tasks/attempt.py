@@ -34,21 +34,6 @@ from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = [
-    "AbandonedThreads",
-    "AttemptResult",
-    "NotRunnableHere",
-    "StillRuns",
-    "ThreadCall",
-    "attempt",
-    "finished_with_error",
-    "outcome_rejected",
-    "pack_failure",
-    "pack_result",
-    "result_rejected",
-    "wait_error_of",
-]
-
 logger = logging.getLogger("genmcp")
 
 

@@ -15,8 +15,6 @@ from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Deliveries, OwnerShare
 from genmcp.tasks.retry import LogThrottle
 
-__all__ = ["CONTINUATIONS", "EXTERNAL", "DeliveryHandler", "Engine", "LocalEngine", "engine_queue"]
-
 logger = logging.getLogger("genmcp")
 
 DeliveryHandler: TypeAlias = Callable[[str], Awaitable[None]]

@@ -11,8 +11,6 @@ from genmcp.errors import LogTruncated
 from genmcp.stores.store import LogEvent
 from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords
 
-__all__ = ["TaskChange", "TaskFollower", "TaskMessage"]
-
 _READ_AT_ONCE: Final = 100
 
 

@@ -37,8 +37,6 @@ from genmcp.tasks.records import HeldTask, Stored, Transition
 from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.worker import Heartbeats
 
-__all__ = ["KeyedTasks"]
-
 logger = logging.getLogger("genmcp")
 
 _TOKEN_BITS: Final = 40

@@ -10,8 +10,6 @@ from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.stores.accounts import Owner
 
-__all__ = ["JobOptions"]
-
 _POSITIVE: Final = (
     "concurrency",
     "continuation_concurrency",

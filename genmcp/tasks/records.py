@@ -31,16 +31,6 @@ from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
 
-__all__ = [
-    "DISCARDED",
-    "MESSAGE",
-    "FollowedTask",
-    "HeldTask",
-    "Stored",
-    "TaskRecords",
-    "Transition",
-]
-
 logger = logging.getLogger("genmcp")
 
 # The first byte of an event. A change is followed by `Task.changes`.

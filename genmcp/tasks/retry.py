@@ -14,8 +14,6 @@ import msgspec
 from genmcp.core.task import Task, add_progress
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreFull, StoreUnavailable
 
-__all__ = ["JobProgress", "LogThrottle", "ProgressWriter", "RetriedWrites", "with_progress"]
-
 logger = logging.getLogger("genmcp")
 
 T = TypeVar("T")

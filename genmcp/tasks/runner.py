@@ -34,8 +34,6 @@ from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.retry import JobProgress, ProgressWriter, with_progress
 from genmcp.tasks.transitions import TaskWriter
 
-__all__ = ["Resume", "TaskRunner"]
-
 logger = logging.getLogger("genmcp")
 
 _HOUR: Final = 3600.0

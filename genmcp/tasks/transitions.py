@@ -24,8 +24,6 @@ from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 from genmcp.tasks.worker import Heartbeats
 
-__all__ = ["TaskScheduler", "TaskWriter"]
-
 logger = logging.getLogger("genmcp")
 
 UNSERVED: Final = "Waiting for a worker"

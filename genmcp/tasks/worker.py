@@ -15,8 +15,6 @@ from genmcp.stores.store import Delete, Put, Store
 from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, DeliveryHandler, Engine, engine_queue
 from genmcp.tasks.options import JobOptions
 
-__all__ = ["Heartbeats", "Presence", "TaskWorker", "WorkerUser"]
-
 logger = logging.getLogger("genmcp")
 
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import ASGIApp
 
-__all__ = ["Endpoint", "Principal", "authenticated", "route_to"]
-
 logger = logging.getLogger("genmcp")
 
 Principal = Callable[[Scope], str | None]

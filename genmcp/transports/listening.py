@@ -26,8 +26,6 @@ from genmcp.transports.timers import AdjustableTimeout
 from genmcp.wire import sse
 from genmcp.wire.sse import COMMENT
 
-__all__ = ["EventStream", "closing_response", "listen", "open_subscription", "without_params"]
-
 
 class EventStream:
     """Sends the events of a source until it ends, the client leaves, or the server stops.

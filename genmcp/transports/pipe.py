@@ -48,8 +48,6 @@ from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.lines import OversizedMessage
 
-__all__ = ["Outlet", "Pipe", "PipeConnection", "PipedCall"]
-
 logger = logging.getLogger("genmcp")
 
 Task = asyncio.Task[None]

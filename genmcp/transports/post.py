@@ -46,8 +46,6 @@ from genmcp.transports.responder import Responder, serve_batch
 from genmcp.wire.http import check_get_headers
 from genmcp.wire.jsonrpc import ErrorBody, Message, encode_batch
 
-__all__ = ["Recovery", "delete", "get", "perform", "post", "session_of"]
-
 
 def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
     """Return the awaitable that responds to a message, or to a batch.

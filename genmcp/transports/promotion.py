@@ -29,8 +29,6 @@ from genmcp.mux.tasks import (
 from genmcp.protocol.value import Result
 from genmcp.transports.timers import TimerTable
 
-__all__ = ["Promotion"]
-
 logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 0.1

@@ -34,8 +34,6 @@ from genmcp.transports.timers import AdjustableTimeout, drive
 from genmcp.wire import jsonrpc
 from genmcp.wire.sse import MEDIA_TYPE
 
-__all__ = ["IN_PROCESS", "ClientLeft", "HttpRequest", "perform", "read_body", "reject", "reply"]
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

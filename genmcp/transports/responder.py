@@ -28,8 +28,6 @@ from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.stream import OpenResponse, ResponseWriter
 from genmcp.transports.timers import TICK, AdjustableTimeout, TimerTable, drive
 
-__all__ = ["BatchAnswers", "Responder", "serve_batch"]
-
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
 

@@ -31,8 +31,6 @@ from genmcp.protocol.value import Value
 from genmcp.transports.promotion import Promotion
 from genmcp.transports.timers import drive
 
-__all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall", "cancels_on_disconnect"]
-
 logger = logging.getLogger("genmcp")
 
 NO_ANSWER: Final = EncodedResponse(None)

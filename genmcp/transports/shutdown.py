@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 from genmcp.tasks.worker import TaskWorker
 from genmcp.transports.timers import TICK, TimerTable
 
-__all__ = ["LAST_WORDS", "JobsAtWork", "Shutdown", "is_exiting", "uvicorn_server"]
-
 LAST_WORDS: Final = 1.0
 """Seconds that a client has to read the rest of its responses when the server exits."""
 

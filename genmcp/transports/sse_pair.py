@@ -46,8 +46,6 @@ from genmcp.transports.running_call import cancels_on_disconnect
 from genmcp.wire import sse
 from genmcp.wire.http import check_get_headers, check_post_headers, preflight_headers
 
-__all__ = ["SseEndpoint"]
-
 Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
 """Serves an ASGI request with the given function, and responds with the errors that it raises."""
 

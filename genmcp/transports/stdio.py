@@ -25,15 +25,6 @@ from genmcp.transports.pipe import PipeConnection
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.wire.lines import LineReader, frame
 
-__all__ = [
-    "DescriptorReader",
-    "DescriptorWriter",
-    "Streams",
-    "private_streams",
-    "serve_stdio",
-    "serve_streams",
-]
-
 T = TypeVar("T")
 
 logger = logging.getLogger("genmcp")

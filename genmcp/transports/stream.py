@@ -40,8 +40,6 @@ from genmcp.transports.timers import (
     start_eagerly,
 )
 
-__all__ = ["OpenResponse", "ResponseWriter"]
-
 logger = logging.getLogger("genmcp")
 
 

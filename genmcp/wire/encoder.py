@@ -12,8 +12,6 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 from genmcp.wire import jsonrpc
 
-__all__ = ["Encoder"]
-
 _json = msgspec.json.Encoder()
 
 

@@ -13,16 +13,6 @@ import msgspec
 
 from genmcp.errors import ConfigurationError, HttpRejected
 
-__all__ = [
-    "HeaderPolicy",
-    "Security",
-    "check_get_headers",
-    "check_post_headers",
-    "cors_headers",
-    "is_loopback",
-    "preflight_headers",
-]
-
 Headers = Iterable[tuple[bytes, bytes]]
 
 # Headers that are rejected if they occur twice: a proxy and this server could use different ones.

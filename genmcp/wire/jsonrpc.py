@@ -15,27 +15,6 @@ import msgspec
 
 from genmcp.errors import InvalidRequest, McpError, ParseError, TooLarge
 
-__all__ = [
-    "ErrorBody",
-    "Message",
-    "RequestId",
-    "RequestOf",
-    "brackets",
-    "check",
-    "decode",
-    "encode_batch",
-    "encode_error",
-    "encode_id",
-    "encode_notification",
-    "encode_request",
-    "encode_response",
-    "id_at_front",
-    "id_of",
-    "params_of",
-    "parse",
-    "printable",
-]
-
 RequestId = int | str
 
 # Stores write the id with the record of a call, and SQLite has no larger integers.

@@ -7,8 +7,6 @@ import re
 
 import msgspec
 
-__all__ = ["HEAD", "MAX_MESSAGE", "LineReader", "OversizedMessage", "frame"]
-
 MAX_MESSAGE = 64 * 1024 * 1024
 """Default limit of the bytes of a message."""
 

@@ -20,18 +20,6 @@ import msgspec
 
 from genmcp.errors import HeaderMismatch
 
-__all__ = [
-    "ANNOTATION",
-    "HeaderRule",
-    "check_method",
-    "check_name",
-    "check_params",
-    "decode_value",
-    "encode_value",
-    "header_rules",
-    "param_headers",
-]
-
 #: The keyword that annotates a property of an input schema.
 ANNOTATION: Final = "x-mcp-header"
 

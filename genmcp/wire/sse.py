@@ -13,17 +13,6 @@ import msgspec
 
 from genmcp.wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
 
-__all__ = [
-    "COMMENT",
-    "MEDIA_TYPE",
-    "EventReader",
-    "SseEvent",
-    "endpoint",
-    "event",
-    "prime",
-    "retry",
-]
-
 MEDIA_TYPE = b"text/event-stream"
 
 COMMENT = b":\n\n"

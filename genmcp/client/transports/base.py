@@ -9,8 +9,6 @@ from genmcp.client.errors import ClientError, MessageTooLarge
 from genmcp.core.client.events import Send
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = ["Headers", "HttpRequester", "HttpResponse", "Transport", "TransportSink"]
-
 Headers = Iterable[tuple[bytes, bytes]]
 
 

@@ -41,8 +41,6 @@ from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import RequestId
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["HttpTransport"]
-
 # 2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2.
 _SSE_STATUSES: Final = (400, 404, 405)
 _OPENING: Final = ("initialize", "server/discover")  # sent before there is a session

@@ -24,17 +24,6 @@ from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.wire import jsonrpc
 from genmcp.wire.param_headers import encode_value
 
-__all__ = [
-    "CONTENT_TYPE",
-    "EVENT_STREAM",
-    "HeaderList",
-    "HttpEndpoint",
-    "encode_headers",
-    "message_headers",
-    "request_path",
-    "resolve_on_origin",
-]
-
 HeaderList = list[tuple[bytes, bytes]]
 
 CONTENT_TYPE: Final = (b"Content-Type", b"application/json")

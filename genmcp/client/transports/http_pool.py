@@ -30,8 +30,6 @@ from genmcp.client.errors import (
 from genmcp.client.options import USER_AGENT, HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 
-__all__ = ["HttpPool", "trusted_context"]
-
 _EYEBALLS_DELAY: Final = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
 _BUFFER_BYTES: Final = 256 * 1024  # received and not read: beyond it, reading pauses
 

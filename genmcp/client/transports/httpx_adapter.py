@@ -9,8 +9,6 @@ from genmcp.client.options import USER_AGENT, HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 from genmcp.client.transports.http_pool import trusted_context
 
-__all__ = ["HttpxAdapter"]
-
 
 class HttpxAdapter(HttpRequester):
     """Sends requests through `HttpOptions.client`, or through an httpx client of its own.

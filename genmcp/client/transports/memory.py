@@ -17,8 +17,6 @@ from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.request import IN_PROCESS, Message, Receive, Scope, Send
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["AsgiAdapter", "MemoryTransport", "in_process_name"]
-
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("genmcp.client")

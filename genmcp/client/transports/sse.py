@@ -44,8 +44,6 @@ from genmcp.wire.jsonrpc import RequestId
 from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
 from genmcp.wire.sse import EventReader, SseEvent
 
-__all__ = ["TRANSIENT", "NotificationStream", "SseCursor", "SseTransport"]
-
 logger = logging.getLogger("genmcp.client")
 
 TRANSIENT: Final = (429, 502, 503, 504)  # HTTP statuses after which an attempt may succeed

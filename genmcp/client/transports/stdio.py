@@ -26,8 +26,6 @@ from genmcp.client.transports.base import Transport, TransportSink
 from genmcp.core.client.events import Send
 from genmcp.wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 
-__all__ = ["OrphanGuard", "StdioTransport"]
-
 logger = logging.getLogger("genmcp.client")
 server_logger = logging.getLogger("genmcp.server")
 

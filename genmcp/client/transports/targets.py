@@ -15,8 +15,6 @@ from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["Target", "target_name", "transport_to"]
-
 Target = str | Command | Server | Mux | Endpoint | Transport
 """A URL, the command of a server over stdio, a server in this process, or a custom transport."""
 

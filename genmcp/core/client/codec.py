@@ -27,8 +27,6 @@ from genmcp.protocol.value import CacheableResult, Value, decoder_for
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["Params", "RequestEncoder", "decode_error", "decode_result"]
-
 Params = Value | Mapping[str, Any] | None
 """Params of a request: a value of 2026-07-28, or a mapping with the names of the wire."""
 

@@ -15,37 +15,6 @@ from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.tasks import CreateTaskResult
 
-__all__ = [
-    "Action",
-    "Answered",
-    "CloseResponse",
-    "Connected",
-    "ConnectionFailed",
-    "Disconnected",
-    "Event",
-    "InputNeeded",
-    "LateAnswer",
-    "MessageDropped",
-    "NotificationReceived",
-    "NotificationsMissed",
-    "Outcome",
-    "ParamHeaders",
-    "PeerFault",
-    "PeerIllegalTransition",
-    "PingReceived",
-    "ProgressReceived",
-    "ReceivedRequestCancelled",
-    "RequestFailed",
-    "RequestReceived",
-    "RequestRejected",
-    "RequestTimedOut",
-    "RestartTransport",
-    "Send",
-    "SessionReset",
-    "SubscriptionEnded",
-    "TaskCreated",
-]
-
 ParamHeaders = tuple[tuple[bytes, bytes], ...]
 """`Mcp-Param-*` headers: names in lower case, values encoded."""
 

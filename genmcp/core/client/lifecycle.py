@@ -17,18 +17,6 @@ from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.revision import Revision
 
-__all__ = [
-    "TABLE",
-    "ConnectionState",
-    "ConnectionStep",
-    "DispatchOptions",
-    "Lifecycle",
-    "Pending",
-    "PendingRequests",
-    "Timeouts",
-    "TransportFailure",
-]
-
 
 class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of `ClientDispatch`. Times are in seconds.

@@ -40,8 +40,6 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["MODERN_CODES", "Connector", "RevisionNegotiation"]
-
 _NO_CAPABILITIES: Final = ServerCapabilities()
 _NULL: Final = msgspec.Raw(b"null")
 _UNSUPPORTED_VERSION: Final = -32022

@@ -54,8 +54,6 @@ from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.lines import OversizedMessage
 
-__all__ = ["MessageReceiver", "PeerRequests", "decode_notification"]
-
 _any_object: Final = msgspec.json.Decoder(dict[str, Any])
 _EMPTY: Final = b"{}"
 _HTTP_ERROR: Final = 400  # the lowest HTTP status that is an error

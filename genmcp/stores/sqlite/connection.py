@@ -18,8 +18,6 @@ from weakref import WeakSet
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import boot_id, steady
 
-__all__ = ["ConnectionThread", "ThreadRequest", "connect", "file_clock", "prepare"]
-
 logger = logging.getLogger("genmcp")
 
 _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"

@@ -16,8 +16,6 @@ from genmcp.stores.accounts import Account, Capacity, Owner, Usage, names_of
 from genmcp.stores.sqlite.connection import ConnectionThread, ThreadRequest, connect
 from genmcp.stores.sqlite.watch import InotifyWatch, Watch
 
-__all__ = ["AccountTable", "Database", "Settings", "Transaction", "column_of"]
-
 T = TypeVar("T")
 
 _ROWS_PER_STATEMENT: Final = 100

@@ -18,8 +18,6 @@ from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database, Transaction
 
-__all__ = ["SQLiteDeliveries"]
-
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
 
 

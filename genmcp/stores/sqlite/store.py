@@ -28,8 +28,6 @@ from genmcp.stores.sqlite.tables import (
 )
 from genmcp.stores.store import Append, Delete, LogEvent, Op, Store, StoreEntry, check_one_subject
 
-__all__ = ["SQLiteStore"]
-
 _ENTRY_BYTES: Final = 256  # per entry in the share of an account: a row and its indexes
 _READ_AT_ONCE: Final = 100  # events that a follower holds while it yields them
 _MAX_SWEEPS: Final = 10  # before a write is rejected because of a share

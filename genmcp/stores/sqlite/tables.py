@@ -21,20 +21,6 @@ from genmcp.stores.accounts import Usage
 from genmcp.stores.sqlite.database import Transaction, column_of
 from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
 
-__all__ = [
-    "PendingRecord",
-    "append_event",
-    "drop_logs",
-    "events_after",
-    "find_record",
-    "position_of",
-    "stage_records",
-    "sweep_logs",
-    "sweep_records",
-    "touch_record",
-    "usage_of_logs",
-]
-
 _RECORDS_PER_SWEEP: Final = 500
 _LOGS_PER_SWEEP: Final = 100
 _EVENTS_PER_SWEEP: Final = 2000  # a sweep that has deleted more ends; the next one continues

@@ -13,8 +13,6 @@ from typing import Final
 
 from genmcp.stores.clocks import WakeSignal
 
-__all__ = ["InotifyWatch", "Watch"]
-
 
 class Watch:
     """The waiters of one process: followers of logs, and workers that wait for deliveries.
