@@ -3,13 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Done, Failed, Outcome
+from genmcp._core.request import PromptRequest, Request, ResourceRequest, ToolRequest
+from genmcp._core.waiting import Continue, ExternalJob, Job, wait_for
+from genmcp._mux.limits import Limits
+from genmcp._mux.mux import Mux
+from genmcp._mux.telemetry import Telemetry
+from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp._transports.endpoint import Endpoint
+from genmcp._wire.http import Security
 from genmcp.channel import ChangeNotifier, Channel, SendStatus
 from genmcp.component_route import prefix_matches
 from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.request import PromptRequest, Request, ResourceRequest, ToolRequest
-from genmcp.core.waiting import Continue, ExternalJob, Job, wait_for
 from genmcp.decorator import prompt, tool
 from genmcp.errors import (
     ArgumentFaults,
@@ -61,9 +67,6 @@ from genmcp.errors import (
     WorkRaised,
 )
 from genmcp.log_handler import ClientLogHandler
-from genmcp.mux.limits import Limits
-from genmcp.mux.mux import Mux
-from genmcp.mux.telemetry import Telemetry
 from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.capabilities import (
@@ -104,7 +107,6 @@ from genmcp.question.question import Accepted, Cancelled, Declined, Question
 from genmcp.question.sampling import roots, sample
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.server import Middleware, Route, Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
@@ -116,11 +118,10 @@ from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Tool
-from genmcp.transports.endpoint import Endpoint
 from genmcp.version import __version__ as __version__
-from genmcp.wire.http import Security
 
 if TYPE_CHECKING:
+    from genmcp._transports.stdio import serve_stdio
     from genmcp.client.client import Client
     from genmcp.client.errors import (
         ClientError,
@@ -149,7 +150,6 @@ if TYPE_CHECKING:
     from genmcp.registry.live import LiveRegistry, SessionRegistries
     from genmcp.registry.registry import Registry
     from genmcp.stores.sqlite.store import SQLiteStore
-    from genmcp.transports.stdio import serve_stdio
 else:
 
     def __getattr__(name: str) -> Any:
@@ -379,6 +379,6 @@ _LATER: Final = {
     "SessionRegistries": "genmcp.registry.live",
     "Registry": "genmcp.registry.registry",
     "SQLiteStore": "genmcp.stores.sqlite.store",
-    "serve_stdio": "genmcp.transports.stdio",
+    "serve_stdio": "genmcp._transports.stdio",
 }
 """Where those names are that a server seldom needs: importing it does not wait for them."""

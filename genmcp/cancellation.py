@@ -14,7 +14,7 @@ The rules that follow, for the whole package:
    failure of the awaited work.
 2. Code that cancels its own task, to leave one block early, takes exactly its own requests back
    with `Task.uncancel()`, and swallows the error only if no other request remains: `CancelScope`.
-   `RunningCall` in `genmcp.transports` counts its requests in the same way.
+   `RunningCall` in `genmcp._transports` counts its requests in the same way.
 3. Code that owns a child task cancels it and waits for its end, by `cancel_and_wait`.
 4. Cleanup that must not stop half-way runs in `run_to_completion`, which delays a cancellation
    until the cleanup is done.

@@ -18,12 +18,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Done, Failed, Outcome
+from genmcp._core.request import Request
+from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.component import ServerComponent, missing_step
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.request import Request
-from genmcp.core.waiting import Continue
 from genmcp.errors import ContractError, InvalidParams, PromptNotFound, ToolError
 from genmcp.hook import (
     FunctionStep,

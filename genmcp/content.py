@@ -37,8 +37,8 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.core.outcome import Done, Failed
-from genmcp.core.waiting import ExternalJob, Job
+from genmcp._core.outcome import Done, Failed
+from genmcp._core.waiting import ExternalJob, Job
 from genmcp.errors import (
     ContractError,
 )

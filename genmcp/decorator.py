@@ -28,17 +28,17 @@ from typing import (
 import msgspec
 from typing_extensions import Unpack
 
+from genmcp._core.request import OnLost, Request, TaskUse
+from genmcp._schema.arguments import Extra
+from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
 from genmcp.component import Metadata, ServerComponent, check_continues
 from genmcp.content import CONTENT
-from genmcp.core.request import OnLost, Request, TaskUse
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, check_call, hint_of
 from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
-from genmcp.schema.arguments import Extra
-from genmcp.schema.schema import Formats
 from genmcp.tool import Tool, ToolRoute
 
 F = TypeVar("F", bound=Callable[..., Any])

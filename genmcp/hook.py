@@ -13,9 +13,9 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Failed
 from genmcp.channel import Channel
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Failed
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.question.question import Accepted, Cancelled, Declined
 

@@ -16,12 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Outcome
+from genmcp._core.request import Request, RouteFacts
+from genmcp._core.server_dispatch import with_route
+from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Outcome
-from genmcp.core.request import Request, RouteFacts
-from genmcp.core.server_dispatch import with_route
-from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities

@@ -17,6 +17,12 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from genmcp._core.client.events import Send
+from genmcp._core.client.receiving import decode_notification
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint
+from genmcp._wire import jsonrpc
+from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
@@ -25,9 +31,6 @@ from genmcp.client.requests import Wait
 from genmcp.client.subscriptions import Notification
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
-from genmcp.core.client.events import Send
-from genmcp.core.client.receiving import decode_notification
-from genmcp.mux.mux import Mux
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.params import (
     LoggingLevel,
@@ -37,9 +40,6 @@ from genmcp.protocol.params import (
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
-from genmcp.transports.endpoint import Endpoint
-from genmcp.wire import jsonrpc
-from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Notification", "RecordingClient", "connect"]
 

@@ -24,6 +24,11 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
+from genmcp._core.request import OnLost, Policy, Request, TaskUse, ToolRequest
+from genmcp._core.waiting import Continue
+from genmcp._schema.arguments import Arguments, Extra, arguments_of
+from genmcp._schema.of_type import schema_of
+from genmcp._schema.schema import Formats, Schema
 from genmcp.channel import Channel
 from genmcp.component import (
     DescribedComponent,
@@ -39,8 +44,6 @@ from genmcp.component import (
 )
 from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of, to_result
-from genmcp.core.request import OnLost, Policy, Request, TaskUse, ToolRequest
-from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
@@ -53,9 +56,6 @@ from genmcp.hook import Hook, check_call, overrides
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.protocol.value import CacheScope
-from genmcp.schema.arguments import Arguments, Extra, arguments_of
-from genmcp.schema.of_type import schema_of
-from genmcp.schema.schema import Formats, Schema
 
 A = TypeVar("A", default=dict[str, Any])
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
 PATH = re.compile(r"`((?:genmcp|tests|scripts)/[\w/.]*)`")
-# `genmcp/core/call.py`: `CallState.advance`, `CallPhase`; or `Mux` (`genmcp/mux/mux.py`).
+# `genmcp/_core/call.py`: `CallState.advance`, `CallPhase`; or `Mux` (`genmcp/_mux/mux.py`).
 NAMES_AFTER = re.compile(r"`(genmcp/[\w/]+)\.py`: ((?:`\w[\w.]*`(?:, )?)+)")
 NAMES_BEFORE = re.compile(r"((?:`\w[\w.]*`(?:, )?)+) \(`(genmcp/[\w/]+)\.py`")
 NAME = re.compile(r"`(\w[\w.]*)`")

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
-from genmcp.core.request import ToolRequest
-from genmcp.mux.threads import ThreadPool
+from genmcp._core.request import ToolRequest
+from genmcp._mux.threads import ThreadPool
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
 from tests.support.speaking import VERSIONS, speak

@@ -12,11 +12,10 @@ PACKAGE = Path(__file__).parent.parent / "genmcp"
 LAYERS = [
     {"errors", "faults", "version"},
     {"protocol"},
-    {"wire"},
-    {"core"},
+    {"_wire"},
+    {"_core"},
     {"cancellation", "stores", "tasks"},
     {
-        "carrier",
         "channel",
         "component_route",
         "component",
@@ -27,13 +26,13 @@ LAYERS = [
         "prompt",
         "question",
         "resource",
-        "schema",
+        "_schema",
         "server",
         "tool",
         "uri_template",
     },
-    {"suite", "mux"},
-    {"transports", "auth", "telemetry"},
+    {"suite", "_mux"},
+    {"_transports", "auth", "telemetry"},
     {"client"},
     {"composite"},
     {"hub", "registry", "discovery"},
@@ -42,7 +41,7 @@ LAYERS = [
     {"genmcp", "testing"},
 ]
 PURE = set().union(*LAYERS[:4])
-STRANGERS = {"suite", "mux"}  # in one layer, and yet neither knows the other
+STRANGERS = {"suite", "_mux"}  # in one layer, and yet neither knows the other
 IMPURE_MODULES = {"asyncio", "os", "random", "secrets", "socket", "time"}
 
 
@@ -119,18 +118,26 @@ def test_layers_hold_in_the_package() -> None:
 @pytest.mark.parametrize(
     ("where", "source", "fault"),
     [
-        ("wire/sse.py", "from genmcp.core.seal import open", "imports core, which is not above it"),
+        (
+            "_wire/sse.py",
+            "from genmcp._core.seal import open",
+            "imports _core, which is not above it",
+        ),
         ("tool.py", "def f():\n    from genmcp.suite import Suite", "imports suite, which is not"),
-        ("mux.py", "if TYPE_CHECKING:\n    import genmcp.suite", "imports suite, which is not"),
-        ("suite/listing.py", "from genmcp.mux import Mux", "imports mux, which is not above it"),
+        (
+            "_mux/mux.py",
+            "if TYPE_CHECKING:\n    import genmcp.suite",
+            "imports suite, which is not",
+        ),
+        ("suite/listing.py", "from genmcp._mux import Mux", "imports _mux, which is not above"),
         ("tool.py", "import genmcp", "imports the facade"),
         ("tool.py", "from genmcp import Tool", "imports the facade"),
         ("tool.py", "from . import errors", "has a relative import"),
         ("tool.py", "from genmcp.testing import connect", "imports testing, which is not above"),
         ("tools/base.py", "", "is in no layer"),
-        ("core/seal.py", "import os.path", "is pure and imports os"),
-        ("core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
-        ("core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),
+        ("_core/seal.py", "import os.path", "is pure and imports os"),
+        ("_core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
+        ("_core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),
         ("tool.py", "import genmcp.tool", "a cycle: genmcp.tool <- genmcp.tool"),
     ],
 )
@@ -145,15 +152,15 @@ def test_layers_name_what_breaks_them(where: str, source: str, fault: str, tmp_p
 
 def test_layers_see_a_cycle_through_an_import_that_never_runs(tmp_path: Path) -> None:
     """Two modules of one folder that import each other are a cycle, for types only as well."""
-    core = tmp_path / "genmcp" / "core"
+    core = tmp_path / "genmcp" / "_core"
     core.mkdir(parents=True)
-    core.joinpath("seal.py").write_text("from genmcp.core import task")
-    core.joinpath("task.py").write_text("if TYPE_CHECKING:\n    from genmcp.core.seal import Seal")
+    core.joinpath("seal.py").write_text("from genmcp._core import task")
+    core.joinpath("task.py").write_text("if TYPE_CHECKING:\n    from genmcp._core.seal import Seal")
 
     (fault,) = faults(tmp_path / "genmcp")
 
-    assert "genmcp.core.task" in fault
-    assert "genmcp.core.seal" in fault
+    assert "genmcp._core.task" in fault
+    assert "genmcp._core.seal" in fault
 
 
 def test_layers_let_a_module_import_its_own_layer_and_those_above(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from genmcp import (
     ToolRequest,
     wait_for,
 )
-from genmcp.core.request import Request
+from genmcp._core.request import Request
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.testing import connect

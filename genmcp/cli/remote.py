@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._mux.mux import Mux
 from genmcp.cli.output import (
     OutputWriter,
     content_of,
@@ -32,7 +33,6 @@ from genmcp.cli.values import check_arguments, convert_arguments, parse_pairs, u
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ProcessExited, ServerError, Unauthorized
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
-from genmcp.mux.mux import Mux
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.prompts import (
     Completion,

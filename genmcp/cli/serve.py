@@ -15,16 +15,16 @@ import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
+from genmcp._mux.mux import SECRET_VARIABLE, Mux
+from genmcp._transports.endpoint import Endpoint
+from genmcp._transports.stdio import Streams, private_streams, serve_streams
+from genmcp._wire.http import Security
 from genmcp.cli.output import log_to_stderr
 from genmcp.cli.target import load_attribute, load_mux
 from genmcp.cli.worker import stop_on_signals, wait_for_first
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import SECRET_VARIABLE, Mux
 from genmcp.server import Server
 from genmcp.telemetry.log import LoggingTelemetry
-from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.stdio import Streams, private_streams, serve_streams
-from genmcp.wire.http import Security
 
 logger = logging.getLogger("genmcp")
 

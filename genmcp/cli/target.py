@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint
 from genmcp.cli.values import parse_pairs
 from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import server_of
-from genmcp.mux.mux import Mux
 from genmcp.server import Server
-from genmcp.transports.endpoint import Endpoint
 
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
+from genmcp._schema.limits import FOREIGN_LIMITS
+from genmcp._schema.schema import Schema
 from genmcp.cli.output import one_line, sanitize
 from genmcp.cli.values import choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler
@@ -19,8 +21,6 @@ from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from genmcp.question.elicitation import host_of
 from genmcp.question.question import Accepted, Cancelled, Declined
-from genmcp.schema.limits import FOREIGN_LIMITS
-from genmcp.schema.schema import Schema
 
 _BAR_WIDTH: Final = 30
 _MARK: Final = "| "

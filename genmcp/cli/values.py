@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._schema.limits import FOREIGN_LIMITS
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
-from genmcp.schema.limits import FOREIGN_LIMITS
-from genmcp.schema.schema import Schema
 
 _TRUE: Final = ("true", "yes", "y", "1")
 _FALSE: Final = ("false", "no", "n", "0")

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._mux.mux import Mux
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
 
 logger = logging.getLogger("genmcp")
 

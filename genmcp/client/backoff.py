@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
+from genmcp._core.backoff import backoff
 from genmcp.client.errors import (
     ClientError,
     ConnectError,
@@ -16,7 +17,6 @@ from genmcp.client.errors import (
     ServerError,
     TooManyRequests,
 )
-from genmcp.core.backoff import backoff
 
 R = TypeVar("R")
 

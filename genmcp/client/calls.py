@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET
 
+from genmcp._core.client.events import TaskCreated
 from genmcp.client.cache import ResultCache
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
@@ -16,7 +17,6 @@ from genmcp.client.requests import RequestDeadline, Requests
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.tool_catalog import ToolCatalog
-from genmcp.core.client.events import TaskCreated
 from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 

@@ -8,6 +8,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._core.client import events
+from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
+from genmcp._core.client.lifecycle import Timeouts
+from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
 from genmcp.client.errors import (
     ClientClosed,
@@ -33,13 +37,9 @@ from genmcp.client.pending import (
     WarningThrottle,
 )
 from genmcp.client.transports.base import Transport
-from genmcp.core.client import events
-from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
-from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import McpError, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.params import ProgressNotificationParams
-from genmcp.wire.jsonrpc import RequestId
 
 ConnectionEvent: TypeAlias = (
     events.NotificationReceived

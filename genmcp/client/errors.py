@@ -27,8 +27,8 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from genmcp.core.client.events import Send
-from genmcp.core.client.lifecycle import TransportFailure
+from genmcp._core.client.events import Send
+from genmcp._core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
 _EXCERPT = 200  # characters of a response body that an error message contains

@@ -19,6 +19,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from genmcp._schema.limits import FOREIGN_LIMITS
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
@@ -32,8 +34,6 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tasks import TaskStatusNotificationParams
 from genmcp.question.question import Accepted, Declined
-from genmcp.schema.limits import FOREIGN_LIMITS
-from genmcp.schema.schema import Schema
 
 S = TypeVar("S", default=Any)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic
 import msgspec
 from typing_extensions import TypeVar
 
+from genmcp._schema.schema import Schema
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler, Denied
@@ -47,7 +48,6 @@ from genmcp.protocol.params import RequestId
 from genmcp.protocol.value import decoder_for
 from genmcp.question.elicitation import check_url
 from genmcp.question.question import Accepted, Cancelled, Declined
-from genmcp.schema.schema import Schema
 
 logger = logging.getLogger("genmcp.client")
 

@@ -11,11 +11,11 @@ from typing import Any, Final, Generic, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
+from genmcp._mux.threads import ThreadPool
 from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call, overrides
-from genmcp.mux.threads import ThreadPool
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.question.elicitation import check_schemes
-from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.version import __version__
 
 MASK: Final = "***"

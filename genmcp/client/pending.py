@@ -8,6 +8,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from genmcp._core.client import events
+from genmcp._core.client.dispatch import ClientDispatch
+from genmcp._core.client.events import LateAnswer, Send
+from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
 from genmcp.client.errors import (
     ClientClosed,
@@ -17,10 +21,6 @@ from genmcp.client.errors import (
     as_client_error,
 )
 from genmcp.client.transports.base import Transport
-from genmcp.core.client import events
-from genmcp.core.client.dispatch import ClientDispatch
-from genmcp.core.client.events import LateAnswer, Send
-from genmcp.wire.jsonrpc import RequestId
 
 logger = logging.getLogger("genmcp.client")
 

@@ -6,6 +6,9 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
+from genmcp._core.client.codec import Params
+from genmcp._core.client.events import Answered, InputNeeded, ParamHeaders, TaskCreated
+from genmcp._core.client.lifecycle import Timeouts
 from genmcp.client.cache import ResultCache
 from genmcp.client.connection import Connection
 from genmcp.client.errors import (
@@ -19,9 +22,6 @@ from genmcp.client.errors import (
 from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.options import ClientOptions
 from genmcp.client.pending import OnProgress, Response
-from genmcp.core.client.codec import Params
-from genmcp.core.client.events import Answered, InputNeeded, ParamHeaders, TaskCreated
-from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,

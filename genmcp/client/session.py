@@ -6,6 +6,8 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
+from genmcp._core.client import events
+from genmcp._core.client.lifecycle import Timeouts
 from genmcp.client.cache import REVISION_CACHE, ResultCache, copied
 from genmcp.client.calls import ToolCalls
 from genmcp.client.connection import Connection, ConnectionEvent
@@ -17,8 +19,6 @@ from genmcp.client.requests import Requests
 from genmcp.client.subscriptions import ChangeStream, OpenChangeStreams
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.targets import Target, transport_to
-from genmcp.core.client import events
-from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.resources import SubscriptionFilter

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._core.client.events import NotificationReceived
+from genmcp._core.client.lifecycle import Timeouts
+from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
 from genmcp.client.options import ClientOptions
-from genmcp.core.client.events import NotificationReceived
-from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
-from genmcp.wire.jsonrpc import RequestId
 
 _LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"

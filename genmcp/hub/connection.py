@@ -10,6 +10,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._core.request import Policy
+from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp._wire.param_headers import HeaderRule
 from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ConnectError, ListTooLong, ServerError
@@ -18,7 +21,6 @@ from genmcp.client.options import ClientOptions, Command, HttpOptions
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import read_tool_headers
 from genmcp.client.transports.targets import Target, transport_to
-from genmcp.core.request import Policy
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import ServerConfig
 from genmcp.protocol.content import ResourceDefinition
@@ -30,10 +32,8 @@ from genmcp.protocol.resources import (
 )
 from genmcp.protocol.tools import ListToolsResult, ToolDefinition
 from genmcp.protocol.value import PaginatedResult
-from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.server import Route
 from genmcp.uri_template import UriTemplate
-from genmcp.wire.param_headers import HeaderRule
 
 logger = logging.getLogger("genmcp.hub")
 

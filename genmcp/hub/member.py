@@ -9,6 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Outcome
+from genmcp._core.request import Request
+from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import (
@@ -22,10 +26,6 @@ from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import CompositeError, ReconnectError
 from genmcp.composite.member import Certainty, Member
 from genmcp.composite.server import CompositeServer
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Outcome
-from genmcp.core.request import Request
-from genmcp.core.waiting import Continue
 from genmcp.errors import InvalidParams, McpError, Overloaded, ResourceNotFound, ToolError
 from genmcp.hub.config import Backoff, HubLimits, ServerConfig
 from genmcp.hub.connection import MemberCatalog

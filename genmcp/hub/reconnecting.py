@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET
 
+from genmcp._core.request import Policy
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.client import Client
 from genmcp.client.errors import (
@@ -28,7 +29,6 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
 from genmcp.composite.errors import ReconnectError, UnknownServer
-from genmcp.core.request import Policy
 from genmcp.errors import (
     GenmcpError,
     MethodNotFound,

@@ -28,14 +28,14 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from genmcp._core.client_key import ClientKey, Share
+from genmcp._core.outcome import Done, Outcome
+from genmcp._core.waiting import Continue
 from genmcp.channel import Channel, is_detached
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
-from genmcp.core.client_key import ClientKey, Share
-from genmcp.core.outcome import Done, Outcome
-from genmcp.core.waiting import Continue
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from genmcp._core.subscription import RESOURCES, ServerChange
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import ChangeNotifier, Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
 from genmcp.client.subscriptions import ChangeStream
-from genmcp.core.subscription import RESOURCES, ServerChange
 from genmcp.errors import Overloaded
 from genmcp.hub.config import Backoff, HubLimits
 

@@ -27,6 +27,9 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
+from genmcp._core.request import PromptRequest, Request
+from genmcp._core.waiting import Continue
+from genmcp._schema.arguments import arguments_of
 from genmcp.channel import Channel
 from genmcp.component import (
     DescribedComponent,
@@ -40,8 +43,6 @@ from genmcp.component import (
 )
 from genmcp.component_route import Completer, ComponentRoute
 from genmcp.content import prompt_result
-from genmcp.core.request import PromptRequest, Request
-from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
@@ -57,7 +58,6 @@ from genmcp.protocol.prompts import (
     PromptDefinition,
 )
 from genmcp.protocol.value import CacheScope
-from genmcp.schema.arguments import arguments_of
 
 A = TypeVar("A", default=dict[str, str])
 

@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar, overload
 from urllib.parse import urlsplit
 
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.client_features import ElicitRequest, ElicitRequestParams
 from genmcp.question.form import Form, form_of_schema, form_of_type
 from genmcp.question.question import Elicited, Question, find_type, import_name, read_elicitation
-from genmcp.schema.schema import Schema
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from genmcp._schema.of_type import decoder_of, schema_of
+from genmcp._schema.schema import Schema
+from genmcp._schema.words import describe_value, join_pointer
 from genmcp.content import json_of
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.faults import Fault, Mismatch
 from genmcp.question.of_type import faults_of, form_schema
-from genmcp.schema.of_type import decoder_of, schema_of
-from genmcp.schema.schema import Schema
-from genmcp.schema.words import describe_value, join_pointer
 
 # Cached forms. Schemas can be made for each call, so their number is not bounded otherwise.
 _MAX_CACHED = 256

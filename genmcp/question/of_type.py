@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_ty
 
 import msgspec
 
-from genmcp.schema.schema import Schema
+from genmcp._schema.schema import Schema
 
 _FORMATS: Final = ("email", "uri", "date", "date-time")
 _NULL: Final = {"type": "null"}

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp.core.waiting import Wait
+from genmcp._core.waiting import Wait
+from genmcp._schema.of_type import decoder_of, schema_of
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.client_features import InputRequest
-from genmcp.schema.of_type import decoder_of, schema_of
-from genmcp.schema.schema import Schema
 
 T_co = TypeVar("T_co", default=Any, covariant=True)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 import msgspec
 from typing_extensions import Unpack
 
+from genmcp._schema.words import describe_value
 from genmcp.content import Audio, Image, json_of, result
 from genmcp.errors import ArgumentFaults, ContractError
 from genmcp.faults import Fault, Mismatch
@@ -31,7 +32,6 @@ from genmcp.protocol.client_features import (
 from genmcp.protocol.prompts import PromptMessage
 from genmcp.protocol.tools import ToolDefinition
 from genmcp.question.question import Question, read_as
-from genmcp.schema.words import describe_value
 
 MessageLike: TypeAlias = SamplingMessage | PromptMessage | tuple[str, Any]
 

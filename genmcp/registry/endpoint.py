@@ -5,15 +5,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint, route_to
+from genmcp._transports.request import ClientLeft, Receive, Scope, Send, Serve, reply
+from genmcp._wire import jsonrpc
 from genmcp.composite.errors import CompositeError
 from genmcp.errors import ConfigurationError, InvalidRequest
-from genmcp.mux.mux import Mux
 from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
 from genmcp.server import Server
-from genmcp.transports.endpoint import Endpoint, route_to
-from genmcp.transports.request import ClientLeft, Receive, Scope, Send, Serve, reply
-from genmcp.wire import jsonrpc
 
 if TYPE_CHECKING:
     from starlette.routing import Route

@@ -6,10 +6,10 @@ from threading import Lock, RLock
 from typing import Any
 from weakref import WeakMethod, WeakSet, finalize
 
+from genmcp._mux.mux import Mux
 from genmcp.composite.errors import RegistrySessionNotFound
 from genmcp.composite.server import CompositeServer
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
 from genmcp.registry.in_process import MuxMember, close_connections
 from genmcp.registry.registry import Registry, Status
 from genmcp.server import Server

@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._mux.mux import Mux
 from genmcp.composite.errors import ServerDisabled, UnknownServer, UnknownTool
 from genmcp.composite.server import CompositeServer
 from genmcp.errors import ConfigurationError, McpError
-from genmcp.mux.mux import Mux
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.registry.in_process import (
     TIMEOUT,

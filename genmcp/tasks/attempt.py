@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from genmcp.core.failures import is_expected
-from genmcp.core.outcome import Done, Failed, pack
-from genmcp.core.waiting import Finished, Job
+from genmcp._core.failures import is_expected
+from genmcp._core.outcome import Done, Failed, pack
+from genmcp._core.waiting import Finished, Job
+from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.errors import (
     ContractError,
     IllegalTransition,
@@ -32,7 +33,6 @@ from genmcp.errors import (
 from genmcp.tasks.jobs import JobFunction, Run, find_job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
-from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 

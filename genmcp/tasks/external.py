@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from genmcp.core.outcome import Failed, pack
-from genmcp.core.waiting import ExternalJob
+from genmcp._core.outcome import Failed, pack
+from genmcp._core.waiting import ExternalJob
 from genmcp.errors import (
     ConfigurationError,
     Conflict,

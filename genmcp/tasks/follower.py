@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp.core.task import Task
+from genmcp._core.task import Task
 from genmcp.errors import LogTruncated
 from genmcp.stores.store import LogEvent
 from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords

@@ -20,8 +20,8 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import Unpack
 
-from genmcp.core.outcome import check_json
-from genmcp.core.waiting import Job
+from genmcp._core.outcome import check_json
+from genmcp._core.waiting import Job
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.retry import ProgressWriter
 

@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from genmcp.core.task import Task, require_input, resume_in, slot_of
-from genmcp.core.waiting import Awaiting, AwaitingInput, Finished, Running, Suspended
+from genmcp._core.task import Task, require_input, resume_in, slot_of
+from genmcp._core.waiting import Awaiting, AwaitingInput, Finished, Running, Suspended
 from genmcp.errors import (
     IllegalTransition,
     InternalError,

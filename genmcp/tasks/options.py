@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.core.task import Task
+from genmcp._core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.stores.accounts import Owner
 

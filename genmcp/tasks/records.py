@@ -18,7 +18,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-from genmcp.core.task import Task, record_ttl, slot_of
+from genmcp._core.task import Task, record_ttl, slot_of
 from genmcp.errors import (
     Conflict,
     IllegalTransition,

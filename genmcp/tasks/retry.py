@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from genmcp.core.task import Task, add_progress
+from genmcp._core.task import Task, add_progress
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreFull, StoreUnavailable
 
 logger = logging.getLogger("genmcp")

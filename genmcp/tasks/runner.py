@@ -9,9 +9,9 @@ from random import random
 from secrets import token_hex
 from typing import Final, TypeAlias
 
-from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import LOST, Task, defer, fail_wait, lose_process, run_id, save_state
-from genmcp.core.waiting import ExternalJob, Finished, Following, Job, Suspended, Working
+from genmcp._core.outcome import Outcome, unpack
+from genmcp._core.task import LOST, Task, defer, fail_wait, lose_process, run_id, save_state
+from genmcp._core.waiting import ExternalJob, Finished, Following, Job, Suspended, Working
 from genmcp.errors import (
     ContractError,
     IllegalTransition,

@@ -6,9 +6,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import Task, is_task_id
-from genmcp.core.waiting import ExternalJob, Finished, Suspended
+from genmcp._core.outcome import Outcome, unpack
+from genmcp._core.task import Task, is_task_id
+from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Put, Store

@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp.core.task import Task, add_answers, lose_process, publish_task
-from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work
+from genmcp._core.task import Task, add_answers, lose_process, publish_task
+from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected, result_rejected

@@ -12,8 +12,8 @@ import httpx
 import msgspec
 import pytest
 
-from genmcp.core.task import Task
-from genmcp.mux.sinks import StoredRequest
+from genmcp._core.task import Task
+from genmcp._mux.sinks import StoredRequest
 from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running, until
 

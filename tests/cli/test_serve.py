@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from genmcp import Endpoint, Mux, StoreUnavailable, Suite
+from genmcp._transports.stdio import Streams
 from genmcp.cli.command import main
 from genmcp.cli.serve import ServeOptions, create_app, serve_http, serve_until_stopped
-from genmcp.transports.stdio import Streams
 from tests.support.asgi import PATIENCE, until
 from tests.support.pipes import line, modern
 from tests.support.sockets import Connection, called

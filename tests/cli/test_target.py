@@ -11,10 +11,10 @@ from threading import Thread
 
 import pytest
 
+from genmcp._mux.mux import Mux
 from genmcp.cli.target import add_target_options, parse_target, resolve_target
 from genmcp.client.options import Command
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
 
 SHOP = "tests.cli.shop:suite"
 Run = Callable[..., tuple[int, str, str]]

@@ -28,11 +28,11 @@ from genmcp import (
     roots,
     tool,
 )
+from genmcp._core.request import Request
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ProtocolError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.options import ClientOptions
-from genmcp.core.request import Request
 from genmcp.protocol.client_features import Root
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from genmcp._core.client.events import Send
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientClosed,
@@ -20,7 +21,6 @@ from genmcp.client.errors import (
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.base import Transport, TransportSink
-from genmcp.core.client.events import Send
 from genmcp.errors import McpError
 
 TASK = {

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not DESCRIPTORS.exists(), reason="counts what Li
 
 STDIO = """
 import asyncio
-from genmcp.transports.stdio import serve_stdio
+from genmcp._transports.stdio import serve_stdio
 from tests.client.test_client_leaks import suite
 asyncio.run(serve_stdio(suite()))
 """

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from genmcp import Client, ClientHandler, ConfigurationError, Suite, tool
+from genmcp._schema.limits import SchemaLimits
 from genmcp.client.errors import ListTooLong, ProtocolError
 from genmcp.client.options import ClientOptions
-from genmcp.schema.limits import SchemaLimits
 from tests.hub.far import OLD, TIME, Far, Piped, User, said
 
 

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from genmcp._core.client.events import Send
+from genmcp._transports.endpoint import Endpoint
 from genmcp.channel import Channel
 from genmcp.client.errors import (
     ClientClosed,
@@ -22,11 +24,9 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.options import HttpOptions
-from genmcp.core.client.events import Send
 from genmcp.errors import ConfigurationError
 from genmcp.suite.suite import Suite
 from genmcp.tool import Tool
-from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted
 from tests.client.sinks import MODERN, notification, request
 from tests.support.serving import serve

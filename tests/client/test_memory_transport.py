@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint
 from genmcp.channel import Channel
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.transports.memory import AsgiAdapter, MemoryTransport
-from genmcp.mux.mux import Mux
 from genmcp.suite.suite import Suite
 from genmcp.tool import Tool
-from genmcp.transports.endpoint import Endpoint
 from tests.client.sinks import LEGACY, MODERN, Recorder, notification, request
 
 META = {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from genmcp._transports.endpoint import Endpoint
 from genmcp.client.errors import (
     ClientClosed,
     ConnectionLost,
@@ -16,7 +17,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import HttpOptions
 from genmcp.suite.suite import Suite
-from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, Asked, event, opened, scripted
 from tests.client.sinks import notification, request
 from tests.support.serving import serve

@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint
 from genmcp.client.options import Command, HttpOptions
 from genmcp.client.transports.http import HttpTransport
 from genmcp.client.transports.http_pool import HttpPool
@@ -14,9 +16,7 @@ from genmcp.client.transports.memory import MemoryTransport
 from genmcp.client.transports.stdio import StdioTransport
 from genmcp.client.transports.targets import transport_to
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
 from genmcp.suite.suite import Suite
-from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, Asked, served
 from tests.client.sinks import Recorder, request
 

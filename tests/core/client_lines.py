@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
-from genmcp.core.client.events import CloseResponse, Outcome, Send
+from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
+from genmcp._core.client.events import CloseResponse, Outcome, Send
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from genmcp.core.call import LATE, TRANSITIONS, CallAction, CallEvent, CallPhase, CallState
+from genmcp._core.call import LATE, TRANSITIONS, CallAction, CallEvent, CallPhase, CallState
 from genmcp.errors import LocalIllegalTransition
 
 EXPECTED = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from genmcp.core.client.dispatch import ConnectionState, TransportFailure
-from genmcp.core.client.events import ConnectionFailed, SessionReset
+from genmcp._core.client.dispatch import ConnectionState, TransportFailure
+from genmcp._core.client.events import ConnectionFailed, SessionReset
 from genmcp.errors import ConfigurationError, LocalIllegalTransition
 from tests.core.client_lines import (
     DISCOVERED,

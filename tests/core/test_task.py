@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp.core.outcome import Done, Failed, pack, unpack
-from genmcp.core.task import (
+from genmcp._core.outcome import Done, Failed, pack, unpack
+from genmcp._core.task import (
     LOST,
     Task,
     add_answers,
@@ -17,7 +17,7 @@ from genmcp.core.task import (
     run_id,
     save_state,
 )
-from genmcp.core.waiting import (
+from genmcp._core.waiting import (
     Asking,
     Awaiting,
     ExternalJob,

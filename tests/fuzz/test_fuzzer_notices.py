@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.transports.request import Receive, Scope, Send
+from genmcp._transports.request import Receive, Scope, Send
 from tests.fuzz import driver
 from tests.fuzz.case import Case
 from tests.fuzz.driver import World, Wrong, listening

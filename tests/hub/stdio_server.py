@@ -23,7 +23,7 @@ from genmcp import (
     elicit,
     tool,
 )
-from genmcp.transports.stdio import serve_stdio
+from genmcp._transports.stdio import serve_stdio
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("/nowhere")
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
+from genmcp._core.client.events import Send
+from genmcp._schema.document import Document
 from genmcp.client import tool_catalog
 from genmcp.client.options import ClientOptions
 from genmcp.composite.server import CompositeServer
-from genmcp.core.client.events import Send
-from genmcp.schema.document import Document
 from genmcp.server import Route
 from tests.hub.far import OLD, TIME, Far, said
 

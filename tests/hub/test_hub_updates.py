@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from genmcp import Channel, Endpoint, Middleware, Mux, Resource, ResourceRepo, Suite, tool
+from genmcp._core.client.events import Send
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
-from genmcp.core.client.events import Send
 from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.resources import SubscriptionFilter

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from genmcp import Mux, Suite
-from genmcp.core.request import ClientInfo, Request
+from genmcp._core.request import ClientInfo, Request
+from genmcp._mux.bus import EVERYBODY, MessageBus
+from genmcp._wire.jsonrpc import Message
 from genmcp.errors import LogTruncated, StoreUnavailable
-from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.protocol.client_features import ListRootsRequestParams
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, LogEvent
-from genmcp.wire.jsonrpc import Message
 from tests.support.asgi import PATIENCE, until
 
 
@@ -128,7 +128,7 @@ async def test_bus_continues_after_a_failure(
     fault: Exception, said: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gap is followed by the oldest message, which may then be handled twice. It is logged."""
-    monkeypatch.setattr("genmcp.mux.bus._AGAIN", 0)
+    monkeypatch.setattr("genmcp._mux.bus._AGAIN", 0)
     caplog.set_level(logging.WARNING)
     store = Shared(fault)
     one, two = Process(store), Process(store)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.subscription import PROMPTS, TOOLS, ServerChange, updated
+from genmcp._core.subscription import PROMPTS, TOOLS, ServerChange, updated
+from genmcp._mux import changes as module
+from genmcp._mux.changes import Subscription, Subscriptions
+from genmcp._mux.limits import Limits
 from genmcp.errors import LogTruncated, StoreUnavailable
-from genmcp.mux import changes as module
-from genmcp.mux.changes import Subscription, Subscriptions
-from genmcp.mux.limits import Limits
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, LogEvent, Op
 

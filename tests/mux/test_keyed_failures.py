@@ -24,7 +24,7 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.core.task import Task
+from genmcp._core.task import Task
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client, Connection, until

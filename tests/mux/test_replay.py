@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.exchange import StreamRecord
-from genmcp.core.request import ClientInfo, Request
+from genmcp._core.exchange import StreamRecord
+from genmcp._core.request import ClientInfo, Request
+from genmcp._mux.limits import Limits
+from genmcp._mux.replay import OpenCall, Replay, StoredStream, log_of
 from genmcp.errors import InvalidRequest, StoreUnavailable
-from genmcp.mux.limits import Limits
-from genmcp.mux.replay import OpenCall, Replay, StoredStream, log_of
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore

@@ -23,8 +23,8 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.core.client_key import ClientKey
-from genmcp.core.outcome import Outcome
+from genmcp._core.client_key import ClientKey
+from genmcp._core.outcome import Outcome
 from genmcp.errors import StoreUnavailable
 from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route

@@ -21,7 +21,7 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp.core.outcome import Outcome
+from genmcp._core.outcome import Outcome
 from tests.continuations.asking import YES, Asked
 from tests.support.asgi import PATIENCE, TASKS, Client, until
 

@@ -11,11 +11,11 @@ import pydantic
 import pytest
 from msgspec import Meta, Raw, Struct
 
+from genmcp._schema.arguments import arguments_of
+from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.of_type import schema_of
+from genmcp._wire.param_headers import HeaderRule
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
-from genmcp.schema.arguments import arguments_of
-from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.of_type import schema_of
-from genmcp.wire.param_headers import HeaderRule
 
 
 class Place(Struct):

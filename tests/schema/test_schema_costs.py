@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from genmcp._schema.bounds import Matching, max_length
+from genmcp._schema.explain import Explainer
+from genmcp._schema.limits import SchemaLimits, excess
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
-from genmcp.schema.bounds import Matching, max_length
-from genmcp.schema.explain import Explainer
-from genmcp.schema.limits import SchemaLimits, excess
-from genmcp.schema.schema import Schema
 
 INTEGER = {"type": "integer"}
 N = {"n": INTEGER}

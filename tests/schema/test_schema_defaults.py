@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from genmcp.schema.schema import Schema
+from genmcp._schema.schema import Schema
 
 WITH_DEFAULTS: dict[str, Any] = {
     "properties": {

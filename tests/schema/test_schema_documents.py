@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
-from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.schema import Schema
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.schema import Schema
-from genmcp.schema.words import mismatch
+from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.schema import Schema
+from genmcp._schema.words import mismatch
 
 STRING = {"type": "string"}
 INTEGER = {"type": "integer"}

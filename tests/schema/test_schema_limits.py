@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.schema import Schema
+from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.schema import Schema
 
 
 def nested(levels: int) -> Any:

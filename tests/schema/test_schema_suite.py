@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
-from genmcp.schema.schema import Schema
 
 FOLDER = Path(__file__).resolve().parents[2] / ".venv" / "json-schema-test-suite"
 

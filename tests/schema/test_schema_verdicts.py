@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
-from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.schema import Schema
 
 KNOWN: list[tuple[str, dict[str, Any], Any, bool]] = [
     (

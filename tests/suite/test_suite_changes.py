@@ -16,8 +16,8 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.channel import Listener
-from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.testing import connect
 
 

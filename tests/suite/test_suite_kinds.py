@@ -20,9 +20,9 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp._core.request import ClientInfo as Asker
+from genmcp._core.request import Request
 from genmcp.channel import Sink
-from genmcp.core.request import ClientInfo as Asker
-from genmcp.core.request import Request
 from genmcp.errors import MethodNotFound
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import PromptDefinition, PromptReference, ResourceTemplateReference

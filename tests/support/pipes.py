@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from genmcp import Limits, Mux, Suite
-from genmcp.transports.stdio import Streams, serve_streams
+from genmcp._transports.stdio import Streams, serve_streams
 from tests.support.asgi import PATIENCE
 
 META = {

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from genmcp import Endpoint, Mux, Server
-from genmcp.wire.sse import EventReader, SseEvent
+from genmcp._wire.sse import EventReader, SseEvent
 
 MODERN = "2026-07-28"
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from genmcp.core.outcome import Done, Outcome
-from genmcp.core.task import Task
-from genmcp.core.waiting import Finished, Suspended, Work
+from genmcp._core.outcome import Done, Outcome
+from genmcp._core.task import Task
+from genmcp._core.waiting import Finished, Suspended, Work
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from genmcp import MemoryStore
-from genmcp.core.task import Task
-from genmcp.core.waiting import Job, Working
+from genmcp._core.task import Task
+from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Op, StoreEntry
 from genmcp.tasks.options import JobOptions

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.waiting import Job
+from genmcp._core.waiting import Job
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.jobs import JobFunction, Run, SavedState, find_job, job
 from genmcp.tasks.retry import ProgressWriter

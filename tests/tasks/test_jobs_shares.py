@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.outcome import Failed
-from genmcp.core.task import Task
-from genmcp.core.waiting import Job, Working
+from genmcp._core.outcome import Failed
+from genmcp._core.task import Task
+from genmcp._core.waiting import Job, Working
 from genmcp.errors import ConfigurationError, OverShare, StoreFull
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.memory import MemoryStore

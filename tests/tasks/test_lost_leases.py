@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from genmcp.core.waiting import OnLost, Working
+from genmcp._core.waiting import OnLost, Working
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, Bench, ended, made

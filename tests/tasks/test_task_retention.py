@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from genmcp.core.outcome import Done, pack
-from genmcp.core.task import record_ttl as kept_for
-from genmcp.core.waiting import Asking, ExternalJob, Finished, Running, Suspended, Work, Working
+from genmcp._core.outcome import Done, pack
+from genmcp._core.task import record_ttl as kept_for
+from genmcp._core.waiting import Asking, ExternalJob, Finished, Running, Suspended, Work, Working
+from genmcp._mux.tasks import advertised_ttl
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
-from genmcp.mux.tasks import advertised_ttl
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put, StoreEntry
 from genmcp.tasks.external import ExternalJobs

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from genmcp import Channel, Suite, tool
-from genmcp.transports.stdio import serve_stdio
+from genmcp._transports.stdio import serve_stdio
 
 
 @tool

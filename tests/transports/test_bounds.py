@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
-from genmcp.mux.threads import ThreadTurns
+from genmcp._mux.threads import ThreadTurns
 from tests.support.asgi import MODERN, PATIENCE, Client, until
 
 

@@ -22,10 +22,10 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp.core.request import RESULT_TOOL, Request
-from genmcp.core.task import Task
+from genmcp._core.request import RESULT_TOOL, Request
+from genmcp._core.task import Task
+from genmcp._mux.telemetry import Telemetry
 from genmcp.errors import StoreUnavailable
-from genmcp.mux.telemetry import Telemetry
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Op, Put
 from tests.mux.test_idempotency import ASKS, LEGACY, NAME, begin, keyed, over, refused, said

@@ -19,7 +19,7 @@ from genmcp import (
     elicit,
     tool,
 )
-from genmcp.transports.endpoint import Endpoint
+from genmcp._transports.endpoint import Endpoint
 from tests.support.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
 

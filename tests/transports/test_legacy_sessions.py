@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, ToolRequest, tool
+from genmcp._mux import sessions
 from genmcp.errors import ResourceNotFound
-from genmcp.mux import sessions
 from tests.support.asgi import LEGACIES, MODERN, Client, serving
 from tests.support.clock import Clock
 

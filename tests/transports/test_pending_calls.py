@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, ClientLogHandler, MemoryStore, Mux, Suite, Tool, ToolRequest
-from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.timers import TICK, TimerTable
+from genmcp._transports.endpoint import Endpoint
+from genmcp._transports.timers import TICK, TimerTable
 from tests.support.asgi import MODERN, Client, serving, until
 from tests.support.garbage import kinds, no_collections
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from genmcp import Endpoint, Mux, Suite, Tool
+from genmcp._core.call import CallEvent, CallPhase
+from genmcp._core.client_key import LOCAL
+from genmcp._core.request import ClientInfo, Request
+from genmcp._transports.running_call import RunningCall
 from genmcp.channel import Channel
-from genmcp.core.call import CallEvent, CallPhase
-from genmcp.core.client_key import LOCAL
-from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
-from genmcp.transports.running_call import RunningCall
 from tests.support import asgi
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
+from genmcp._mux.bus import EVERYBODY
+from genmcp._mux.sessions import EndSession
 from genmcp.errors import StoreUnavailable
-from genmcp.mux.bus import EVERYBODY
-from genmcp.mux.sessions import EndSession
 from genmcp.stores.store import LogEvent, Store
 from tests.support.asgi import LEGACIES, Client, until
 
@@ -121,7 +121,7 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
     ended: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request is refused with 503 until it is known which sessions have ended."""
-    monkeypatch.setattr("genmcp.mux.bus._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp._mux.bus._AGAIN", 0.01)
     store = Unreadable(tmp_path / "store.db")
     store.failures = 2  # of both logs
     async with process(store) as app:

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from genmcp import Channel, Tool, ToolRequest, tool
-from genmcp.transports import shutdown
-from genmcp.transports.shutdown import Shutdown
-from genmcp.transports.timers import TICK
+from genmcp._transports import shutdown
+from genmcp._transports.shutdown import Shutdown
+from genmcp._transports.timers import TICK
 from tests.support.asgi import Client, serving, until
 
 SERVER = '''
@@ -451,7 +451,7 @@ async def test_shutdown_ends_a_body_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An open call may answer with one JSON body; `write_timeout` would hold the exit for 60 s."""
-    monkeypatch.setattr("genmcp.transports.responder.LAST_WORDS", 0.01)
+    monkeypatch.setattr("genmcp._transports.responder.LAST_WORDS", 0.01)
 
     @tool
     async def outlasts_a_tick() -> str:
@@ -475,7 +475,7 @@ async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names the shutdown as the reason, not `Limits.write_timeout`."""
-    monkeypatch.setattr("genmcp.transports.stream.LAST_WORDS", 0.01)
+    monkeypatch.setattr("genmcp._transports.stream.LAST_WORDS", 0.01)
     caplog.set_level("INFO", "genmcp")
 
     @tool

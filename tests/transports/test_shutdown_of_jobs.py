@@ -260,7 +260,7 @@ async def test_exit_of_uvicorn_waits_for_the_jobs(
 ) -> None:
     """From the first request on until they were handed on, or the mux was closed."""
     server = Server(3)
-    monkeypatch.setattr("genmcp.transports.shutdown.uvicorn_server", lambda: server)
+    monkeypatch.setattr("genmcp._transports.shutdown.uvicorn_server", lambda: server)
     endpoint = Endpoint(here := mux(tmp_path))
     client = Client(endpoint)
     for _ in range(2):
@@ -282,7 +282,7 @@ async def test_exit_of_uvicorn_waits_for_the_last_endpoint(
 ) -> None:
     """Endpoints of one process delay it together, also with a mux each."""
     server = Server(3)
-    monkeypatch.setattr("genmcp.transports.shutdown.uvicorn_server", lambda: server)
+    monkeypatch.setattr("genmcp._transports.shutdown.uvicorn_server", lambda: server)
     muxes = [mux(tmp_path), mux(tmp_path)]
     endpoints = [Endpoint(each) for each in muxes]
     for _ in range(2):  # they can be used again
@@ -319,7 +319,7 @@ async def test_work_on_jobs_does_not_keep_the_first_request(
 
     server, endpoint = Server(3), Endpoint(here := mux(tmp_path))
     client = Client(endpoint)
-    monkeypatch.setattr("genmcp.transports.shutdown.uvicorn_server", lambda: server)
+    monkeypatch.setattr("genmcp._transports.shutdown.uvicorn_server", lambda: server)
     loop.set_task_factory(recording)
     await asyncio.create_task(first())
     loop.set_task_factory(None)

@@ -26,9 +26,9 @@ from genmcp import (
     elicit,
     tool,
 )
+from genmcp._transports.pipe import PipedCall
+from genmcp._transports.stdio import DescriptorReader, Streams, serve_streams
 from genmcp.errors import StoreUnavailable
-from genmcp.transports.pipe import PipedCall
-from genmcp.transports.stdio import DescriptorReader, Streams, serve_streams
 from tests.support.asgi import PATIENCE, TASKS, until
 from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from genmcp.transports.timers import drive
+from genmcp._transports.timers import drive
 
 
 async def test_steps_closed_while_it_waits_closes_the_work() -> None:

@@ -18,8 +18,8 @@ from genmcp import (
     Suite,
     tool,
 )
-from genmcp.core.client_key import ClientKey
-from genmcp.mux.limits import Owners
+from genmcp._core.client_key import ClientKey
+from genmcp._mux.limits import Owners
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put
 from genmcp.tasks.options import JobOptions

@@ -20,7 +20,7 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp.core.outcome import Outcome
+from genmcp._core.outcome import Outcome
 from tests.support.asgi import TASKS, Client
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from genmcp.transports.timers import TICK, TimerTable
+from genmcp._transports.timers import TICK, TimerTable
 
 
 class Item:
@@ -98,7 +98,7 @@ def test_table_of_a_closed_loop_is_dropped() -> None:
     first, second = asyncio.run(table()), asyncio.run(table())
 
     assert first is not second
-    from genmcp.transports import timers
+    from genmcp._transports import timers
 
     assert first not in timers._of_loops.values()
 

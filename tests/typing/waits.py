@@ -35,7 +35,7 @@ from genmcp import (
     tool,
     wait_for,
 )
-from genmcp.core.waiting import Wait
+from genmcp._core.waiting import Wait
 from genmcp.protocol.client_features import CreateMessageResult, Root
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from genmcp._wire import jsonrpc
+from genmcp._wire.encoder import Encoder
 from genmcp.errors import InvalidParams, McpError, ResourceNotFound, UnsupportedVersion
 from genmcp.protocol.capabilities import (
     DiscoverResult,
@@ -19,8 +21,6 @@ from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
 from genmcp.protocol.value import Result
-from genmcp.wire import jsonrpc
-from genmcp.wire.encoder import Encoder
 from tests.protocol.definitions import validator
 
 INFO = {"name": "studio", "version": "1.0"}

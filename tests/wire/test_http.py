@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.errors import ConfigurationError, HttpRejected
-from genmcp.wire.http import (
+from genmcp._wire.http import (
     HeaderPolicy,
     Security,
     check_get_headers,
@@ -14,6 +13,7 @@ from genmcp.wire.http import (
     cors_headers,
     preflight_headers,
 )
+from genmcp.errors import ConfigurationError, HttpRejected
 
 LOCAL, REMOTE = "127.0.0.1", "203.0.113.7"
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.errors import HeaderMismatch
-from genmcp.wire.param_headers import (
+from genmcp._wire.param_headers import (
     HeaderRule,
     check_method,
     check_name,
@@ -16,6 +15,7 @@ from genmcp.wire.param_headers import (
     decode_value,
     encode_value,
 )
+from genmcp.errors import HeaderMismatch
 
 REGION = HeaderRule(b"mcp-param-region", ("region",), "string")
 

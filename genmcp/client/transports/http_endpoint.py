@@ -7,6 +7,9 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
+from genmcp._core.client.events import Send
+from genmcp._wire import jsonrpc
+from genmcp._wire.param_headers import encode_value
 from genmcp.client.errors import (
     ClientError,
     ConnectError,
@@ -18,11 +21,8 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import HttpOptions, mask_url
 from genmcp.client.transports.base import HttpRequester, HttpResponse
-from genmcp.core.client.events import Send
 from genmcp.errors import InvalidRequest, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
-from genmcp.wire import jsonrpc
-from genmcp.wire.param_headers import encode_value
 
 HeaderList = list[tuple[bytes, bytes]]
 

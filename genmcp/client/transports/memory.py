@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint
+from genmcp._transports.request import IN_PROCESS, Message, Receive, Scope, Send
+from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 from genmcp.client.transports.http import HttpTransport
-from genmcp.mux.mux import Mux
 from genmcp.server import Server
-from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.request import IN_PROCESS, Message, Receive, Scope, Send
-from genmcp.wire.lines import MAX_MESSAGE
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 

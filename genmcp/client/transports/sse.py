@@ -13,6 +13,11 @@ from contextvars import Context
 from typing import Final
 from urllib.parse import SplitResult
 
+from genmcp._core.backoff import backoff
+from genmcp._core.client.events import Send
+from genmcp._wire.jsonrpc import RequestId
+from genmcp._wire.lines import MAX_MESSAGE, OversizedMessage
+from genmcp._wire.sse import EventReader, SseEvent
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -38,11 +43,6 @@ from genmcp.client.transports.http_endpoint import (
     request_path,
     resolve_on_origin,
 )
-from genmcp.core.backoff import backoff
-from genmcp.core.client.events import Send
-from genmcp.wire.jsonrpc import RequestId
-from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
-from genmcp.wire.sse import EventReader, SseEvent
 
 logger = logging.getLogger("genmcp.client")
 

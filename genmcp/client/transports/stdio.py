@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
+from genmcp._core.client.events import Send
+from genmcp._wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -23,8 +25,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import Command, StdioOptions
 from genmcp.client.transports.base import Transport, TransportSink
-from genmcp.core.client.events import Send
-from genmcp.wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 
 logger = logging.getLogger("genmcp.client")
 server_logger = logging.getLogger("genmcp.server")

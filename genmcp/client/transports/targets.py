@@ -3,6 +3,9 @@
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from genmcp._mux.mux import Mux
+from genmcp._transports.endpoint import Endpoint
+from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.options import Command, HttpOptions, StdioOptions, mask_url
 from genmcp.client.transports.base import HttpRequester, Transport
 from genmcp.client.transports.http import HttpTransport
@@ -10,10 +13,7 @@ from genmcp.client.transports.http_pool import HttpPool
 from genmcp.client.transports.memory import MemoryTransport, in_process_name
 from genmcp.client.transports.stdio import StdioTransport
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
 from genmcp.server import Server
-from genmcp.transports.endpoint import Endpoint
-from genmcp.wire.lines import MAX_MESSAGE
 
 Target = str | Command | Server | Mux | Endpoint | Transport
 """A URL, the command of a server over stdio, a server in this process, or a custom transport."""

@@ -1,0 +1,345 @@
+"""The life of one call, from the first step of its hook until nothing of it runs here any more.
+
+The next phase of a call is decided in `TRANSITIONS` and nowhere else: promotion to a task,
+cancellation, disconnects, shutdown. The runtime reports events and performs the actions that it
+gets back (`transports.running_call`, `mux.continuations`). A pair of phase and event has one of
+three verdicts:
+
+- a transition, with the actions to perform in this order;
+- *late*: an ordinary race, such as a disconnect after the handle was sent. Nothing happens;
+- *impossible*: absent from both tables. It is a defect here, and raises LocalIllegalTransition,
+  which ends one call with an internal error that has a reference.
+
+Not decided here: the shape of the response and the effect of a disconnect on it (`core.exchange`),
+and which process may change the record of a task (`core.task`). Two waits that differ in the record
+only are one phase: a hook that runs, and a call that waits in this process.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from itertools import product
+from typing import Final
+
+import msgspec
+
+from genmcp._core.continuation import Continuation
+from genmcp.errors import LocalIllegalTransition, McpError
+from genmcp.protocol.value import Result
+
+
+class CallPhase(IntEnum):
+    """Where a call stands."""
+
+    RUNNING = 0
+    """A hook runs, or the call waits in this process. Its client waits for the result."""
+    ASKING = 1
+    """The client was sent a question on the open connection (2025-11-25 and before)."""
+    STORING = 2
+    """The call reads or writes a record of its own: for a job, or for an idempotency key."""
+    PROMOTING = 3
+    """The record of a task is being written, while the hook runs on."""
+    TASK = 4
+    """The call is a task whose hook runs here. Its result goes to the record."""
+    CANCELLED_TASK = 5
+    """The task was cancelled. Its hook is being cancelled, and its output is discarded."""
+    FOLLOWING = 6
+    """Any process may resume the call from the store. Its client waits for the result here."""
+    RELAYING = 7
+    """As FOLLOWING, and the client was sent a question of the stored call."""
+    READING = 8
+    """As FOLLOWING, and the record is being read, since the client is to get a handle."""
+    HANDED_OVER = 9
+    """The client has the handle of the stored call. Following it is being cancelled."""
+    CANCELLED = 10
+    """Its client has cancelled the call, and gets no response. The hook is being cancelled."""
+    LEFT = 11
+    """Its client has left. The hook is being cancelled."""
+    STOPPING = 12
+    """The server is shutting down. The hook is being cancelled."""
+    OVER = 13
+    """Nothing of the call runs here."""
+
+
+class CallEvent(IntEnum):
+    """An event in the life of a call."""
+
+    SUSPEND = 0
+    """A hook has returned `Continue` with an awaitable of this process."""
+    ASK = 1
+    """A question is sent to the client on the open connection."""
+    ANSWERED = 2
+    """That question was answered, or failed."""
+    STORE = 3
+    """The call begins to read or write a record of its own."""
+    RESUME = 4
+    """That has ended, and a hook runs."""
+    FOLLOW = 5
+    """That has ended, and the client waits for the result of the stored call."""
+    PROMOTE = 6
+    """`Tool.promote_after` or `Tool.max_hold` has passed, or the tool always runs as a task."""
+    WRITTEN = 7
+    """The record of the task was written."""
+    FOUND = 8
+    """The record of the stored call was read."""
+    FAILED = 9
+    """The store failed; the record may have been written."""
+    REFUSED = 10
+    """The record was not written, and a repetition would not change that."""
+    CANCEL = 11
+    """The client has sent a cancellation of its request."""
+    TASK_CANCEL = 12
+    """The task was cancelled (`tasks/cancel`)."""
+    LEAVE = 13
+    """The client has disconnected, and that cancels the call."""
+    SHUTDOWN = 14
+    """The server is shutting down."""
+    RETURNED = 15
+    """The hook has ended with a result, or with the error that it has raised."""
+    STORED = 16
+    """The hook has ended; the task waits in the store for something else."""
+    INTERRUPTED = 17
+    """The hook has ended by a cancellation."""
+
+
+class CallAction(IntEnum):
+    """An action of the runtime.
+
+    Performed by `RunningCall` (CANCEL_HOOK, and RESPOND to NOTIFY_TOOL at the end of the hook), by
+    its `Promotion` (record, handle and timer), by `Tasks.ended` (WRITE_OUTCOME, LEAVE_RECORD), and
+    by `Continuations` (WRITE_STEP).
+    """
+
+    RESPOND = 0
+    """Send the result to the client."""
+    REJECT = 1
+    """Respond with the error that the server is shutting down."""
+    CANCEL_HOOK = 2
+    """Cancel the hook."""
+    WRITE_RECORD = 3
+    """Write the record of the task, then report WRITTEN, FAILED or REFUSED."""
+    READ_RECORD = 4
+    """Read the record of the followed task, then report FOUND, FAILED or REFUSED."""
+    SEND_HANDLE = 5
+    """Respond with the handle of the task; to a client without tasks, with how to get its result.
+
+    From now on the client may disconnect, and its cancellation is ignored.
+    """
+    DELETE_RECORD = 6
+    """Delete the record of the task, if one may have been written: no client has its handle."""
+    WRITE_STEP = 7
+    """Write to the record of the task which step the call has reached."""
+    RESTART_TIMER = 8
+    """Start the time until the promotion again."""
+    RETRY_SOON = 9
+    """Report PROMOTE again in a moment."""
+    RETRY_LATER = 10
+    """Report PROMOTE again; after each failure the delay is doubled, up to a limit."""
+    WRITE_OUTCOME = 11
+    """Write the result to the record of the task."""
+    LEAVE_RECORD = 12
+    """Release the record: another process may resume the task, or finds it lost."""
+    CANCEL_WORK = 13
+    """Cancel the stored call that is followed, with its job."""
+    NOTIFY_TOOL = 14
+    """Call `on_cancel` of the tool."""
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """The next phase, and the actions to perform."""
+
+    phase: CallPhase
+    actions: tuple[CallAction, ...] = ()
+
+
+_P = CallPhase
+_E = CallEvent
+_A = CallAction
+
+Pair = tuple[CallPhase, CallEvent]
+
+_UNPROMOTED: Final = (_P.RUNNING, _P.ASKING, _P.STORING, _P.FOLLOWING, _P.RELAYING, _P.READING)
+_WAITED_FOR: Final = (*_UNPROMOTED, _P.PROMOTING)
+"""The client waits for the result."""
+_ENDING: Final = (_P.CANCELLED, _P.LEFT, _P.STOPPING)
+"""The hook is being cancelled, and has not ended."""
+_ENDS: Final = (_E.RETURNED, _E.INTERRUPTED)
+_ABANDONED: Final = (_A.CANCEL_WORK, _A.NOTIFY_TOOL, _A.DELETE_RECORD)
+
+
+def _all(
+    phases: Iterable[CallPhase], events: Iterable[CallEvent], to: Transition
+) -> dict[Pair, Transition]:
+    return dict.fromkeys(product(phases, events), to)
+
+
+TRANSITIONS: Final[Mapping[Pair, Transition]] = {
+    # The steps of the hook.
+    (_P.RUNNING, _E.SUSPEND): Transition(_P.RUNNING),
+    # The step that was reached is written behind the promotion: see WRITTEN.
+    (_P.PROMOTING, _E.SUSPEND): Transition(_P.PROMOTING),
+    (_P.TASK, _E.SUSPEND): Transition(_P.TASK, (_A.WRITE_STEP,)),
+    # A hook that ignores its cancellation finds here that its record is over.
+    (_P.CANCELLED_TASK, _E.SUSPEND): Transition(_P.CANCELLED_TASK, (_A.WRITE_STEP,)),
+    (_P.RUNNING, _E.ASK): Transition(_P.ASKING),
+    (_P.ASKING, _E.ANSWERED): Transition(_P.RUNNING),
+    (_P.FOLLOWING, _E.ASK): Transition(_P.RELAYING),
+    (_P.RELAYING, _E.ANSWERED): Transition(_P.FOLLOWING),
+    (_P.RUNNING, _E.STORE): Transition(_P.STORING),
+    (_P.STORING, _E.STORE): Transition(_P.STORING),
+    (_P.FOLLOWING, _E.STORE): Transition(_P.STORING),
+    # A keyed call has ended while a promotion asks the store: the phase stays, since that will
+    # report its end, and the record of the key decides which of the two writes counts.
+    (_P.PROMOTING, _E.STORE): Transition(_P.PROMOTING),
+    (_P.READING, _E.STORE): Transition(_P.READING),
+    (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
+    (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
+    (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
+    # Promotion. The order is: write the record, then send the handle. The other order would let a
+    # client poll a task that does not exist yet, or never will if the process dies in between. The
+    # price is a record that no client knows, whenever the call ends or is cancelled during the
+    # write: its client gets the result, and the record is deleted.
+    (_P.RUNNING, _E.PROMOTE): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
+    (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.WRITE_STEP)),
+    (_P.PROMOTING, _E.FAILED): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
+    (_P.PROMOTING, _E.REFUSED): Transition(_P.RUNNING),
+    # The time in which the call waits for its client does not count.
+    (_P.ASKING, _E.PROMOTE): Transition(_P.ASKING, (_A.RESTART_TIMER,)),
+    (_P.RELAYING, _E.PROMOTE): Transition(_P.RELAYING, (_A.RESTART_TIMER,)),
+    # The call is about to create or to find its record, and must not get a second one.
+    (_P.STORING, _E.PROMOTE): Transition(_P.STORING, (_A.RETRY_SOON,)),
+    # A stored call has a record: its client gets the handle of that.
+    (_P.FOLLOWING, _E.PROMOTE): Transition(_P.READING, (_A.READ_RECORD,)),
+    (_P.READING, _E.FOUND): Transition(_P.HANDED_OVER, (_A.SEND_HANDLE, _A.CANCEL_HOOK)),
+    (_P.READING, _E.FAILED): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
+    (_P.READING, _E.REFUSED): Transition(_P.FOLLOWING),
+    # A write that ends after the call is withdrawn. One that ends while the hook is being cancelled
+    # is withdrawn when the hook has ended: only then is it known how (a keyed call may have a
+    # result, and must not run again).
+    (_P.OVER, _E.WRITTEN): Transition(_P.OVER, (_A.DELETE_RECORD,)),
+    (_P.OVER, _E.FAILED): Transition(_P.OVER, (_A.DELETE_RECORD,)),
+    # Cancellation. It is repeated, since a hook may ignore the first one. The first of the three
+    # reasons with the highest claim wins: after a cancellation by the client there is no response
+    # (2025-11-25, cancellation), after a disconnect one may still be read, and the shutdown has an
+    # error to send. So CANCEL overrides LEFT and STOPPING, and LEAVE overrides STOPPING only.
+    **_all((*_WAITED_FOR, *_ENDING), (_E.CANCEL,), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))),
+    **_all(
+        (*_WAITED_FOR, _P.LEFT, _P.STOPPING), (_E.LEAVE,), Transition(_P.LEFT, (_A.CANCEL_HOOK,))
+    ),
+    **_all((*_WAITED_FOR, _P.STOPPING), (_E.SHUTDOWN,), Transition(_P.STOPPING, (_A.CANCEL_HOOK,))),
+    (_P.CANCELLED, _E.LEAVE): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
+    (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
+    (_P.LEFT, _E.SHUTDOWN): Transition(_P.LEFT, (_A.CANCEL_HOOK,)),
+    (_P.HANDED_OVER, _E.SHUTDOWN): Transition(_P.HANDED_OVER, (_A.CANCEL_HOOK,)),
+    # A call whose client has a handle is reached by `tasks/cancel`, since its response is sent and
+    # its connection may be gone, and by the shutdown, after which another process resumes the task
+    # if its wait allows that.
+    **_all(
+        (_P.TASK, _P.CANCELLED_TASK),
+        (_E.TASK_CANCEL,),
+        Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
+    ),
+    (_P.TASK, _E.SHUTDOWN): Transition(_P.TASK, (_A.CANCEL_HOOK,)),
+    (_P.CANCELLED_TASK, _E.SHUTDOWN): Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
+    # The end of the hook.
+    **_all(_UNPROMOTED, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
+    # The host has cancelled the call, or the hook has cancelled itself: neither is ours to answer,
+    # so that the CancelledError propagates to the host.
+    **_all(_UNPROMOTED, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
+    # The write is not interrupted: its outcome would be unknown, and a record might remain. Its end
+    # reports WRITTEN or FAILED in phase OVER, which deletes the record.
+    (_P.PROMOTING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND,)),
+    (_P.PROMOTING, _E.INTERRUPTED): Transition(_P.OVER),
+    **_all((_P.CANCELLED,), _ENDS, Transition(_P.OVER, _ABANDONED)),
+    # A client that has closed its side of a pipe may still read.
+    (_P.LEFT, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, *_ABANDONED)),
+    (_P.LEFT, _E.INTERRUPTED): Transition(_P.OVER, _ABANDONED),
+    (_P.STOPPING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD)),
+    (_P.STOPPING, _E.INTERRUPTED): Transition(_P.OVER, (_A.REJECT, _A.DELETE_RECORD)),
+    **_all((_P.HANDED_OVER,), _ENDS, Transition(_P.OVER, (_A.DELETE_RECORD,))),
+    (_P.TASK, _E.RETURNED): Transition(_P.OVER, (_A.WRITE_OUTCOME,)),
+    (_P.TASK, _E.STORED): Transition(_P.OVER),
+    (_P.TASK, _E.INTERRUPTED): Transition(_P.OVER, (_A.LEAVE_RECORD,)),
+    **_all((_P.CANCELLED_TASK,), (*_ENDS, _E.STORED), Transition(_P.OVER, (_A.NOTIFY_TOOL,))),
+}
+
+_HOOK: Final = (_E.SUSPEND, _E.ASK, _E.ANSWERED, _E.STORE, _E.RESUME, _E.FOLLOW)
+_STORE_ENDS: Final = (_E.WRITTEN, _E.FOUND, _E.FAILED, _E.REFUSED)
+
+LATE: Final[frozenset[Pair]] = frozenset(
+    {
+        # A hook that ignores its cancellation takes further steps.
+        *product((*_ENDING, _P.HANDED_OVER), _HOOK),
+        *product((_P.TASK, _P.CANCELLED_TASK), _HOOK[1:]),
+        # A timer, or a write or read that ends, after something else was decided.
+        *product(
+            (_P.PROMOTING, _P.READING, _P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER), (_E.PROMOTE,)
+        ),
+        *product((*_ENDING, _P.OVER), (_E.PROMOTE, *_STORE_ENDS)),
+        # A client that has its response, or whose call is over.
+        *product((_P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER, _P.OVER), (_E.CANCEL, _E.LEAVE)),
+        *product((_P.OVER,), (_E.TASK_CANCEL, _E.SHUTDOWN)),
+    }
+).difference(TRANSITIONS)
+
+
+class CallState(msgspec.Struct, eq=False):
+    """One call: its phase, and the data to continue it. Owned by the channel of the call.
+
+    Args:
+        continuation: set once a hook has returned `Continue`.
+        task: the id of its record in the store, if it has one.
+        fencing_token: for changes of the record.
+        run: the id of the job that the call waits for, or continues after.
+        follows: the task that the call awaits here; it may belong to another call.
+        unconfirmed: the id of a record that a promotion may have written, before its handle was
+            sent. Cleared when the handle is sent, when the record is deleted, and for a keyed call,
+            which has one record, when that is written for a job.
+        handle: the response that was sent instead of the result.
+        outcome: the result or error of the call, if its response was held.
+        raised: whether a keyed call has raised, which frees its key.
+    """
+
+    phase: CallPhase = CallPhase.RUNNING
+    continuation: Continuation | None = None
+    task: str | None = None
+    fencing_token: int = 0
+    run: str | None = None
+    follows: str | None = None
+    unconfirmed: str | None = None
+    handle: Result | None = None
+    outcome: Result | McpError | None = None
+    raised: bool = False
+
+    def __repr__(self) -> str:
+        return f"<CallState {self.phase.name}>"
+
+    def advance(self, event: CallEvent) -> tuple[CallAction, ...]:
+        """Move to the next phase; return the actions to perform, none if *event* came late.
+
+        Raises:
+            LocalIllegalTransition: *event* is impossible in this phase.
+        """
+        transition = TRANSITIONS.get((self.phase, event))
+        if transition is not None:
+            self.phase = transition.phase
+            return transition.actions
+        if (self.phase, event) in LATE:
+            return ()
+        raise LocalIllegalTransition(event.name, self.phase.name)
+
+    # These depend on the phase: read them before `advance` reports the end of the hook.
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the client of this process has a handle, and the result goes to the record."""
+        return self.handle is not None and self.phase in (CallPhase.TASK, CallPhase.CANCELLED_TASK)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a pending write or read of the store decides if the client gets a handle."""
+        return self.phase in (CallPhase.PROMOTING, CallPhase.READING)
+
+    @property
+    def discards_output(self) -> bool:
+        """Whether the output of the call is discarded."""
+        return self.phase in (CallPhase.CANCELLED_TASK, CallPhase.OVER)

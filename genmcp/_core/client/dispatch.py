@@ -1,0 +1,335 @@
+"""The client side of the protocol as one sans-IO state machine.
+
+It supports both eras: `initialize`, sessions and requests of the server; and the self-contained
+requests of 2026-07-28 (basic/versioning). Its interface has the form of 2026-07-28 in either case.
+
+Most methods return a list of outcomes: actions for the transport and events for the owner, to be
+handled in this order. No message of the server makes a method raise.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from genmcp._core.client.codec import Params, RequestEncoder
+from genmcp._core.client.events import (
+    CloseResponse,
+    Connected,
+    Outcome,
+    ParamHeaders,
+    ReceivedRequestCancelled,
+    RequestFailed,
+    RequestTimedOut,
+    Send,
+)
+from genmcp._core.client.lifecycle import (
+    ConnectionState,
+    ConnectionStep,
+    DispatchOptions,
+    Lifecycle,
+    Pending,
+    PendingRequests,
+    Timeouts,
+    TransportFailure,
+)
+from genmcp._core.client.opening import Connector
+from genmcp._core.client.receiving import MessageReceiver, PeerRequests
+from genmcp._wire.jsonrpc import encode_error
+from genmcp._wire.lines import OversizedMessage
+from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
+from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
+from genmcp.protocol.methods import Method
+from genmcp.protocol.params import CancelledNotificationParams, LoggingLevel, RequestId
+from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
+from genmcp.protocol.value import Value, wire_name
+
+__all__ = ["ClientDispatch", "ConnectionState", "DispatchOptions", "Timeouts", "TransportFailure"]
+
+_OPTIONS: Final = DispatchOptions()
+_TIMEOUTS: Final = Timeouts()
+_NO_META: Final[Mapping[str, Any]] = MappingProxyType({})
+_UNAUTHORIZED: Final = 401
+#: Every method of the specification, in any revision.
+_SPECIFIED: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
+
+
+class ClientDispatch:
+    """The state machine of one connection of a client.
+
+    Args:
+        info: Name and version of the client.
+        capabilities: The declared capabilities, as 2026-07-28 defines them.
+        per_message: Each request has a response of its own (HTTP), which is closed to cancel it.
+            Otherwise all messages share one channel (stdio).
+        options: Timeouts and limits.
+
+    All times are seconds of one monotonic clock. Raises ConfigurationError for an unknown revision.
+    """
+
+    def __init__(
+        self,
+        info: Implementation,
+        capabilities: ClientCapabilities,
+        *,
+        per_message: bool,
+        options: DispatchOptions = _OPTIONS,
+    ) -> None:
+        self.capabilities = capabilities
+        self._per_message = per_message
+        self._options = options
+        self._lifecycle = Lifecycle()
+        self._pending = PendingRequests()
+        self._peer_requests = PeerRequests(capabilities, options.max_asked)
+        self._encoder = RequestEncoder(info, capabilities)
+        self._connector = Connector(
+            self._lifecycle, self._pending, self._encoder, options, per_message=per_message
+        )
+        self._receiver = MessageReceiver(
+            self._lifecycle,
+            self._pending,
+            self._peer_requests,
+            self._connector,
+            tasks=TASKS in (capabilities.extensions or {}),
+            per_message=per_message,
+            max_depth=options.max_depth,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ClientDispatch {self.state.name}, {self.pending} pending>"
+
+    @property
+    def state(self) -> ConnectionState:
+        """The state of the connection."""
+        return self._lifecycle.state
+
+    @property
+    def reason(self) -> Exception | None:
+        """The error that led to CLOSED or FAILED; None otherwise, or if the client closed it."""
+        return self._lifecycle.reason
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests may be sent."""
+        return self.state is ConnectionState.READY
+
+    @property
+    def server(self) -> Connected | None:
+        """The connected server; None before the handshake is complete."""
+        return self._connector.server
+
+    @property
+    def pending(self) -> int:
+        """The number of pending requests, those of the handshake included."""
+        return len(self._pending)
+
+    @property
+    def next_check(self) -> float | None:
+        """The time by which to call `check_timeouts`; None: no request has a timeout."""
+        return self._pending.next_check
+
+    def is_pending(self, id: RequestId | None) -> bool:
+        """Return whether request *id* is pending."""
+        return self._pending.get(id) is not None
+
+    def supports(self, method: str) -> bool:
+        """Return whether the negotiated revision has *method*."""
+        return method in self._connector.revision.methods
+
+    def begin(self, now: float) -> list[Outcome]:
+        """Start the handshake; the state has to be NEW."""
+        return self._connector.begin(now)
+
+    def request(
+        self,
+        method: str,
+        params: Params = None,
+        *,
+        now: float,
+        timeouts: Timeouts = _TIMEOUTS,
+        progress: bool = False,
+        meta: Mapping[str, Any] = _NO_META,
+        param_headers: ParamHeaders = (),
+    ) -> tuple[int, list[Outcome]]:
+        """Return the id of a new request, and the actions that send it.
+
+        *progress* asks for progress notifications; *meta* is added to `_meta`; *param_headers*
+        repeat arguments of a tool call.
+
+        Raises:
+            LocalIllegalTransition: The state is not READY; its cause is `reason`.
+            MethodNotFound: The method belongs to another revision than the negotiated one.
+            Overloaded: `max_pending` requests are pending.
+            TypeError: *params* or *meta* cannot be encoded as JSON.
+        """
+        self._lifecycle.take(ConnectionStep.PING if method == "ping" else ConnectionStep.REQUEST)
+        if self._is_foreign(method):
+            raise MethodNotFound(method)
+        limit = self._options.max_pending
+        if limit and self.pending >= limit:
+            raise Overloaded(f"{limit} requests are pending already (max_pending)")
+        revision = self._connector.revision
+        request = self._pending.add(method, revision, now=now, timeouts=timeouts, progress=progress)
+        if progress:
+            meta = {**meta, "progressToken": request.id}
+        try:
+            message = self._encoder.request(revision, request.id, method, params, meta)
+        except BaseException:
+            self._pending.remove(request)
+            raise
+        name = _name_in(params, request.known) if revision.modern else None
+        return request.id, [
+            Send(message, request.id, method, name, revision.version, param_headers)
+        ]
+
+    def notify(self, method: str, params: Params = None) -> list[Outcome]:
+        """Send a notification; it is dropped if the negotiated revision does not have *method*.
+
+        Raises:
+            LocalIllegalTransition: The state is not READY.
+        """
+        self._lifecycle.take(ConnectionStep.NOTIFY)
+        if self._is_foreign(method):
+            return []
+        revision = self._connector.revision
+        message = self._encoder.notification(revision, method, params)
+        return [Send(message, method=method, revision=revision.version)]
+
+    def log_level(
+        self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
+    ) -> tuple[int | None, list[Outcome]]:
+        """Set the log level of the server: by a request, or in `_meta` of all later requests.
+
+        2025-11-25, server/utilities, "Setting Log Level"; 2026-07-28, "Per-Request Log Level".
+
+        Raises the errors of `request`.
+        """
+        if self.supports("logging/setLevel"):
+            params = SetLevelRequestParams(level=level)
+            return self.request("logging/setLevel", params, now=now, timeouts=timeouts)
+        self._lifecycle.take(ConnectionStep.REQUEST)
+        self._encoder.set_log_level(level)
+        return None, []
+
+    def cancel(self, id: RequestId, reason: str | None = None) -> list[Outcome]:
+        """Cancel request *id*. Does nothing if it was already answered."""
+        request = self._pending.get(id)
+        if request is None or request.opening:
+            return []
+        self._pending.remove(request)
+        return self._cancel(request, reason)
+
+    def answer(self, id: RequestId, result: Value | Mapping[str, Any]) -> list[Outcome]:
+        """Respond to the server's request *id*. Does nothing if the server has cancelled it."""
+        if not self._peer_requests.remove(id):
+            return []
+        revision = self._connector.revision
+        return [Send(self._encoder.response(revision, id, result), revision=revision.version)]
+
+    def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
+        """Respond to the server's request *id* with an error; otherwise as `answer`."""
+        if not self._peer_requests.remove(id):
+            return []
+        return [Send(encode_error(id, error), revision=self._connector.revision.version)]
+
+    def received(
+        self, body: bytes, now: float, *, about: RequestId | None = None, status: int = 200
+    ) -> list[Outcome]:
+        """Handle one message or a batch.
+
+        *about* is the request in whose HTTP response it was sent, *status* that of the response.
+        """
+        if status == _UNAUTHORIZED:
+            return []  # the body is that of an authorization server; the transport reports it
+        return self._receiver.receive(body, now, about, status)
+
+    def too_long(
+        self, size: int, head: bytes, *, now: float, about: RequestId | None = None
+    ) -> list[Outcome]:
+        """Handle a message of *size* bytes that was discarded; *head* is its beginning."""
+        return self._receiver.too_long(OversizedMessage(size, head), now, about)
+
+    def failed(self, id: RequestId, failure: TransportFailure, now: float) -> list[Outcome]:
+        """Handle the failure of the transport to get a response to request *id*."""
+        return self._receiver.failed(id, failure, now)
+
+    def session_ended(self, error: Exception, now: float) -> list[Outcome]:
+        """Handle the loss of the session on the server."""
+        return self._receiver.session_ended(error, now)
+
+    def check_timeouts(self, now: float) -> list[Outcome]:
+        """End the requests whose deadline is *now* or earlier."""
+        outcomes: list[Outcome] = []
+        for request in self._pending.expired(now, self._peer_requests.subjects):
+            if request.opening:
+                outcomes += self._connector.timed_out(request, now)
+                continue
+            outcomes += self._cancel(request, "it took too long")
+            silent = request.idle_until < request.until
+            outcomes.append(RequestTimedOut(request.id, request.method, request.allowed, silent))
+        return outcomes
+
+    def close(self) -> list[Outcome]:
+        """Close the connection and fail the pending requests; the owner closes the transport."""
+        self._lifecycle.take(ConnectionStep.CLOSE)
+        self._peer_requests.clear()
+        return [RequestFailed(each.id, None, may_have_run=True) for each in self._pending.clear()]
+
+    def closed(self, error: Exception | None = None) -> list[Outcome]:
+        """Handle the end of the transport because of *error*."""
+        self._peer_requests.clear()
+        return self._connector.transport_ended(error)
+
+    def fail(self, error: Exception) -> list[Outcome]:
+        """Fail the connection, in any state."""
+        self._peer_requests.clear()
+        return self._connector.give_up(error)
+
+    def reset(self) -> None:
+        """Return from CLOSED or FAILED to NEW. Request ids are not reused."""
+        self._lifecycle.take(ConnectionStep.RESET)
+        self._connector.forget()
+
+    def _cancel(self, request: Pending, reason: str | None) -> list[Outcome]:
+        outcomes = _cancellation(self._encoder, request, reason, per_message=self._per_message)
+        for id in self._peer_requests.remove_for(request.id, self.is_pending):
+            error = InternalError("The request that this belongs to was cancelled")
+            outcomes.append(Send(encode_error(id, error), revision=request.revision.version))
+            outcomes.append(ReceivedRequestCancelled(id, reason))
+        return outcomes
+
+    def _is_foreign(self, method: str) -> bool:
+        """Return whether *method* belongs to another revision than the negotiated one."""
+        return method in _SPECIFIED and not self.supports(method)
+
+
+def _cancellation(
+    encoder: RequestEncoder, request: Pending, reason: str | None, *, per_message: bool
+) -> list[Outcome]:
+    """Return the actions that cancel *request* at the server.
+
+    2026-07-28, basic/patterns, "Transport-Specific Cancellation": over HTTP the response is closed.
+    Earlier revisions need the notification on every transport.
+    """
+    outcomes: list[Outcome] = []
+    revision = request.revision
+    if not (per_message and revision.modern):
+        method = "notifications/cancelled"
+        params = CancelledNotificationParams(request_id=request.id, reason=reason)
+        message = encoder.notification(revision, method, params)
+        version = revision.version
+        outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
+    if per_message:
+        outcomes.append(CloseResponse(request.id))
+    return outcomes
+
+
+def _name_in(params: Params, known: Method | None) -> str | None:
+    """Return the name or URI of the request's target: 2026-07-28, "Request Metadata"."""
+    member = None if known is None else known.name_member
+    if member is None or params is None:
+        return None
+    if isinstance(params, Value):
+        name: str | None = getattr(params, member, None)
+        return name
+    return params.get(wire_name(member))

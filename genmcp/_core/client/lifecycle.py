@@ -1,0 +1,338 @@
+"""The state of a client's connection, and its pending requests.
+
+`TABLE` is the state machine of both eras: that of `initialize`, and that of self-contained requests
+(2026-07-28).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from genmcp._core.client.events import PeerIllegalTransition
+from genmcp.errors import LocalIllegalTransition
+from genmcp.protocol.methods import Method
+from genmcp.protocol.params import RequestId
+from genmcp.protocol.revisions.revision import Revision
+
+
+class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `ClientDispatch`. Times are in seconds.
+
+    Args:
+        revision: The only revision to negotiate; None: the newest that both sides support. An older
+            one is proposed with `initialize`, where the server may choose another.
+        remembered: The revision of the last connection to this server. It is tried first, and
+            negotiation starts again if it does not work.
+        probe_timeout: Time for the response to `server/discover` on a transport without HTTP
+            statuses; after that the server is treated as one of an earlier revision.
+        connect_timeout: Time for the response to any other message of the handshake.
+        max_pending: Maximum number of pending requests; 0: no limit.
+        max_asked: Maximum number of requests of the server that wait for a response.
+        max_depth: Maximum nesting of a message.
+    """
+
+    revision: str | None = None
+    remembered: str | None = None
+    probe_timeout: float = 5.0
+    connect_timeout: float = 60.0
+    max_pending: int = 0
+    max_asked: int = 64
+    max_depth: int = 64
+
+
+class TransportFailure(msgspec.Struct, frozen=True):
+    """The reason why a transport has no response to a request.
+
+    Args:
+        error: The error.
+        status: The HTTP status, if there was one.
+        sent: Whether the request may have reached the server.
+        session: Whether the server does not know the session any more.
+    """
+
+    error: Exception
+    status: int | None = None
+    sent: bool = True
+    session: bool = False
+
+
+class ConnectionState(Enum):
+    """The states of a client's connection."""
+
+    # Enum hashes by name, which costs as much as the rest of a lookup in the table.
+    __hash__ = object.__hash__
+
+    NEW = auto()
+    """Nothing has been sent."""
+    PROBING = auto()
+    """`server/discover` is pending: the era of the server is unknown."""
+    INITIALIZING = auto()
+    """`initialize` is pending."""
+    READY = auto()
+    """Requests may be sent."""
+    CLOSING = auto()
+    """The client has closed the connection; the transport has not ended yet."""
+    CLOSED = auto()
+    """The connection was established, and has ended."""
+    FAILED = auto()
+    """The connection could not be established, or failed for good."""
+
+
+class ConnectionStep(Enum):
+    """The transitions. The server causes the last three, the client all others."""
+
+    __hash__ = object.__hash__
+
+    BEGIN = auto()
+    PROBE = auto()
+    """`server/discover` is sent."""
+    HANDSHAKE = auto()
+    """`initialize` is sent."""
+    CONNECT = auto()
+    """A revision is negotiated."""
+    RENEW = auto()
+    """The server has lost the session: a new one is opened."""
+    RESTART = auto()
+    """The transport ended during the handshake and is reopened."""
+    REQUEST = auto()
+    PING = auto()
+    NOTIFY = auto()
+    FAIL = auto()
+    CLOSE = auto()
+    LOSE = auto()
+    """The transport has ended."""
+    RESET = auto()
+    ASKED = auto()
+    """The server sends a request."""
+    PINGED = auto()
+    TOLD = auto()
+    """The server sends a notification."""
+
+
+NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = ConnectionState
+
+_PEER: Final = {
+    ConnectionStep.ASKED: "a request",
+    ConnectionStep.PINGED: "a ping",
+    ConnectionStep.TOLD: "a notification",
+}
+_WHEN: Final = {
+    NEW: "before the handshake",
+    **dict.fromkeys((PROBING, INITIALIZING), "before the connection is open"),
+    **dict.fromkeys((CLOSING, CLOSED, FAILED), "after the connection has ended"),
+}
+
+#: The legal transitions. Any other pair is an IllegalTransition of the side that causes it.
+TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] = {
+    (NEW, ConnectionStep.BEGIN): PROBING,
+    # A server may reject the probed revision and name another: probe again (basic/versioning).
+    (PROBING, ConnectionStep.PROBE): PROBING,
+    (INITIALIZING, ConnectionStep.PROBE): PROBING,
+    (PROBING, ConnectionStep.HANDSHAKE): INITIALIZING,
+    (PROBING, ConnectionStep.CONNECT): READY,
+    (INITIALIZING, ConnectionStep.CONNECT): READY,
+    # 2025-11-25, transports, "Session Management", point 4.
+    (READY, ConnectionStep.RENEW): PROBING,
+    # 2026-07-28, stdio, "Backward Compatibility".
+    (PROBING, ConnectionStep.RESTART): NEW,
+    (INITIALIZING, ConnectionStep.RESTART): NEW,
+    (READY, ConnectionStep.REQUEST): READY,
+    # 2025-11-25, lifecycle: before the response to `initialize`, only pings are allowed.
+    (INITIALIZING, ConnectionStep.PING): INITIALIZING,
+    (READY, ConnectionStep.PING): READY,
+    (READY, ConnectionStep.NOTIFY): READY,
+    **{(state, ConnectionStep.FAIL): FAILED for state in ConnectionState},
+    **{(state, ConnectionStep.CLOSE): CLOSING for state in ConnectionState if state is not CLOSED},
+    (CLOSED, ConnectionStep.CLOSE): CLOSED,
+    **{(state, ConnectionStep.LOSE): FAILED for state in (NEW, PROBING, INITIALIZING, FAILED)},
+    **{(state, ConnectionStep.LOSE): CLOSED for state in (READY, CLOSING, CLOSED)},
+    (CLOSED, ConnectionStep.RESET): NEW,
+    (FAILED, ConnectionStep.RESET): NEW,
+    (READY, ConnectionStep.ASKED): READY,
+    # 2025-11-25, ping: "the receiver MUST respond promptly", in every state with a transport.
+    **{
+        (state, ConnectionStep.PINGED): state
+        for state in ConnectionState
+        if state not in (CLOSED, FAILED)
+    },
+    **{(state, ConnectionStep.TOLD): state for state in (PROBING, INITIALIZING, READY, CLOSING)},
+}
+
+
+class Lifecycle:
+    """The state of one connection. Owned by its `ClientDispatch`.
+
+    `reason` is the error that led to CLOSED or FAILED, if any.
+    """
+
+    def __init__(self) -> None:
+        self.state = NEW
+        self.reason: Exception | None = None
+
+    def take(self, step: ConnectionStep, reason: Exception | None = None) -> None:
+        """Change the state by *step*; *reason* is kept if the new state is an end.
+
+        Raises:
+            LocalIllegalTransition: The client may not take this step now. Its cause is `reason`.
+            PeerIllegalTransition: The server may not take this step now.
+        """
+        state = TABLE.get((self.state, step))
+        if state is None:
+            if step in _PEER:
+                raise PeerIllegalTransition(_PEER[step], _WHEN[self.state]) from self.reason
+            raise LocalIllegalTransition(step.name, self.state.name) from self.reason
+        if state in (CLOSED, FAILED):
+            # The first reason is kept: later ones are consequences of it.
+            self.reason = self.reason or reason
+        elif state is NEW:
+            self.reason = None
+        self.state = state
+
+
+class Timeouts(msgspec.Struct, frozen=True):
+    """The timeouts of one request, in seconds; None: no limit.
+
+    Args:
+        idle: Time without progress. 2026-07-28, basic/patterns, "Timeouts": progress may restart
+            it, but not the total.
+        total: Time in all.
+        whole: The total timeout of the call that the request belongs to, for error messages; None
+            if that is *total*.
+    """
+
+    idle: float | None = 30.0
+    total: float | None = 3600.0
+    whole: float | None = None
+
+
+class Pending(msgspec.Struct, eq=False):
+    """A pending request. *known* is None for a method that *revision* does not define."""
+
+    id: int
+    method: str
+    known: Method | None
+    revision: Revision
+    progress: bool
+    #: Part of the handshake, not a request of the user.
+    opening: bool
+    idle: float
+    idle_until: float
+    until: float
+    whole: float
+
+    @property
+    def allowed(self) -> float:
+        """The timeout that expires first, in seconds."""
+        return self.whole if self.until <= self.idle_until else self.idle
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the request times out; infinite without a timeout."""
+        return min(self.idle_until, self.until)
+
+    def restart_idle(self, now: float) -> None:
+        """Restart the idle timeout: the server has sent progress."""
+        self.idle_until = now + self.idle
+
+
+class PendingRequests:
+    """The pending requests of one connection, by id. Owned by its `ClientDispatch`.
+
+    Ids start at 1 and are never reused (2026-07-28, basic, "Requests").
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._by_id: dict[int, Pending] = {}
+        # A lower bound of all deadlines. It is not raised when a request ends, since that would
+        # search all requests for each response; a check that comes too early does no harm.
+        self._next_check = math.inf
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter([*self._by_id.values()])
+
+    @property
+    def next_check(self) -> float | None:
+        """The time before which no request times out; None without timeouts."""
+        return None if self._next_check == math.inf else self._next_check
+
+    def add(
+        self,
+        method: str,
+        revision: Revision,
+        *,
+        now: float,
+        timeouts: Timeouts,
+        progress: bool = False,
+        opening: bool = False,
+    ) -> Pending:
+        """Register and return a new request, sent *now*."""
+        self._last += 1
+        idle = math.inf if timeouts.idle is None else timeouts.idle
+        total = math.inf if timeouts.total is None else timeouts.total
+        request = Pending(
+            id=self._last,
+            method=method,
+            known=revision.methods.get(method),
+            revision=revision,
+            progress=progress,
+            opening=opening,
+            idle=idle,
+            idle_until=now + idle,
+            until=now + total,
+            whole=timeouts.whole or total,
+        )
+        self._by_id[self._last] = request
+        self._next_check = min(self._next_check, request.deadline)
+        return request
+
+    def get(self, id: object) -> Pending | None:
+        """Return request *id*, None if it is not pending."""
+        # True and 1.0 equal 1 as keys of a dict, but are not ids.
+        return self._by_id.get(id) if type(id) is int else None
+
+    def ids(self, about: RequestId | None) -> frozenset[RequestId]:
+        """Return *about* if it is given, otherwise the ids of all pending requests."""
+        return frozenset(self._by_id) if about is None else frozenset((about,))
+
+    def remove(self, request: Pending) -> None:
+        """Remove *request*: it has ended."""
+        del self._by_id[request.id]
+        if not self._by_id:
+            self._next_check = math.inf
+
+    def clear(self) -> list[Pending]:
+        """Remove all requests; return those that are not part of the handshake."""
+        requests = [request for request in self if not request.opening]
+        self._by_id.clear()
+        self._next_check = math.inf
+        return requests
+
+    def keep(self, request: Pending) -> None:
+        """Register *request*, which has timed out, again without timeouts for a late response."""
+        request.idle_until = request.until = math.inf
+        self._by_id[request.id] = request
+
+    def expired(self, now: float, waiting: frozenset[RequestId]) -> list[Pending]:
+        """Remove and return the requests whose deadline is *now* or earlier.
+
+        Args:
+            now: The current time.
+            waiting: Requests for which the server may wait for a response of this client. Their
+                idle timeout is restarted: the server is silent for a reason.
+        """
+        expired = []
+        for request in self:
+            if request.id in waiting:
+                request.restart_idle(now)
+            if request.deadline <= now:
+                expired.append(request)
+                self.remove(request)
+        self._next_check = min((each.deadline for each in self), default=math.inf)
+        return expired

@@ -1,0 +1,480 @@
+"""The record of a call that outlives its request, and every transition of that record.
+
+A call whose continuation is kept in a store is a *task*, whether its client knows the tasks
+extension (SEP-2663) or not. The record names its owner, what it waits for and how it ended. Any
+process that shares the store can take its next step. Only the functions here change a record, and
+each returns a new one; `genmcp.tasks` writes it.
+
+A call with an idempotency key has a record of the same form from its beginning: a *private* one,
+whose id no client has been given. It becomes an ordinary task when the call is promoted or waits
+for a job. Copies of the call find it by the key.
+
+Three numbers settle disputes between processes that each believe they hold a task:
+
+- `fencing_token` grows whenever a process takes the task over. A write with an earlier token comes
+  from a process that was frozen, or was considered dead, and is rejected: IllegalTransition.
+- `delivery_id` grows with each submission to the engine, whose ids are `{id}:{delivery_id}`,
+  because an engine may refuse an id that it still carries.
+- `crashes` counts the holders that disappeared without releasing the task, so that work which kills
+  its process is not retried for ever.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp._core.outcome import Failed, pack
+from genmcp._core.waiting import (
+    Asking,
+    Awaiting,
+    AwaitingInput,
+    End,
+    Finished,
+    Following,
+    Job,
+    OnLost,
+    Running,
+    Status,
+    Suspended,
+    Work,
+    Working,
+)
+from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
+
+LOST: Final = msgspec.json.encode(
+    {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
+)
+"""The error of a task whose process has died and whose call cannot be continued."""
+
+
+# The first byte of a packed task; incremented with each change that older releases cannot read.
+_FORMAT: Final = 2
+
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KEYED_ID: Final = re.compile(r"(k[0-9a-f]{40})-[0-9a-f]{16}")
+_CACHED_SLOTS: Final = 1024  # one step of a task asks for its slot several times
+
+# Records keep the names that fields had when the format was fixed: during a rolling deploy,
+# processes of both releases read and write the same records.
+_STORED_NAMES: Final = {
+    "held_delivery": "held",
+    "delivery_id": "delivery",
+    "claim_id": "claim",
+    "deferred_seconds": "passed",
+    "arguments_digest": "arguments",
+}
+
+
+def is_task_id(text: str) -> bool:
+    """Return whether *text* is 1 to 64 characters of URL-safe base64, as the id of a task is."""
+    return _ID.fullmatch(text) is not None
+
+
+@lru_cache(_CACHED_SLOTS)
+def slot_of(id: str) -> str:
+    """Return the key of the record of the task *id*, without its prefix.
+
+    All calls with one idempotency key use one slot, one after another: their ids are
+    `{slot}-{random}`. Any other task has a slot of its own, its id.
+    """
+    keyed = _KEYED_ID.fullmatch(id)
+    return keyed[1] if keyed else id
+
+
+# Fencing. A process that is paused (by the kernel, a debugger, its virtual machine) cannot
+# know that its lease has run out, so it must not decide by its own clock whether it still holds the
+# task. Every write presents the token under which the task was claimed, and compare-and-set in the
+# store makes check and write one step.
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES.get):
+    """The stored record of a call. Owned by the process that holds its fencing token.
+
+    owner: the principal that may see it; address: the peer address of an anonymous client, None for
+    a local one. tool: the name that was called. node: the process that created it. created,
+    updated, due: Unix time; *due* is when an engine was to deliver it. ttl: seconds for which it
+    waits for its client, and is retained after its end; None: never expires. poll: seconds between
+    two polls of a client. on_lost: what happens when the worker of its job dies. end: how it ended,
+    None while it is open. message, progress, total: the latest progress of the work. step: the
+    number of the step that the call waits in; continuation: that step, packed, empty while `call`
+    itself runs. work: what it waits for, None once it has ended. held_delivery: the delivery that a
+    worker has claimed and not released. claim_id: a random value, so that no two claims are equal.
+    changes: incremented by each change that followers see. outcome: how the wait ended, packed;
+    once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
+    long its step was deferred by processes that lack its code. arguments_digest: of a call with an
+    idempotency key. private: whether no client was given the id; such a task has no stored request.
+    raised: whether the call failed, see `Finished`.
+    """
+
+    id: str
+    owner: str | None = None
+    address: str | None = None
+    tool: str
+    node: str
+    created: float
+    updated: float
+    due: float = 0.0
+    ttl: float | None = None
+    poll: float = 1.0
+    on_lost: OnLost = "rerun"
+    end: End | None = None
+    message: str | None = None
+    progress: float | None = None
+    total: float | None = None
+    step: int = 0
+    continuation: bytes = b""
+    work: Work | None = None
+    fencing_token: int = 0
+    delivery_id: int = 0
+    held_delivery: int | None = None
+    claim_id: str | None = None
+    crashes: int = 0
+    outcome: bytes | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+    changes: int = 0
+    deferred_seconds: float = 0.0
+    arguments_digest: bytes | None = None
+    private: bool = False
+    raised: bool = False
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Task":
+        """Return the task that `pack` has packed.
+
+        Raises:
+            UnknownFormat: another release packed it, in another format.
+        """
+        if packed[:1] != _HEAD:
+            raise UnknownFormat(_UNKNOWN.format(packed[:1].hex() or "none"))
+        try:
+            return _decoder.decode(memoryview(packed)[1:])
+        except msgspec.MsgspecError as error:
+            raise UnknownFormat(f"a task in the store cannot be read: {error}") from error
+
+    def pack(self) -> bytes:
+        """Return the bytes to store."""
+        return _HEAD + _encoder.encode(self)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is completed, failed or cancelled: no transition is possible."""
+        return self.end is not None
+
+    @property
+    def frees_key(self) -> bool:
+        """Whether a call with the same idempotency key may run."""
+        return self.raised or self.end == "cancelled"
+
+    @property
+    def status(self) -> Status:
+        """The status that clients see (SEP-2663, "Tasks")."""
+        if self.end is not None:
+            return self.end
+        asks = isinstance(self.work, Asking) and not self.settled
+        return "input_required" if asks else "working"
+
+    @property
+    def settled(self) -> bool:
+        """Whether its wait has ended, and `continue_` has not."""
+        return self.outcome is not None
+
+    @property
+    def needs_delivery(self) -> bool:
+        """Whether its next step runs wherever an engine delivers it."""
+        return self.outcome is not None or isinstance(self.work, Working | Following)
+
+    @property
+    def bound_node(self) -> str | None:
+        """The process that the present step depends on; None if any process can take it."""
+        if isinstance(self.work, Running | Awaiting) and self.outcome is None:
+            return self.work.node
+        return None
+
+    @property
+    def engine_id(self) -> str:
+        """The id of its next step at an engine."""
+        return f"{self.id}:{self.delivery_id}"
+
+    @property
+    def job(self) -> Job | None:
+        """The job to run; None if it waits for something else, or the job has ended."""
+        return self.work.job if isinstance(self.work, Working) and self.outcome is None else None
+
+    def check_token(self, fencing_token: int) -> "Task":
+        """Return the task itself, if *fencing_token* is current and the task is open.
+
+        Raises:
+            IllegalTransition: it has ended, or another process has taken it over since.
+        """
+        if self.end is not None or fencing_token != self.fencing_token:
+            raise IllegalTransition(
+                f"token {fencing_token} of task {self.id}",
+                f"{self.status} with token {self.fencing_token}",
+            )
+        return self
+
+    def claim(self, now: float, *, max_crashes: int, claim_id: str | None = None) -> "Task":
+        """Return the task as held by the worker that its present delivery has reached.
+
+        A holder that has not released it is dead or frozen, which counts as a crash.
+
+        Args:
+            now: Unix time.
+            max_crashes: the number of crashes after which the wait, or a settled task, is lost. A
+                job that must not run again is lost at the first one.
+            claim_id: a random text, by which a worker finds its own claim if the write timed out.
+        """
+        # Equal to `delivery_id` or not: an engine may repeat the delivery whose worker has died.
+        crashed = self.held_delivery is not None
+        crashes = self.crashes + crashed
+        holder = {"held_delivery": self.delivery_id, "claim_id": claim_id}
+        token = self.fencing_token + 1
+        task = self._next("claim", now, crashes=crashes, fencing_token=token, **holder)
+        if self.outcome is not None:
+            return task._lose(now) if crashes > max_crashes else task
+        if not isinstance(self.work, Working):  # following an external job again has no effect
+            return task
+        if crashes > max_crashes or (crashed and self.on_lost == "fail"):
+            return task.settle(_LOST_OUTCOME, now)
+        return replace(task, work=replace(self.work, attempt=self.work.attempt + 1))
+
+    def release(self, now: float) -> "Task":
+        """Return the task as given back by a worker that shuts down, which is not a crash."""
+        return self._next("release", now, held_delivery=None, due=now)
+
+    def retry(self, now: float, chance: float = 0.0) -> "Task":
+        """Return the task waiting for the next attempt at its job; *chance* is as for `Job.pause`.
+
+        Raises:
+            IllegalTransition: it has no job, or all attempts were made.
+        """
+        work = self.work
+        if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
+            raise IllegalTransition("retry", self.status)
+        delay = work.job.pause(work.failures, chance)
+        return replace(self.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
+
+    def resubmit(self, now: float, delay: float) -> "Task":
+        """Return the task waiting for another delivery, *delay* seconds from now."""
+        following = self.delivery_id + 1
+        return self._next(
+            "resubmit", now, due=now + delay, held_delivery=None, delivery_id=following
+        )
+
+    def settle(self, outcome: bytes, now: float) -> "Task":
+        """Return the task with the packed *outcome* of its wait.
+
+        The same outcome a second time changes nothing: after a timeout a writer cannot know whether
+        it was stored, and repeats it.
+
+        Raises:
+            IllegalTransition: it has another outcome already, or has ended.
+        """
+        if self.outcome == outcome:
+            return self
+        if self.outcome is not None:
+            raise IllegalTransition("settle", "settled")
+        return self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
+
+    def take_over(self, now: float) -> "Task":
+        """Return the task for the next delivery. Writes of its present holder are rejected."""
+        return replace(self.resubmit(now, 0.0), fencing_token=self.fencing_token + 1)
+
+    def suspend(self, suspended: Suspended, now: float) -> "Task":
+        """Return the task waiting for the work that its hook has returned.
+
+        Raises:
+            IllegalTransition: it has ended, or has reached that step already.
+        """
+        # Two deliveries of a step may both reach its end: the second must not repeat the next job.
+        if self.continuation and suspended.step <= self.step:
+            raise IllegalTransition(f"step {suspended.step}", f"step {self.step}")
+        # An awaitable that `continue_` returned runs in the worker that holds this delivery. To any
+        # other work the next delivery leads, under a new id, which no worker has claimed.
+        runs_here = isinstance(suspended.work, Awaiting)
+        return self._next(
+            "suspend",
+            now,
+            due=now,
+            step=suspended.step,
+            continuation=suspended.continuation,
+            work=suspended.work,
+            delivery_id=self.delivery_id + 1,
+            held_delivery=self.held_delivery if runs_here else None,
+            crashes=0,
+            deferred_seconds=0.0,
+            outcome=None,
+        )
+
+    def finish(self, finished: Finished, now: float) -> "Task":
+        """Return the task with its result or error."""
+        return self._end("failed" if finished.error else "completed", now, finished)
+
+    def cancel(self, now: float) -> "Task":
+        """Return the task cancelled. Later output of its work is rejected."""
+        return self._end("cancelled", now, Finished())
+
+    def _lose(self, now: float) -> "Task":
+        return self._end("failed", now, Finished(error=LOST, raised=True))
+
+    def _end(self, end: End, now: float, finished: Finished) -> "Task":
+        return self._next(
+            "end",
+            now,
+            end=end,
+            result=finished.result,
+            error=finished.error,
+            raised=finished.raised,
+            # Dropped, since an ended task is retained for its ttl: these may hold much more.
+            continuation=b"",
+            work=None,
+            held_delivery=None,
+            outcome=None,
+        )
+
+    def _next(self, transition: str, now: float, /, **fields: object) -> "Task":
+        if self.end is not None:
+            raise IllegalTransition(transition, self.status)
+        return replace(self, updated=now, changes=self.changes + 1, **fields)
+
+
+def lose_process(task: Task, now: float) -> Task:
+    """Return *task* after the death of the process that it was bound to.
+
+    If `call` was running, the task fails: it is unknown how far the hook got. A wait fails with
+    WorkerLost instead, and `continue_` decides.
+
+    Raises:
+        IllegalTransition: it is not bound to a process.
+    """
+    if task.bound_node is None:
+        raise IllegalTransition("lose", task.status)
+    return task._lose(now) if isinstance(task.work, Running) else fail_wait(task, now)
+
+
+def fail_wait(task: Task, now: float) -> Task:
+    """Return *task*, its wait failed with WorkerLost, for any process to continue."""
+    return task.settle(_LOST_OUTCOME, now).take_over(now)
+
+
+def add_answers(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
+    """Return *task* with more *answers*; the last one settles it.
+
+    Answers to questions that are not open are ignored (SEP-2663, "Task Update Requests"). If all
+    of them are, the result is *task* itself.
+    """
+    if not isinstance(task.work, Asking) or task.settled:
+        return task
+    missing = task.work.missing
+    new = {key: answer for key, answer in answers.items() if key in missing}
+    if not new:
+        return task
+    asking = replace(task.work, answers={**task.work.answers, **new})
+    task = task._next("answer", now, work=asking)
+    return task if asking.missing else task.settle(asking.outcome, now).take_over(now)
+
+
+def add_progress(
+    task: Task, now: float, progress: float | None, total: float | None, message: str | None
+) -> Task:
+    """Return *task* with the progress of its work; None leaves the earlier value.
+
+    Raises:
+        IllegalTransition: it has ended.
+    """
+    reported = {"progress": progress, "total": total, "message": message}
+    new = {key: each for key, each in reported.items() if each is not None}
+    return task._next("progress", now, **new)
+
+
+def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Task:
+    """Return a private *task* as an ordinary one: its client gets the id.
+
+    It is retained for *ttl* seconds, or for as long as its idempotency key, if that is longer.
+    """
+    ttl = ttl if task.ttl is None else max(task.ttl, ttl)
+    return replace(task.suspend(suspended, now), private=False, ttl=ttl)
+
+
+# A keyed call has one record from its beginning, whichever way it takes: two records could not be
+# exchanged in one step, and a copy of the call between them would run it a second time.
+
+
+def require_input(task: Task, question: AwaitingInput, now: float) -> Task:
+    """Return a private *task* that waits until its client answers by a request of its own."""
+    return replace(task, updated=now, changes=task.changes + 1, work=question)
+
+
+def resume_in(task: Task, node: str, token: int, now: float) -> Task:
+    """Return a private *task* running in the process *node*, after the answer of its client.
+
+    *token* becomes its fencing token. It must be random: if two copies of the answer arrive at two
+    processes, only one of them may hold the task.
+    """
+    changes = task.changes + 1
+    return replace(task, updated=now, changes=changes, work=Running(node), fencing_token=token)
+
+
+def run_id(task: Task) -> str | None:
+    """Return the id of the job of *task*, also after its end; None if it waits for no job.
+
+    It contains the step, since one call may have several jobs, one after another.
+    """
+    return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
+
+
+def defer(task: Task, now: float, delay: float) -> Task:
+    """Return *task* waiting for a process that has the code for its step.
+
+    During a rolling deploy a worker may lack the tool or the job. This does not count as an
+    attempt.
+    """
+    seconds = task.deferred_seconds + delay
+    deferred = replace(task.resubmit(now, delay), deferred_seconds=seconds)
+    if isinstance(task.work, Working) and not task.settled:
+        return replace(deferred, work=replace(task.work, attempt=task.work.attempt - 1))
+    return deferred
+
+
+def save_state(task: Task, state: bytes, now: float) -> Task:
+    """Return *task* with the *state*, as JSON, that an attempt at its job has saved.
+
+    `changes` is not incremented: followers do not see the state, and a job that saves often would
+    push their messages out of the log.
+
+    Raises:
+        IllegalTransition: its job does not run.
+    """
+    if task.job is None or not isinstance(task.work, Working):
+        raise IllegalTransition("save", "settled" if task.settled else task.status)
+    return replace(task, updated=now, work=replace(task.work, saved=state))
+
+
+def record_ttl(task: Task, retention: float) -> float | None:
+    """Return the seconds from its last change after which a store drops *task*; None: never.
+
+    That is its `ttl` while it waits for its client, and after its end. While it waits for anything
+    else, the record must not expire before the work reports to it, however late that is: then it is
+    at least *retention* seconds, counted from when the task is due.
+    """
+    if isinstance(task.work, AwaitingInput):
+        return task.work.ttl
+    asks = isinstance(task.work, Asking) and task.outcome is None
+    if task.ttl is None or task.end is not None or asks:
+        return task.ttl
+    return max(task.ttl, retention) + max(0.0, task.due - task.updated)
+
+
+_LOST_OUTCOME: Final = pack(Failed(WorkerLost()))
+_UNKNOWN: Final = (
+    "a task in the store has the format {}, and this release of genmcp reads "
+    f"{_FORMAT:02x}: another release wrote it; use that release, or a new store"
+)
+_HEAD: Final = bytes([_FORMAT])
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Task)

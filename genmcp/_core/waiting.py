@@ -1,0 +1,335 @@
+"""The waits of calls: as a hook returns them, and as the record of a task stores them."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent import futures
+from typing import Any, ClassVar, Concatenate, Generic, Literal, TypeAlias, overload
+
+import msgspec
+from typing_extensions import TypeVar
+
+from genmcp._core.backoff import backoff
+from genmcp._core.outcome import Done, Failed, pack
+from genmcp.errors import ContractError
+
+T = TypeVar("T", default=Any)
+T_co = TypeVar("T_co", default=Any, covariant=True)
+
+_LONGEST = 64  # characters of the key of a question
+
+Method: TypeAlias = (
+    Callable[[Any, T, Any], object]
+    | Callable[[Any, Done[T] | Failed, Any], object]
+    | Callable[[Any, Any, T, Any], object]
+    | Callable[Concatenate[T, ...], object]
+    | Callable[Concatenate[Done[T] | Failed, ...], object]
+)
+"""Takes the request, the value of a wait (or its outcome), and the channel.
+
+A method given by its class, `Book.sure`, takes the instance first. A step of a function
+under `@tool` takes the value first, and others by their names.
+"""
+
+
+class Wait(Generic[T_co]):
+    """Something that a call can wait for: a job, a reference to one, a question.
+
+    T_co is the type of the value that the method given to `then` gets.
+    """
+
+    __slots__ = ()
+
+    asks: ClassVar[bool] = False
+
+    def then(
+        self, method: Method[T_co], otherwise: Callable[..., object] | None = None
+    ) -> "Continue":
+        """Return the `Continue` with which a hook waits for this and continues in *method*.
+
+            return elicit("Book it?", Wish).then(self.book)
+
+        Another process may run the method: it is found by its name in the tool.
+
+        Args:
+            method: a method of the tool, prompt or resource of the hook: `self.book`. It takes
+                `(request, value, channel)`, and returns any result of a hook. The value is the
+                result of a job or awaitable, or the content that the user filled in. A parameter
+                that is called `outcome`, or annotated `Outcome`, gets the outcome instead, also
+                that of a failure. A resource gets the key that `read` got in place of the request.
+            otherwise: the method for a question that was declined or cancelled; it gets the
+                `Declined` or `Cancelled`. Of several questions, one of which was declined or
+                cancelled, it gets a dict of all answers: `Accepted`, `Declined` or `Cancelled`.
+                Default: the call ends with a text that states so.
+
+        A wait that failed, such as a job that raised, ends the call with an `isError` result that
+        has the text of the failure, unless *method* takes the outcome.
+
+        Raises:
+            ContractError: (a TypeError) one of the two is not a named function, or the name of
+                *method* is too long for the key of a question. Whether it is a method of the tool
+                is checked when the hook returns.
+        """
+        for each in (method, otherwise or method):
+            _check_name(each, self, key=self.asks and each is method)
+        step = Continue(method.__name__, self)
+        step.method, step.otherwise = method, otherwise
+        return step
+
+    def close(self) -> None:
+        """Release the resources of a wait that will not be awaited."""
+
+
+class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+
+    timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
+    is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
+    each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
+    to 1, that is random (default 0.25), so that jobs which failed together are not retried
+    together.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    queue: str = "default"
+    timeout: float | None = None
+    retries: int = 0
+    backoff: float = 1.0
+    max_backoff: float = 3600.0
+    jitter: float = 0.25
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Return the seconds to wait before the attempt after *failures* failures.
+
+        *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
+        `jitter`.
+        """
+        whole = backoff(failures + 1, self.backoff, self.max_backoff)
+        return whole * (1.0 - self.jitter * chance)
+
+
+class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
+    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there."""
+
+    scheme: str
+    ref: str
+
+
+WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]
+
+
+class _Other(Wait[T_co]):
+    """A wait for something that has no `then` of its own."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, on: WaitsFor | None) -> None:
+        self.on = on
+
+    def close(self) -> None:
+        if isinstance(self.on, Coroutine):  # unstarted: Python would warn that it was not awaited
+            self.on.close()
+
+
+@overload
+def wait_for(on: "Awaitable[T] | futures.Future[T]") -> Wait[T]: ...
+@overload
+def wait_for(on: "Mapping[str, Wait[Any]]") -> Wait[dict[str, Any]]: ...
+def wait_for(on: WaitsFor) -> Wait[Any]:
+    """Return a wait for an awaitable, or for several questions, which have no `then` of their own.
+
+        return wait_for(search(words)).then(self.found)
+        return wait_for({"who": elicit("Who?", Contact), "sure": elicit("Sure?")}).then(self.book)
+
+    Args:
+        on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; or several
+            questions by key. Their answers come as a dict under the same keys: the contents if the
+            user accepted all of them, otherwise `Accepted`, `Declined` or `Cancelled` of each.
+    """
+    return _Other(on)
+
+
+class Continue:
+    """A hook's request to suspend the call. `continue_(tag, outcome, channel)` resumes it.
+
+    on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; an
+    `ExternalJob`; a question to the client, or a dict of them. A coroutine is cancelled with the
+    call; a Task or future belongs to its creator and keeps running.
+
+    `then` of a wait makes one that continues in a method instead: method, otherwise.
+
+    Raises:
+        ContractError: (a TypeError) the tag is not a `str`, or *on* cannot be awaited.
+    """
+
+    __slots__ = ("_on", "alone", "method", "otherwise", "questions", "tag")
+
+    def __init__(self, tag: str, on: WaitsFor) -> None:
+        if not isinstance(tag, str):
+            raise ContractError(f"Continue: the tag must be a text, not {tag!r}")
+        waits: WaitsFor | None = on.on if isinstance(on, _Other) else on
+        self.tag = tag
+        self.method: Callable[..., object] | None = None
+        self.otherwise: Callable[..., object] | None = None
+        self.questions: Mapping[str, Any] = {}
+        self.alone = _asks(waits)
+        self._on = waits
+        if self.alone or isinstance(waits, Mapping):
+            self.questions = questions_of(tag, waits)
+        elif not isinstance(waits, Wait | futures.Future) and not inspect.isawaitable(waits):
+            raise ContractError(
+                f"Continue({tag!r}, ...) cannot wait for {type(waits).__name__}: give a coroutine, "
+                f"a Task or future, a Job, an ExternalJob, or a question"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Continue {self.tag!r} on {self._on!r}>"
+
+    def take(self) -> WaitsFor | None:
+        """Return the awaited object and drop the reference, so that it can be freed early."""
+        # A call may wait for days, and a Task or future that only this referenced must be collected
+        # meanwhile, so that its wait fails with WorkerLost: see `mux.waits`.
+        on, self._on = self._on, None
+        return on
+
+    @property
+    def work(self) -> Job | ExternalJob | None:
+        """The awaited `Job` or `ExternalJob`; None for any other wait."""
+        return self._on if isinstance(self._on, Job | ExternalJob) else None
+
+    def close(self) -> None:
+        """Release the awaited object. A coroutine that has not started is closed."""
+        _Other(self.take()).close()
+
+
+def questions_of(tag: str, on: WaitsFor | None) -> dict[str, Any]:
+    """Return the questions of `Continue(tag, on)` by key. The key of a single one is *tag*.
+
+    Raises:
+        ContractError: *on* is empty, a key is not a `str` of 1 to 64 characters, or the value of a
+            key is not a question.
+    """
+    questions = dict(on) if isinstance(on, Mapping) else {tag: on}
+    if not questions:
+        raise ContractError(f"Continue({tag!r}, ...) has no questions: the mapping is empty")
+    for key, question in questions.items():
+        if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST:
+            raise ContractError(
+                f"Continue({tag!r}, ...): the key of a question must be a str of 1 to {_LONGEST} "
+                f"characters, not {key!r}"
+            )
+        if not _asks(question):
+            raise ContractError(
+                f"Continue({tag!r}, ...): the value of key {key!r} must be a question, not "
+                f"{type(question).__name__}"
+            )
+    return questions
+
+
+def _asks(on: object) -> bool:
+    return isinstance(on, Wait) and on.asks
+
+
+def _check_name(method: object, wait: Wait[Any], *, key: bool) -> None:
+    """Check that *method* has a name; *key*: one that also serves as the key of a question."""
+    name = getattr(method, "__name__", None)
+    if not callable(method) or not isinstance(name, str) or not name.isidentifier():
+        fault = f"of the tool, by whose name another process finds it; {method!r} has no such name"
+    elif key and len(name) > _LONGEST:
+        fault = (
+            f"whose name has at most {_LONGEST} characters, because the name is the key of the "
+            f"question; {name} has {len(name)}"
+        )
+    else:
+        return
+    wait.close()
+    raise ContractError(f"then() takes a method {fault}")
+
+
+End: TypeAlias = Literal["completed", "failed", "cancelled"]
+Status: TypeAlias = Literal["working", "input_required"] | End
+OnLost: TypeAlias = Literal["rerun", "fail"]
+
+
+class Running(msgspec.Struct, frozen=True, tag="running"):
+    """The hook `call` itself runs in the process *node*."""
+
+    node: str
+
+
+class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
+    """The call waits for an awaitable of the process *node*; any process can then continue it."""
+
+    node: str
+
+
+class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
+    """An engine delivers a job; it was begun *attempt* times and failed *failures* times.
+
+    saved: the state with which its next attempt continues, as JSON; None if it saved none. It is
+    part of the job's work, so that the next job of the call starts without one.
+    """
+
+    job: Job
+    attempt: int = 0
+    failures: int = 0
+    saved: bytes | None = None
+
+
+class Following(msgspec.Struct, frozen=True, tag="following"):
+    """A job of another queue is followed."""
+
+    ref: ExternalJob
+
+
+class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
+    """The call waits for its client; questions and answers are JSON under the same keys."""
+
+    questions: Mapping[str, bytes]
+    answers: Mapping[str, bytes] = {}
+
+    @property
+    def missing(self) -> Mapping[str, bytes]:
+        """The questions that have no answer yet."""
+        # Answers may come one by one, from several requests of the client (SEP-2663).
+        return {key: each for key, each in self.questions.items() if key not in self.answers}
+
+    @property
+    def outcome(self) -> bytes:
+        """The outcome of the wait once all are answered: the answers, packed."""
+        return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
+
+
+class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
+    """The client continues the call by a request of its own, within *ttl* seconds.
+
+    Only for a private task. *step* is the step of the call with the question, *result* the
+    InputRequiredResult as JSON: copies of the call get the same question.
+    """
+
+    step: int
+    result: bytes
+    ttl: float
+
+
+Work: TypeAlias = Running | Awaiting | Working | Following | Asking | AwaitingInput
+
+
+class Suspended(msgspec.Struct, frozen=True):
+    """The result of a hook that waits again, for *work*."""
+
+    step: int
+    continuation: bytes
+    work: Work
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The result of a hook that has ended the call: *result* or *error*, as JSON.
+
+    An error is an object of `code`, `message` and perhaps `data`. *raised*: the call failed and may
+    be repeated: its idempotency key, if it has one, is free again.
+    """
+
+    result: bytes | None = None
+    error: bytes | None = None
+    raised: bool = False

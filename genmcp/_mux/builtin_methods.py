@@ -1,0 +1,272 @@
+"""The methods that a mux answers for any server; those of tasks are SEP-2663."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Done, pack
+from genmcp._core.request import Request, check_length
+from genmcp._core.server_dispatch import discover_result
+from genmcp._core.subscription import supported_subset
+from genmcp._core.task import Task
+from genmcp._core.waiting import Asking
+from genmcp._mux.changes import SessionStreams, Subscription
+from genmcp._mux.continuations import has_tasks
+from genmcp._mux.limits import Limits, Owners
+from genmcp._mux.sessions import Sessions
+from genmcp._mux.tasks import Tasks, task_fields, task_result
+from genmcp._wire.encoder import Encoder
+from genmcp._wire.jsonrpc import ErrorBody
+from genmcp.channel import Channel
+from genmcp.errors import (
+    ArgumentFaults,
+    ConfigurationError,
+    InvalidParams,
+    MissingCapability,
+    Overloaded,
+    ResourceNotFound,
+    StoreError,
+    TaskNotFound,
+)
+from genmcp.protocol.capabilities import TASKS
+from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId
+from genmcp.protocol.resources import SubscriptionFilter, SubscriptionsListenRequestParams
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.revisions.v2025_11_25 import (
+    SetLevelRequestParams,
+    SubscribeRequestParams,
+    UnsubscribeRequestParams,
+)
+from genmcp.protocol.tasks import (
+    PROGRESS,
+    DetailedTask,
+    TaskParams,
+    TaskStatusNotificationParams,
+    UpdateTaskParams,
+)
+from genmcp.protocol.value import Result
+from genmcp.question.elicitation import FormQuestion
+from genmcp.question.packing import unpack
+from genmcp.server import Server
+from genmcp.stores.accounts import Owner
+from genmcp.tasks.service import TaskChange, TaskService
+
+logger = logging.getLogger("genmcp")
+
+TASKS_CHANGED: Final = "notifications/tasks"
+
+
+class BuiltinMethods(msgspec.Struct, eq=False):
+    """The methods that a mux answers for any server. Owned by the mux."""
+
+    _server: Server
+    _sessions: Sessions
+    _listeners: SessionStreams
+    _tasks: Tasks
+    _encoder: Encoder
+    _limits: Limits
+    _owners: Owners
+
+    async def answer(self, request: Request, channel: Channel) -> Result:
+        """Answer *request*, which calls one of the `BUILTIN` methods.
+
+        Raises:
+            McpError: the request names a resource or task that does not exist for its principal, or
+                an answer that does not fit its question, or its client lacks a capability.
+        """
+        session, owner = request.session, self._owners.of(channel._sink.client_key)
+        match request.params:
+            case TaskParams() | UpdateTaskParams():
+                return await self._task(request, request.params, channel)
+            case SetLevelRequestParams(level=level) if session is not None:
+                await self._sessions.set_level(session, level, owner)
+            case SubscribeRequestParams(uri=uri):
+                await self._subscribe(uri, channel, owner)
+            case UnsubscribeRequestParams(uri=uri) if session is not None:
+                await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
+        if request.method == "server/discover":
+            return discover_result(self._server.capabilities, self._server.instructions)
+        return Result()
+
+    async def _subscribe(self, uri: str, channel: Channel, owner: Owner) -> None:
+        session = channel.request.session
+        if not self._has(channel.principal, uri):
+            raise ResourceNotFound(uri)
+        async with self._server.watch_resources((uri,)) as announced:
+            if uri not in announced:
+                raise InvalidParams(f"The server announces no updates of {uri}")
+            if session is not None:
+                await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
+
+    async def _task(
+        self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
+    ) -> Result:
+        _check_tasks(request)
+        service, principal = self._tasks.service, channel.principal
+        if request.method == "tasks/cancel":  # a task that has ended stays as it is
+            await self._tasks.cancel(params.task_id, principal)
+            return Result()
+        task = await service.get(params.task_id, principal)
+        if isinstance(params, TaskParams):
+            return detailed_task(task, self._encoder, service.records.now())
+        if isinstance(task.work, Asking):
+            continuation = Continuation.unpack(task.continuation)
+            # All answers are accepted, or none of them: after an error the questions stay open.
+            answers = _valid_answers(continuation, task.work, params.input_responses)
+            await service.answer(task.id, principal, answers)
+        return Result()
+
+    async def honored(self, request: Request, principal: str | None) -> SubscriptionFilter:
+        """Return the part of the filter of *request*, a listen request, that the server honors.
+
+        Raises:
+            Overloaded: it names more resources or tasks than one stream may subscribe to.
+            MalformedParams: a URI is longer than `Limits.max_uri_bytes`.
+            MissingCapability: it names tasks, and the client did not declare the extension.
+        """
+        assert isinstance(request.params, SubscriptionsListenRequestParams)
+        wanted, most = request.params.notifications, self._limits.max_subscriptions
+        uris, tasks = wanted.resource_subscriptions or (), wanted.task_ids or ()
+        if max(len(uris), len(tasks)) > most:
+            bound = (
+                f"{most} {'resources' if len(uris) > most else 'tasks'} (limit: max_subscriptions)"
+            )
+            raise Overloaded(f"A stream is subscribed to at most {bound}", status=429)
+        for uri in uris:
+            check_length(uri, self._limits.max_uri_bytes)
+        if tasks:
+            _check_tasks(request)
+        known = []
+        for id in dict.fromkeys(tasks):
+            with suppress(TaskNotFound):
+                known.append((await self._tasks.service.get(id, principal)).id)
+        exists = partial(self._has, principal)
+        honored = supported_subset(wanted, self._server.capabilities, exists)
+        return msgspec.structs.replace(honored, task_ids=known or None)
+
+    def _has(self, principal: str | None, uri: str) -> bool:
+        route = self._server.find("resources/read", uri)
+        return route is not None and route.is_visible(principal)
+
+
+def _check_tasks(request: Request) -> None:
+    if not has_tasks(request):
+        raise MissingCapability({"extensions": {TASKS: {}}})
+
+
+@asynccontextmanager
+async def watching(
+    service: TaskService, ids: Sequence[str], principal: str | None, subscription: Subscription
+) -> AsyncGenerator[None, None]:
+    """Notify *subscription* of the changes of the tasks *ids*, as a context manager.
+
+    SEP-2663, "Task Status Notifications".
+    """
+    watchers = [asyncio.create_task(_watch(service, id, principal, subscription)) for id in ids]
+    try:
+        yield
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+
+
+async def _watch(
+    service: TaskService, id: str, principal: str | None, subscription: Subscription
+) -> None:
+    seen: tuple[object, ...] = ()
+    with suppress(TaskNotFound):  # it has expired
+        try:
+            async with aclosing(service.follow(id, principal)) as changes:
+                async for change in changes:
+                    if isinstance(change, TaskChange) and _seen(change.task) != seen:
+                        seen = _seen(change.task)
+                        subscription.notify(task=change.task)
+        except StoreError as error:
+            logger.warning("a subscriber gets no more changes of task %s: %s", id, error)
+
+
+def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
+    """Return the state of *task* as of *now* (`Store.now`), for its client."""
+    return DetailedTask(**_members(task, encoder, now))
+
+
+def task_status_notification(
+    task: Task, encoder: Encoder, subscription: RequestId, now: float
+) -> TaskStatusNotificationParams:
+    """Return the state of *task* as a notification on the stream of *subscription*."""
+    members = _members(task, encoder, now)
+    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
+    return TaskStatusNotificationParams(**members)
+
+
+def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
+    members = task_fields(task, now)
+    if task.progress is not None:
+        numbers = {"progress": task.progress, "total": task.total}
+        members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
+    if task.error is not None:
+        # "Task Execution Errors": the error replaces the latest message of the work.
+        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
+        members["error"] = msgspec.Raw(task.error)
+    elif task.result is not None:
+        result = task_result(task, "tools/call")
+        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
+    elif isinstance(task.work, Asking) and task.status == "input_required":
+        asked = task.work.missing.items()
+        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
+    return members
+
+
+def _valid_answers(
+    continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
+) -> dict[str, bytes]:
+    """Return the answers to open questions among *responses*, packed, by their names on the wire.
+
+    Others are ignored (SEP-2663, "Task Update Requests").
+
+    Raises:
+        InvalidParams: an answer does not fit (SEP-2663, "Splitting Reads": servers SHOULD return
+            errors for clearly invalid requests).
+    """
+    good = {}
+    for each in continuation.asked:
+        if each.name in responses and each.name in asking.missing:
+            answer = msgspec.json.decode(responses[each.name])
+            try:
+                _check(each.question, asking.questions[each.name], answer)
+            except ArgumentFaults as error:
+                raise InvalidParams(f"The answer to {each.name!r} does not fit: {error}") from None
+            good[each.name] = pack(Done(answer))
+    return good
+
+
+def _check(question: bytes, task_fields: bytes, answer: Any) -> None:
+    """Check *answer* against *question*, or else against the question *shown* to the client.
+
+    The two differ if the expected type changed in a deploy while the question was open. The tool
+    then gets an error that its type does not accept the answer.
+
+    Raises:
+        ArgumentFaults: it fits neither.
+    """
+    try:
+        unpack(question).read(answer)
+    except (ArgumentFaults, ConfigurationError):
+        schema = msgspec.json.decode(task_fields).get("params", {}).get("requestedSchema")
+        if schema is None:
+            raise
+        FormQuestion("", schema=schema).read(answer)
+        logger.warning("an answer fits the question that was sent, but not its present type")
+
+
+def _seen(task: Task) -> tuple[object, ...]:
+    """Return the state of a *task* that clients see, without the time of its last change."""
+    asked = task.work.missing if isinstance(task.work, Asking) else ()
+    return task.status, task.message, task.progress, task.total, (*asked,)

@@ -1,0 +1,462 @@
+"""Changes of a server, and the subscribers that are notified of them.
+
+Every change is written to one log of the store. Each process that shares the store reads that log,
+once for each of its event loops, and notifies its own subscribers. A slow subscriber delays no
+other: the changes that it has not received yet are a set.
+
+The stream that a legacy session listens on has a log of its own as well, read by one connection at
+a time. 2025-11-25, transports, "Multiple Connections": each message is sent on one stream only. A
+new listener announces itself in that log. The previous one reads the announcement in its turn and
+ends, so that it sends every message before that place, and the new one sends every later message.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from functools import partial
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from genmcp._core.session import Session
+from genmcp._core.subscription import EVERYTHING, ServerChange, changes_of, session_filter
+from genmcp._core.task import Task
+from genmcp._mux.limits import Limits, replay_append
+from genmcp._mux.threads import Multimap
+from genmcp._wire import sse
+from genmcp._wire.encoder import Encoder
+from genmcp.channel import Listener
+from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded, OverShare, StoreError
+from genmcp.server import Server
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
+
+logger = logging.getLogger("genmcp")
+
+_AGAIN: Final = 1.0
+"""Seconds after which a failed read of the store is repeated."""
+_READ_AT_ONCE: Final = 1000
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_change: Final = msgspec.msgpack.Decoder(ServerChange).decode
+_decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class Subscription(msgspec.Struct, eq=False):
+    """One subscriber, in one event loop: the changes that it wants, and those that are pending."""
+
+    wanted: frozenset[ServerChange]
+    _changes: dict[ServerChange, None] = {}
+    _tasks: dict[str, Task] = {}
+    _waiter: "asyncio.Future[None] | None" = None
+
+    def notify(self, changes: Iterable[ServerChange] = (), task: Task | None = None) -> None:
+        """Add *changes*, and the new state of *task*.
+
+        A change that is pending already is received once, and of a task only the newest state.
+        """
+        self._changes |= dict.fromkeys(changes)
+        if task is not None:
+            self._tasks[task.id] = task
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def receive(self) -> tuple[Sequence[ServerChange], Sequence[Task]]:
+        """Wait for changes, and return all that are pending."""
+        if not self._changes and not self._tasks:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        changes, self._changes = self._changes, {}
+        tasks, self._tasks = self._tasks, {}
+        return [*changes], [*tasks.values()]
+
+
+class Subscriptions(Listener):
+    """The log of a mux's changes, and its subscribers in this process. Owned by the mux.
+
+    Delivery is at least once: a process that has missed changes notifies its subscribers of
+    everything that they want. *log* is the name of the log.
+    """
+
+    def __init__(self, store: Store, log: str, limits: Limits) -> None:
+        self._store = store
+        self._log = log
+        self._append = partial(Append, log, ttl=limits.replay_ttl, keep=limits.max_replay_events)
+        self._keep = limits.max_replay_events
+        self._lock = Lock()
+        self._unwritten: dict[ServerChange, None] = {}
+        self._written_in: asyncio.AbstractEventLoop | None = None
+        self._writers: set[asyncio.Task[None]] = set()
+        self._followers: dict[asyncio.AbstractEventLoop, _Follower] = {}
+
+    def announce(self, change: ServerChange) -> None:
+        """Schedule the write of *change*; where no event loop runs, write it before returning."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        with self._lock:
+            if len(self._unwritten) >= self._keep:
+                self._unwritten = {EVERYTHING: None}  # more than the log retains
+            self._unwritten[change] = None
+            is_coming = loop is self._written_in
+            self._written_in = loop
+        if loop is None:
+            asyncio.run(self._write())
+        elif not is_coming:
+            writer = loop.create_task(self._write())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+
+    async def _write(self) -> None:
+        with self._lock:
+            changes, self._unwritten = self._unwritten, {}
+            self._written_in = None
+        if not changes:
+            return  # those of another event loop were written with this one's
+        try:
+            await self._store.apply(*(self._append(_encode(change)) for change in changes))
+        except StoreError as error:
+            logger.warning("%d changes could not be announced: %s", len(changes), error)
+
+    def listening(
+        self, wanted: Iterable[ServerChange]
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Yield a subscription that receives every change announced while this is entered.
+
+        Raises:
+            StoreUnavailable: the store could not be reached.
+        """
+        return self._follower().listening(wanted)
+
+    def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
+        """Replace the changes that *subscription*, which is of this event loop, wants."""
+        self._follower().change(subscription, frozenset(wanted))
+
+    def _follower(self) -> "_Follower":
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            follower = self._followers.get(loop)
+            if follower is None:
+                for closed in [each for each in self._followers if each.is_closed()]:
+                    del self._followers[closed]
+                follower = self._followers[loop] = _Follower(self._store, self._log)
+            return follower
+
+
+class _Follower(msgspec.Struct, eq=False):
+    """The reader of the log in an event loop. Runs while there are subscribers."""
+
+    _store: Store
+    _log: str
+    # Each listener is also one of EVERYTHING.
+    _listeners: Multimap[ServerChange, Subscription] = msgspec.field(default_factory=Multimap)
+    _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _task: "asyncio.Task[None] | None" = None
+
+    @asynccontextmanager
+    async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
+        async with self._lock:  # several may begin while the first one waits for the store
+            if self._task is None:
+                after = await self._end()
+                self._task = asyncio.get_running_loop().create_task(self._follow(after))
+        subscription = Subscription(frozenset(wanted))
+        self._add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._remove(subscription)
+            if not self._listeners and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    def change(self, subscription: Subscription, wanted: frozenset[ServerChange]) -> None:
+        self._remove(subscription)
+        subscription.wanted = wanted
+        self._add(subscription)
+
+    def _add(self, subscription: Subscription) -> None:
+        for change in (EVERYTHING, *subscription.wanted):
+            self._listeners.add(change, subscription)
+
+    def _remove(self, subscription: Subscription) -> None:
+        for change in (EVERYTHING, *subscription.wanted):
+            self._listeners.discard(change, subscription)
+
+    def _notify(self, change: ServerChange) -> None:
+        for subscription in self._listeners.of(change):
+            subscription.notify(subscription.wanted if change == EVERYTHING else (change,))
+
+    async def _follow(self, after: str | None) -> None:
+        missed = False
+        while True:
+            try:
+                if missed:
+                    # The new position is read before subscribers are notified: a change in between
+                    # is announced twice, but never lost.
+                    after = await self._end()
+                    self._notify(EVERYTHING)
+                    missed = False
+                async with aclosing(self._store.follow(self._log, after)) as events:
+                    async for event in events:
+                        self._notify(_change(event.data))
+            except LogTruncated:
+                missed = True
+            except StoreError as error:
+                missed = True
+                logger.warning("changes cannot be read, which is retried: %s", error)
+                await asyncio.sleep(_AGAIN)
+
+    async def _end(self) -> str | None:
+        """Return the id of the last change, after which a new subscriber starts."""
+        after: str | None = None
+        while True:
+            try:
+                events = await self._store.read(self._log, after, limit=_READ_AT_ONCE)
+            except LogTruncated:
+                after = None  # it was dropped meanwhile
+                continue
+            if not events:
+                return after
+            after = events[-1].id
+
+
+def _change(data: bytes) -> ServerChange:
+    try:
+        return _decode_change(data)
+    except msgspec.DecodeError:
+        return EVERYTHING  # another release has another format
+
+
+# The streams of legacy sessions.
+
+LISTENER: Final = "listener"
+"""The prefix of the ids of a listening stream's events."""
+
+_TAKEN: Final = b"taken by "  # followed by the random id of a new listener
+_ENDED: Final = b"ended"
+_SUBSCRIBED: Final = b"subscribed to others"
+
+_MISSED: Final = b": events were missed, and are no longer retained\n\n"
+
+
+class SessionStreams(msgspec.Struct, eq=False):
+    """The streams of a mux's sessions, and their resource subscriptions. Owned by the mux."""
+
+    _store: Store
+    _subscriptions: Subscriptions
+    _server: Server
+    _encoder: Encoder
+    _limits: Limits
+
+    async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
+        """Subscribe *session* to the resource *uri*, or unsubscribe it, if not *wanted*.
+
+        The list, and the event that announces it, count towards the accounts of *owner*.
+
+        Raises:
+            Overloaded: the session is subscribed to the maximum number or size of URIs.
+            StoreError: the list cannot be stored.
+        """
+        key, event = (
+            _resources(session),
+            replay_append(self._limits, _log(session), _SUBSCRIBED, owner),
+        )
+        while True:
+            entry = await self._store.get(key)
+            uris = [] if entry is None else _decode_uris(entry.value)
+            if (uri in uris) is wanted:
+                return
+            if wanted:
+                self._check_room(uris, uri)
+                uris.append(uri)
+            else:
+                uris.remove(uri)
+            version = 0 if entry is None else entry.version
+            record: Put | Delete = Delete(key, expect=version)
+            if uris:
+                record = Put(
+                    key,
+                    _encode(uris),
+                    ttl=self._limits.session_ttl,
+                    expect=version,
+                    owner=owner if wanted else (),  # otherwise that of the record
+                    new=wanted,
+                )
+            with suppress(Conflict):  # another request of the session came first
+                await (self._store.apply if wanted else self._give_back)(record, event)
+                return
+
+    def _check_room(self, uris: Collection[str], uri: str) -> None:
+        most, size = self._limits.max_subscriptions, self._limits.max_subscribed_bytes_per_session
+        if len(uris) >= most:
+            raise Overloaded(
+                f"Too many resources are subscribed to: {most} (limit: max_subscriptions)",
+                status=429,
+            )
+        # Each change writes the whole list: its size bounds the work per change.
+        if sum(map(len, uris)) + len(uri) > size:
+            raise Overloaded(
+                f"The URIs that are subscribed to have more than {size} bytes "
+                f"(limit: max_subscribed_bytes_per_session)",
+                status=429,
+            )
+
+    async def listen(
+        self, session: Session, after: str | None = None, *, opening: bytes = b"", owner: Owner = ()
+    ) -> AsyncGenerator[LogEvent | bytes, None]:
+        """Return the events for *session*, until another listener begins; see `to_wire`.
+
+        With *after*, the store's id of an event, the retained events after it come first. If some
+        were dropped, a comment in the wire format states that. *opening*, in the wire format, is
+        sent as soon as no later message can be missed.
+
+        Events of the session's log count towards the accounts of *owner*.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        mine = _TAKEN + secrets.token_bytes(12)
+        await self.append(session.key, mine, owner)
+        return self._messages(session, after, mine, opening, owner)
+
+    async def _messages(
+        self, session: Session, after: str | None, mine: bytes, opening: bytes, owner: Owner
+    ) -> AsyncGenerator[LogEvent | bytes, None]:
+        sends = after is not None
+        if after is not None:
+            try:
+                await self._store.read(_log(session.key), after, limit=1)
+            except LogTruncated:
+                after = None
+                yield _MISSED
+        begun = False
+        unsent: set[bytes] = set()
+        wanted = await self._wanted(session)
+        async with self._subscriptions.listening(wanted) as subscription:
+            following = self._start_following(wanted)
+            relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
+            try:
+                async with aclosing(self._store.follow(_log(session.key), after)) as events:
+                    async for event in events:
+                        if event.data == mine:
+                            begun = sends = True
+                            if opening:
+                                yield opening
+                        elif event.data == _SUBSCRIBED:
+                            wanted = await self._wanted(session)
+                            self._subscriptions.change(subscription, wanted)
+                            # The new one begins before the old one ends, so that a resource in both
+                            # is not released in between.
+                            before, following = (
+                                following,
+                                asyncio.create_task(self._follow_resources(wanted)),
+                            )
+                            before.cancel()
+                        elif event.data == _ENDED or event.data.startswith(_TAKEN):
+                            if begun:
+                                return
+                        elif sends:
+                            unsent.discard(event.data)
+                            yield event
+            except LogTruncated:
+                # This reader was so slow that the events at its position were dropped, perhaps also
+                # the announcement of another listener. So it ends: the client reconnects, and gets
+                # the retained events.
+                yield _MISSED
+            finally:
+                relay.cancel()
+                following.cancel()
+
+    async def _relay(
+        self, session: Session, subscription: Subscription, unsent: set[bytes], owner: Owner
+    ) -> None:
+        """Append the changes to the log of the session, except those that are there *unsent*.
+
+        A client that does not read would otherwise fill its log with repetitions of one change.
+        """
+        while True:
+            changes, _ = await subscription.receive()
+            for change in changes:
+                message = self._encoder.notification(
+                    session.revision, change.method, change.params()
+                )
+                if message in unsent:
+                    continue
+                try:
+                    await self.append(session.key, message, owner)
+                except StoreError as error:
+                    logger.warning("a change does not reach its session: %s", error)
+                else:
+                    unsent.add(message)
+
+    def _start_following(self, wanted: Collection[ServerChange]) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._follow_resources(wanted))
+
+    async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
+        """Make the server follow the resources among *wanted*, until this is cancelled."""
+        uris = [change.uri for change in wanted if change.uri is not None]
+        if uris:
+            try:
+                async with self._server.watch_resources(uris):
+                    await asyncio.get_running_loop().create_future()
+            except McpError as error:
+                logger.warning("the resources of a session cannot be followed: %s", error)
+
+    async def _wanted(self, session: Session) -> Collection[ServerChange]:
+        entry = await self._store.get(_resources(session.key))
+        uris = [] if entry is None else _decode_uris(entry.value)
+        return [*changes_of(session_filter(self._server.capabilities, uris))]
+
+    async def append(
+        self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
+    ) -> None:
+        """Send *message* to the listener of *session*; it counts towards the accounts of *owner*.
+
+        *new* is as for Append.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        event = replay_append(self._limits, _log(session), message, owner, new=new)
+        await self._store.apply(event)
+
+    async def end(self, session: str, owner: Owner = ()) -> None:
+        """End the stream *session* listens on, and delete its subscriptions.
+
+        The event counts towards the accounts of *owner*.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        event = replay_append(self._limits, _log(session), _ENDED, owner)
+        await self._give_back(Delete(_resources(session)), event)
+
+    async def _give_back(self, record: Put | Delete, event: Append) -> None:
+        """Apply *record*, which frees room, and append *event*."""
+        try:
+            await self._store.apply(record, event)
+        except OverShare:
+            # A client that has used up its share must still be able to free room. Without an owner
+            # the event counts only if other events of its log do.
+            await self._store.apply(record, msgspec.structs.replace(event, owner=()))
+
+
+async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of `SessionStreams.listen` in the wire format, with their ids."""
+    async with aclosing(messages):
+        async for each in messages:
+            if isinstance(each, LogEvent):
+                each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
+            yield each
+
+
+def _log(session: str) -> str:
+    return f"session:{session}#{LISTENER}"
+
+
+def _resources(session: str) -> str:
+    return f"session:{session}#resources"

@@ -1,0 +1,397 @@
+"""Calls that continue in steps: this process, the client or the store carries each wait.
+
+This process carries an awaitable, the client a question, the store a job and every wait of a task.
+"""
+
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from genmcp._core.call import CallAction, CallEvent
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
+from genmcp._core.request import Request
+from genmcp._core.seal import Part, Purpose, Seal
+from genmcp._core.task import Task
+from genmcp._core.waiting import Asking, Continue, ExternalJob, Job, Suspended
+from genmcp._mux.sinks import Services, forward_notification
+from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
+from genmcp._mux.waits import (
+    Awaitables,
+    answers_outcome,
+    ask_client,
+    merge_answers,
+    missing_capability,
+    pending_requests,
+)
+from genmcp.channel import Channel
+from genmcp.errors import (
+    CapabilityMissing,
+    Conflict,
+    ContractError,
+    ForeignSeal,
+    InvalidParams,
+    SealError,
+    SealExpired,
+    TaskNotFound,
+)
+from genmcp.protocol.capabilities import TASKS
+from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.value import Result
+from genmcp.stores.store import Put
+from genmcp.tasks.service import TaskMessage, TaskService
+
+logger = logging.getLogger("genmcp")
+
+
+class Continuations:
+    """The calls of one mux that continue in steps. Owned by the mux."""
+
+    def __init__(self, services: Services, tasks: Tasks) -> None:
+        self._server = services.server
+        self._store = services.store
+        self._owners = services.owners
+        self._state_ttl = services.limits.input_timeout
+        self._states = RequestStateCodec(services.seal, self._state_ttl)
+        self._tasks = tasks
+        self._awaitables = Awaitables()
+
+    async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
+        """Answer a *request* that carries a state, or that must be a task.
+
+        Raises:
+            InvalidParams: the state was not issued for this request.
+            CapabilityMissing: it needs tasks, which the client does not support.
+        """
+        policy = request.policy
+        if policy.requires_tasks and not has_tasks(request):
+            raise CapabilityMissing({"extensions": {TASKS: {}}})
+        if request.request_state is None:
+            if policy.task == "always" and has_tasks(request):
+                await channel._sink.promote()
+            step: Any = await self._server.handle(request, channel)
+            return await self.advance(step, channel)
+        return await self._retried(request, channel)
+
+    async def advance(
+        self, step: Any, channel: Channel, continuation: Continuation | None = None
+    ) -> Result | Suspended:
+        """Continue from *step*, the result of a hook, until there is a result for the client.
+
+        Suspended: the call is a task, which now has to wait.
+        """
+        while isinstance(step, Continue):
+            try:
+                continuation = _next(step, channel, continuation, self._server.info.version)
+                outcome: Outcome | Result | Suspended
+                if step.work is not None or step.questions:
+                    outcome = await self._elsewhere(step, continuation, channel)
+                    if isinstance(outcome, Result | Suspended):
+                        return outcome
+                else:
+                    call = channel._call
+                    call.continuation, call.run = continuation, None
+                    if CallAction.WRITE_STEP in call.advance(CallEvent.SUSPEND):
+                        await self._tasks.park(
+                            channel, suspension_of(continuation, self._tasks.awaiting)
+                        )
+                    outcome = await self._awaitables.outcome(step.take())
+            finally:
+                step.close()
+            step = await self._server.resume(continuation, outcome, channel)
+        if not isinstance(step, Result):
+            raise ContractError(
+                f"{type(self._server).__name__} answered {channel.request.method} "
+                f"with {type(step).__name__}, not a result"
+            )
+        return step
+
+    async def _elsewhere(
+        self, step: Continue, continuation: Continuation, channel: Channel
+    ) -> Outcome | Result | Suspended:
+        """Wait for something outside of this process.
+
+        A result: the call continues without this response. Suspended: the call is a task.
+        """
+        await channel._settle()
+        if channel.task is not None:
+            return self._in_task(step, continuation, channel)
+        if step.work is not None:
+            return await self._work(step.work, continuation, channel)
+        return await self._asked(continuation, channel)
+
+    def _in_task(
+        self, step: Continue, continuation: Continuation, channel: Channel
+    ) -> Suspended | Failed:
+        """Return the wait of a task; or the failure, if its client cannot answer."""
+        if step.questions and channel._call.promoted and not has_tasks(channel.request):
+            # Its client got a text as its response, and has no method to answer a task.
+            return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
+        return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
+
+    async def _work(
+        self, work: Job | ExternalJob, continuation: Continuation, channel: Channel
+    ) -> Result:
+        """Start a job; answer with a handle, or with the result of the call."""
+        # From here on a promotion waits: otherwise it could write a second record of the call.
+        channel._call.advance(CallEvent.STORE)
+        channel._sink.watch_client()
+        task = await self._tasks.begin(channel, continuation, work)
+        if channel.request.policy.task != "never" and has_tasks(channel.request):
+            return create_task_result(task, self._store.now())
+        return await self._followed(task.id, channel, known=task)
+
+    async def _asked(
+        self, continuation: Continuation, channel: Channel
+    ) -> Outcome | InputRequiredResult:
+        """Ask the client, by the method of its revision."""
+        if failed := missing_capability(continuation, channel):
+            return failed
+        if channel.request.answers_by_retry:
+            continuation = merge_answers(continuation, _unasked_answers(channel.request))
+            if continuation.missing:
+                return self._input_required(continuation, channel)
+            return answers_outcome(continuation)
+        channel._call.continuation = continuation
+        answered = await ask_client(continuation, channel)
+        return answered if isinstance(answered, Failed) else answers_outcome(answered)
+
+    def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
+        channel._call.continuation = continuation
+        state = self._states.seal(continuation, channel.request, channel.principal)
+        return InputRequiredResult(
+            input_requests=pending_requests(continuation), request_state=state
+        )
+
+    async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
+        """Continue a call with the answers of its client."""
+        continuation = self._states.open(request, channel.principal)
+        if continuation.task is not None:
+            await channel._settle()
+            channel._call.advance(CallEvent.STORE)
+        channel._restore(continuation.assigns)
+        continuation = merge_answers(continuation, request.input_responses)
+        failed = missing_capability(continuation, channel)
+        if continuation.missing and failed is None:
+            await self._spend(channel, continuation, once=False)
+            return self._input_required(continuation, channel)
+        await self._spend(channel, continuation)
+        if continuation.task is not None:
+            await self._answer(continuation, channel, failed)
+            return await self._followed(continuation.task, channel, continuation.last_event)
+        outcome = failed or answers_outcome(continuation)
+        step = await self._server.resume(continuation, outcome, channel)
+        return await self.advance(step, channel, continuation)
+
+    async def _spend(
+        self, channel: Channel, continuation: Continuation, *, once: bool = True
+    ) -> None:
+        """Use up the state of *continuation*, for a tool that accepts each state once.
+
+        once: False if the call does not continue, but the state is issued anew. That is refused for
+        a used state, since the new one would outlive the record of the use.
+
+        Raises:
+            InvalidParams: the state was used before.
+        """
+        request = channel.request
+        if not request.policy.single_use:
+            return
+        key = f"spent:{continuation.id}.{continuation.step}"
+        try:
+            if once:
+                # Twice the lifetime: a state that is issued at this moment expires a little after
+                # the record would, and its clock need not be that of the store.
+                owner = self._owners.of(channel._sink.client_key)
+                spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, owner=owner, new=True)
+                await self._store.apply(spent)
+                return
+            if await self._store.get(key) is None:
+                return
+        except Conflict:
+            pass
+        logger.warning("a requestState of %s, which is single-use, came twice", request.method)
+        raise InvalidParams("requestState was used already: it is valid once")
+
+    async def _followed(
+        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+    ) -> Result:
+        """Return the result of the task *id*, which is the call of *channel* itself."""
+        await channel._settle()
+        if channel.task is None:
+            channel._call.task = id
+        return await self.followed(id, channel, after, known)
+
+    def answers(self, id: str, channel: Channel) -> bool:
+        """Return whether the state in the request of *channel* belongs to the task *id*.
+
+        Raises:
+            InvalidParams: the state was not issued for this request.
+        """
+        return self._states.open(channel.request, channel.principal).task == id
+
+    def step_of(self, channel: Channel) -> int:
+        """Return the step of the call that the request of *channel* answers with its state.
+
+        Raises:
+            InvalidParams: the state was not issued for this request.
+        """
+        return self._states.open(channel.request, channel.principal).step
+
+    async def followed(
+        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+    ) -> Result:
+        """Return the result of the task *id*, for a client without its handle.
+
+        The client has received the events up to *after*. *known* is the task as it was just
+        written.
+
+        Raises:
+            McpError: it ended with an error, or was cancelled.
+        """
+        await channel._settle()
+        channel._call.follows = id
+        channel._call.advance(CallEvent.FOLLOW)
+        await channel._sink.following(id)
+        while True:
+            asking = await _end_of(self._tasks.service, id, channel, after, known)
+            if isinstance(asking, Result):
+                return asking
+            failed = missing_capability(asking, channel)
+            if failed is None:
+                if channel.request.answers_by_retry:
+                    return self._input_required(asking, channel)
+                await channel._settle()
+                answered = await ask_client(asking, channel)
+                if isinstance(answered, Failed):
+                    failed = answered
+                else:
+                    asking = answered
+            await self._answer(asking, channel, failed)
+            after, known = asking.last_event, None
+
+    async def _answer(
+        self, continuation: Continuation, channel: Channel, failed: Failed | None
+    ) -> None:
+        """Write the client's answers, or the failure, to the task that waits for them."""
+        assert continuation.task is not None
+        answers: dict[str, Outcome] = {}
+        for each in continuation.asked:
+            if each.key in continuation.answers:
+                answers[each.name] = Done(msgspec.Raw(continuation.answers[each.key]))
+            elif failed is not None:
+                answers[each.name] = failed
+        packed = {name: pack(each) for name, each in answers.items()}
+        await self._tasks.service.answer(continuation.task, channel.principal, packed)
+
+
+async def _end_of(
+    service: TaskService, id: str, channel: Channel, after: str | None, known: Task | None
+) -> Result | Continuation:
+    """Follow the task *id*, forwarding its messages, to its result or to a question.
+
+    Raises:
+        McpError: it ended with an error.
+    """
+    async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
+        async for each in changes:
+            if isinstance(each, TaskMessage):
+                await forward_notification(each.data, channel)
+                continue
+            task = each.task
+            if task.progress is not None:
+                await channel.progress(task.progress, task.total, task.message)
+            if task.ended:
+                return task_result(task, channel.request.method)
+            if isinstance(task.work, Asking) and not task.settled:
+                continuation = Continuation.unpack(task.continuation)
+                return msgspec.structs.replace(continuation, task=id, last_event=each.id)
+    raise TaskNotFound(id)
+
+
+def has_tasks(request: Request) -> bool:
+    """Return whether the client of *request* supports the tasks extension."""
+    extensions = request.client.capabilities.extensions
+    return extensions is not None and TASKS in extensions
+
+
+def _unasked_answers(request: Request) -> Mapping[str, Any]:
+    """Return the answers that *request* contains before any question was sent.
+
+    A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server Requirements", point
+    3): a client may know the questions in advance. Answers beside a state are for its questions.
+    """
+    return {} if request.request_state is not None else request.input_responses
+
+
+def _next(
+    step: Continue, channel: Channel, last: Continuation | None, release: str
+) -> Continuation:
+    """Return the continuation of *step*; *release* is the version of the server.
+
+    Raises:
+        ContractError: the assigns that hooks have set are not JSON.
+    """
+    own = dict(channel._own)
+    check_json("channel.assigns", own)
+    if last is None:
+        id, key = secrets.token_urlsafe(12), channel.request.key
+        continuation = Continuation(id, 1, key, step.tag, own, release=release)
+    else:
+        continuation = last.then(step.tag, own, release)
+    if step.method is not None:
+        continuation = continuation.in_method(getattr(step.otherwise, "__name__", ""))
+    if step.questions:
+        packed = {key: question.pack() for key, question in step.questions.items()}
+        continuation = continuation.asking(packed, alone=step.alone)
+    return continuation
+
+
+class RequestStateCodec(msgspec.Struct, eq=False):
+    """The request states of one mux, each valid for *ttl* seconds.
+
+    The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
+    MRTR, "Server Requirements", points 4 and 5): it is encrypted and authenticated, expires, and
+    opens only for the same principal and the same request.
+    """
+
+    _seal: Seal
+    _ttl: float
+
+    def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
+        """Return the `requestState` that carries *continuation* to the retry of *request*.
+
+        Raises:
+            ContractError: it is too large; the message contains its size.
+        """
+        bound = _bound(request, principal)
+        return self._seal.seal(Purpose.REQUEST_STATE, continuation.pack(), *bound, ttl=self._ttl)
+
+    def open(self, request: Request, principal: str | None) -> Continuation:
+        """Return the continuation in the `requestState` of *request*.
+
+        Raises:
+            InvalidParams: it was not issued for this request, or has expired.
+        """
+        state = request.request_state or ""
+        try:
+            packed = self._seal.open(Purpose.REQUEST_STATE, state, *_bound(request, principal))
+            continuation = Continuation.unpack(packed)
+            key_id = continuation.key_id or self._seal.key_id_of(state)
+            return msgspec.structs.replace(continuation, key_id=key_id)
+        except SealExpired:
+            message = "requestState has expired: send the request again without it"
+        except (SealError, msgspec.MsgspecError) as error:
+            message = "Invalid requestState: it was not issued for this request"
+            hint = ", or by a process with another secret" if isinstance(error, ForeignSeal) else ""
+            logger.warning("a requestState was rejected: %s%s", error, hint)
+        raise InvalidParams(message)
+
+
+def _bound(request: Request, principal: str | None) -> tuple[Part, ...]:
+    """Return the parts that the state of *request* is bound to: everything that a retry repeats."""
+    return request.method, request.key, principal, digest(request.raw_arguments or {})

@@ -1,0 +1,344 @@
+"""Limits: the settings, the counters of open things, and the store accounts of clients."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from math import inf
+from threading import Lock
+from typing import Final, TypeAlias
+
+import msgspec
+
+from genmcp._core.client_key import ClientKey, Share
+from genmcp._core.task import Task
+from genmcp.errors import ConfigurationError, Overloaded, ToolError
+from genmcp.stores.accounts import Account, Owner
+from genmcp.stores.store import Append
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on requests, responses and stored data of a mux. Sizes in bytes, times in seconds.
+
+    A client that exceeds a limit gets an error that names the setting. A share limits the part of
+    one client in a total: `..._per_principal` one principal, `..._per_session` one legacy session,
+    `..._per_address` one peer address without a principal.
+
+    Args:
+        max_header_bytes: the maximum size of a header that determines how a request is handled.
+        max_body_bytes: the maximum size of a request body.
+        max_depth: the maximum nesting depth of JSON.
+        max_containers: the maximum number of objects and arrays in a body; at least `max_depth`.
+        max_uri_bytes: the maximum length of a URI, or of the name of a tool, prompt, resource
+            template or task, that a client may send.
+        max_batch_messages: the maximum number of messages in one batch (2025-03-26).
+        batch_concurrency: the number of requests of a batch that run at once.
+        body_timeout: the maximum time until a body has arrived.
+        max_total_body_bytes: the total size of all bodies of more than 16 KiB that belong to
+            requests without a response. Shares: max_total_body_bytes_per_principal,
+            max_total_body_bytes_per_address.
+        max_threads: the number of `def` hooks that run at once.
+        max_threads_per_client: the number of those of one client, which is a principal, or a peer
+            address without one.
+        max_thread_queue: the number of `def` hooks that wait for a thread; clients take turns.
+        max_thread_queue_per_client: the number of those of one client.
+        max_waiting_calls: the number of calls that wait for something at once. Shares:
+            max_waiting_calls_per_principal, max_waiting_calls_per_session,
+            max_waiting_calls_per_address.
+        max_waiting_calls_per_tool: the number of those of one tool.
+        anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
+            from 0 to 1, that all clients without a principal may have together.
+        max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
+            together.
+        progress_per_second: the number of progress notifications that a response sends per second;
+            of those in between, only the newest is sent.
+        logs_per_second: the number of log messages that a response sends per second; a hook that
+            logs more waits.
+        max_streams: the number of open streams of sessions and subscriptions. Shares:
+            max_streams_per_principal, max_streams_per_session, max_streams_per_address.
+        max_subscriptions: the maximum number of resources that one stream, or one session, is
+            subscribed to.
+        max_subscribed_bytes: the total size of the URIs and task ids that all open streams of
+            `subscriptions/listen` are subscribed to, plus 256 bytes each. Shares, of all streams
+            together: max_subscribed_bytes_per_principal, max_subscribed_bytes_per_address.
+        max_subscribed_bytes_per_stream: that of one stream.
+        max_subscribed_bytes_per_session: the total size of the URIs that one legacy session is
+            subscribed to.
+        store_share_per_principal, store_share_per_address: the fraction of the store, from 0 to 1,
+            that one principal, and one peer address without a principal, may use.
+        cursor_ttl: the lifetime of a cursor of a list.
+        input_timeout: the time that a client has to answer a question.
+        write_buffer_bytes: the size of the part of a response that may wait for a client that reads
+            slowly. Past it, newer progress replaces older, and a hook that sends anything else
+            waits.
+        write_timeout: the time after which the connection of a client that reads nothing is closed.
+        session_ttl: the lifetime of a legacy session.
+        replay_ttl: the time for which events are retained for a client that resumes, and changes
+            for a process that is slow to read them.
+        max_replay_events: the number of retained events of a stream.
+        max_replay_bytes: the total size of the retained events of a stream; the newest event is
+            retained in any case.
+        idempotency_ttl: the time for which the outcome of a call with an
+            `io.genmcp/idempotencyKey` is retained, for repetitions of the call.
+        late_results_bytes: the total size of the results of such calls that wait in memory for a
+            store that accepts no writes. Further results are not retained: repetitions of their
+            calls get an error.
+        max_revoked_sessions: the number of remembered sessions that were ended before they expire;
+            past it, a client cannot end its session. Shares:
+            max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
+    """
+
+    max_header_bytes: int = 8 * 1024
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_depth: int = 64
+    max_containers: int = 100_000
+    max_uri_bytes: int = 2048
+    max_batch_messages: int = 100
+    batch_concurrency: int = 10
+    body_timeout: float = 30.0
+    max_total_body_bytes: int = 128 * 1024 * 1024
+    max_total_body_bytes_per_principal: int = 16 * 1024 * 1024
+    max_total_body_bytes_per_address: int = 16 * 1024 * 1024
+    max_threads: int = 32
+    max_threads_per_client: int = 24
+    max_thread_queue: int = 1_000
+    max_thread_queue_per_client: int = 200
+    max_waiting_calls: int = 10_000
+    max_waiting_calls_per_principal: int = 1_000
+    max_waiting_calls_per_session: int = 1_000
+    max_waiting_calls_per_address: int = 1_000
+    max_waiting_calls_per_tool: int = 10_000
+    anonymous_share: float = 0.8
+    max_result_bytes: int = 16 * 1024 * 1024
+    progress_per_second: float = inf
+    logs_per_second: float = inf
+    max_streams: int = 10_000
+    max_streams_per_principal: int = 100
+    max_streams_per_session: int = 100
+    max_streams_per_address: int = 1_000
+    max_subscriptions: int = 1_000
+    max_subscribed_bytes: int = 64 * 1024 * 1024
+    max_subscribed_bytes_per_stream: int = 512 * 1024
+    max_subscribed_bytes_per_principal: int = 8 * 1024 * 1024
+    max_subscribed_bytes_per_address: int = 8 * 1024 * 1024
+    max_subscribed_bytes_per_session: int = 256 * 1024
+    store_share_per_principal: float = 0.25
+    store_share_per_address: float = 0.25
+    cursor_ttl: float = 3600.0
+    input_timeout: float = 1200.0
+    write_buffer_bytes: int = 256 * 1024
+    write_timeout: float = 60.0
+    session_ttl: float = 24 * 3600.0
+    replay_ttl: float = 300.0
+    max_replay_events: int = 1000
+    max_replay_bytes: int = 32 * 1024 * 1024
+    idempotency_ttl: float = 24 * 3600.0
+    late_results_bytes: int = 64 * 1024 * 1024
+    max_revoked_sessions: int = 10_000
+    max_revoked_sessions_per_principal: int = 1_000
+    max_revoked_sessions_per_address: int = 1_000
+
+    def __post_init__(self) -> None:
+        """Validate the bounds.
+
+        Raises:
+            ConfigurationError: one of them is out of range.
+        """
+        for name in self.__struct_fields__:
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(
+                    f"Limits.{name} must be positive, not {getattr(self, name)!r}"
+                )
+        if self.max_containers < self.max_depth:
+            raise ConfigurationError(
+                f"Limits.max_containers must not be less than max_depth, {self.max_depth}: "
+                f"{self.max_containers!r}"
+            )
+        for name in ("anonymous_share", "store_share_per_principal", "store_share_per_address"):
+            if getattr(self, name) > 1:
+                raise ConfigurationError(f"Limits.{name} is at most 1, not {getattr(self, name)!r}")
+
+    def too_large(self) -> ToolError:
+        """Return the error of a call with a result of more than `max_result_bytes`."""
+        return ToolError(
+            f"The result is larger than {self.max_result_bytes} bytes (limit: max_result_bytes)"
+        )
+
+
+def replay_append(
+    limits: Limits, log: str, data: bytes, owner: Owner = (), *, new: bool = False
+) -> Append:
+    """Return the append of an event to *log*, retained within *limits* for a client that resumes.
+
+    *owner* and *new* are as for Append.
+    """
+    return Append(
+        log,
+        data,
+        limits.replay_ttl,
+        limits.max_replay_events,
+        owner,
+        new,
+        keep_bytes=limits.max_replay_bytes,
+    )
+
+
+_KINDS: Final = ("principal", "session", "address", "tool")  # of shares
+
+
+class _Counter(msgspec.Struct, eq=False):
+    """The number of open units of *share*, and their maximum. Exists while at least one is open."""
+
+    share: Share
+    most: int
+    count: int = 0
+
+
+Slots: TypeAlias = Sequence[_Counter]
+"""The shares that an open call, stream or body counts towards."""
+
+
+class ConcurrencyLimit:
+    """Limits open calls, streams or bodies, in total and per share. Owned by the mux. Thread-safe.
+
+    *setting* is that of *limits* that bounds the total; the settings `<setting>_per_<kind>` bound
+    the shares of one principal, session, address or tool. All anonymous clients together have
+    `limits.anonymous_share` of the total.
+
+    full: whether a client may find no room. noun: the counted things, for error messages.
+    retry_after: seconds, for error responses.
+    """
+
+    def __init__(self, setting: str, limits: Limits, noun: str, *, retry_after: int = 1) -> None:
+        self.full = False
+        self._setting = setting
+        self._noun = noun
+        self._retry_after = retry_after
+        self._most: int = getattr(limits, setting)
+        bounds = {kind: getattr(limits, f"{setting}_per_{kind}", None) for kind in _KINDS}
+        if limits.anonymous_share < 1:
+            bounds["anonymous"] = max(1, int(self._most * limits.anonymous_share))
+        # A share as large as the total needs no counting.
+        self._most_of: dict[str, int] = {
+            kind: most for kind, most in bounds.items() if most is not None and most < self._most
+        }
+        self._lock = Lock()
+        self._total = 0
+        self._counters: dict[Share, _Counter] = {}
+        self._full_ones = 0
+
+    def __len__(self) -> int:
+        return self._total
+
+    def check(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+        """Check that *client* may open *size* more.
+
+        Raises:
+            Overloaded: 429, the client or the tool has used up its own share; 503, the total, or
+                the part of it for anonymous clients, is used up.
+        """
+        for share in _shares(client, tool):
+            most, counter = self._most_of.get(share[0]), self._counters.get(share)
+            if most is not None and (counter.count if counter else 0) + size > most:
+                if share[0] == "anonymous":
+                    raise self._overloaded(
+                        f" of clients without authentication: {most}",
+                        f"anonymous_share, of {self._setting}",
+                    )
+                setting = f"{self._setting}_per_{share[0]}"
+                raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
+        if self._total + size > self._most:
+            raise self._overloaded(f": {self._most}", self._setting)
+
+    def _overloaded(self, bound: str, setting: str, *, status: int = 503) -> Overloaded:
+        message = f"Too many {self._noun}{bound} (limit: {setting})"
+        return Overloaded(message, status=status, retry_after=self._retry_after)
+
+    def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
+        """Count *size* more without a check, and return the argument of `release`.
+
+        Call `check` first. Each share is looked up here only: every call that waits acquires and
+        releases.
+        """
+        slots: list[_Counter] = []
+        with self._lock:
+            for share in _shares(client, tool):
+                counter = self._counters.get(share)
+                if counter is None:
+                    most = self._most_of.get(share[0])
+                    if most is None:
+                        continue
+                    counter = self._counters[share] = _Counter(share, most)
+                slots.append(counter)
+            self._count(slots, size)
+        return slots
+
+    def release(self, slots: Slots, *, size: int = 1) -> None:
+        """Count *size* less; *slots* are those of an `acquire` of the same client and tool."""
+        with self._lock:
+            self._count(slots, -size)
+            for counter in slots:
+                if not counter.count:
+                    del self._counters[counter.share]
+
+    @contextmanager
+    def hold(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
+        """Check that *client* may open *size* more, and count them until the context is exited.
+
+        Raises:
+            Overloaded: it may not, see `check`.
+        """
+        self.check(client, size=size)
+        slots = self.acquire(client, size=size)
+        try:
+            yield
+        finally:
+            self.release(slots, size=size)
+
+    def _count(self, slots: Slots, size: int) -> None:
+        self._total += size
+        for counter in slots:
+            was_full = counter.count >= counter.most
+            counter.count += size
+            self._full_ones += (counter.count >= counter.most) - was_full
+        self.full = self._total >= self._most or self._full_ones > 0
+
+
+def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
+    return client.shares if tool is None else (*client.shares, ("tool", tool))
+
+
+_CACHED_OWNERS: Final = 1024  # clients whose accounts are cached
+
+
+class Owners:
+    """The accounts of clients, with the bounds that *limits* set."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._of = lru_cache(_CACHED_OWNERS)(self._made)
+
+    def of(self, client: ClientKey) -> Owner:
+        """Return the accounts of *client*, empty for a local one."""
+        return self._of(client.principal, client.address)
+
+    def of_task(self, task: Task) -> Owner:
+        """Return the accounts of the client that created *task*."""
+        return self._of(task.owner, task.address)
+
+    def _made(self, principal: str | None, address: str | None) -> Owner:
+        limits = self._limits
+        if principal is not None:
+            name, share = f"principal {_line(principal)}", limits.store_share_per_principal
+            return (Account(name, share, setting="Limits.store_share_per_principal"),)
+        if address is None:
+            return ()
+        name, share = f"address {_line(address)}", limits.store_share_per_address
+        return (
+            Account("anonymous", limits.anonymous_share, setting="Limits.anonymous_share"),
+            Account(name, share, setting="Limits.store_share_per_address"),
+        )
+
+
+def _line(name: str) -> str:
+    """Return *name* on one line, unique for each name: stores write one account per line."""
+    return name if name.isprintable() else ascii(name)

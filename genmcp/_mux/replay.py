@@ -1,0 +1,272 @@
+"""The stored events of legacy streams, for clients that have lost their connection.
+
+2025-11-25, transports, "Resumability and Redelivery". The events of a stream are numbered from 1; a
+client resumes with the id of the last one that it received. Event 0 states that the stream exists.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from genmcp._core.exchange import ExchangeAction, StreamRecord
+from genmcp._core.request import Request
+from genmcp._mux.limits import Limits, replay_append
+from genmcp._mux.threads import Multimap
+from genmcp._wire import sse
+from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError
+from genmcp.protocol.params import RequestId
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Store
+
+logger = logging.getLogger("genmcp")
+
+
+class OpenCall(msgspec.Struct, frozen=True, array_like=True):
+    """A request of a stream without a response so far; *task* is the one that it waits for."""
+
+    id: RequestId
+    method: str
+    task: str | None = None
+
+
+Recover: TypeAlias = Callable[[Sequence[OpenCall]], AsyncGenerator[bytes, None]]
+"""Yields the remaining messages of calls whose process is gone, up to the response of each."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One event of a stream: its number, its JSON (may be empty), whether it is the last.
+
+    node: the process that writes the stream, empty if it was ended. calls: the calls that were open
+    when the event was stored.
+    """
+
+    index: int
+    message: bytes
+    last: bool
+    node: str = ""
+    calls: tuple[OpenCall, ...] = ()
+
+
+_END: Final = StoredEvent(0, b"", last=True)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(StoredEvent).decode
+
+
+class StreamWriter(Protocol):
+    """A response that sends the messages of a stream to its client."""
+
+    def hand_over(self) -> None:
+        """End the connection: another one continues the stream. Called from any thread."""
+
+
+class Replay(msgspec.Struct, eq=False):
+    """The streams of a mux's sessions, in its store. Owned by the mux.
+
+    node: the name of this process. lives: returns whether a process is alive, called after each
+    *look* seconds of silence.
+    """
+
+    store: Store
+    limits: Limits
+    node: str
+    _lives: Callable[[str], Awaitable[bool]]
+    _look: float
+    # The responses that send each stream, so that one that resumes it can take over from them. A
+    # session's streams may be on several event loops.
+    writers: Multimap[str, StreamWriter] = msgspec.field(default_factory=Multimap)
+
+    async def check(self, session: str, stream: str) -> None:
+        """Check that *stream* can be resumed.
+
+        Raises:
+            InvalidRequest: it is not a stream of the session, or has expired.
+        """
+        log = log_of(session, stream)
+        # A call may be silent for longer than its events are retained.
+        if log not in self.writers and not await self.store.read(log, limit=1):
+            raise InvalidRequest(
+                "Unknown Last-Event-ID: the stream is not of this session, or has expired"
+            )
+
+    async def resume(
+        self, session: str, stream: str, after: int, writer: StreamWriter, recover: Recover
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events of *stream* after number *after*, in the wire format.
+
+        First the stored ones, then those that follow, to the end of the stream. *writer*, which
+        sends them, takes over from the current one (2025-11-25, transports, "Multiple Connections":
+        a message is sent on one stream only). If some were dropped in the meantime, a comment
+        states how many.
+
+        If the process that writes the stream is gone, *recover* yields the rest.
+        """
+        log = log_of(session, stream)
+        for other in self.writers.of(log):
+            other.hand_over()
+        self.writers.add(log, writer)
+        try:
+            calls: dict[RequestId, OpenCall] = {}
+            async with aclosing(self._events(log)) as events:
+                node = ""
+                async for event in events:
+                    if event is None:
+                        if await self._is_gone(node):
+                            break
+                        continue
+                    node = event.node
+                    # An event may have been in flight when the task of a call was stored: then it
+                    # still names the call without its task.
+                    calls = {each.id: _newer(each, calls.get(each.id)) for each in event.calls}
+                    if event.index > after + 1:
+                        yield b": %d events have been dropped\n\n" % (event.index - after - 1)
+                    if event.index > after:
+                        after = event.index
+                        if event.message:
+                            yield sse.event(event.message, b"%b/%d" % (stream.encode(), after))
+                    if event.last:
+                        return
+            # Recovered messages have no event ids, and are not written: two processes that recover
+            # one stream cannot disagree, and a process that was only frozen finds its stream
+            # unchanged. A client that loses this connection too returns with its last id, to any
+            # process, which recovers the rest once more.
+            logger.warning("the process of a stream that was resumed is gone: %s", [*calls])
+            async with aclosing(recover([*calls.values()])) as messages:
+                async for message in messages:
+                    yield sse.event(message, None)
+        finally:
+            self.writers.discard(log, writer)
+
+    async def _is_gone(self, node: str) -> bool:
+        try:
+            return node != "" and not await self._lives(node)
+        except StoreError as error:
+            logger.debug("the liveness of a process is unknown: %s", error)
+            return False
+
+    async def _events(self, log: str) -> AsyncGenerator[StoredEvent | None, None]:
+        """Yield the events of the stream, and None for each interval of silence."""
+        while True:
+            # LogTruncated: this reader was so slow that its place was dropped. It continues with
+            # the rest.
+            with suppress(LogTruncated):
+                async with aclosing(self.store.follow(log)) as events:
+                    coming = asyncio.ensure_future(anext(events))
+                    try:
+                        while True:
+                            await asyncio.wait({coming}, timeout=self._look)
+                            if coming.done():
+                                yield _decode(coming.result().data)
+                                coming = asyncio.ensure_future(anext(events))
+                            else:
+                                yield None
+                    finally:
+                        coming.cancel()
+                        await asyncio.gather(coming, return_exceptions=True)
+
+
+def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
+    return call if call.task is not None or known is None else known
+
+
+class StoredStream(msgspec.Struct, eq=False):
+    """The stored copy of one response's stream. Owned by the response.
+
+    calls: the requests that the response answers, with the tasks they wait for. If this process
+    dies, another one uses them to send the remaining responses. owner: the accounts that the stored
+    events count towards.
+    """
+
+    _replay: Replay
+    _log: str
+    _calls: dict[Request, str | None]
+    _owner: Owner = ()
+    # The index of each one's response, and of the last event that was given to the store.
+    _answered: dict[Request, int] = {}
+    _stored: int = -1
+    _begun: bool = False  # events are stored, and the last one is not among them
+
+    def add(self, writer: StreamWriter) -> None:
+        """Register *writer* as the response that sends the stream."""
+        self._replay.writers.add(self._log, writer)
+
+    def discard(self, writer: StreamWriter) -> None:
+        """Unregister *writer*."""
+        self._replay.writers.discard(self._log, writer)
+
+    async def keep(self, records: Sequence[StreamRecord]) -> None:
+        """Store *records*; a failure of the store is logged."""
+        self._begun = True
+        # Set before the write, so that the record says which calls are open once it is stored.
+        before, self._stored = self._stored, records[-1].index
+        try:
+            await self._write(*((each.index, each.message, each.last) for each in records))
+        except StoreError as error:
+            self._stored = before
+            # The client still receives them; only a resumption after a disconnect is lost.
+            logger.warning("the events of a stream cannot be stored: %s", error)
+            return
+        self._begun = not records[-1].last
+        for request in [each for each in self._answered if not self._is_open(each)]:
+            self._calls.pop(request, None)
+            del self._answered[request]
+
+    def set_task(self, request: Request, task: str | None) -> None:
+        """Record that *request* waits for *task*; the record is stored with the next events."""
+        if request in self._calls:
+            self._calls[request] = task
+
+    async def follow(self, request: Request, task: str) -> None:
+        """Record that *request* waits for *task*, so that another process can follow the task."""
+        self.set_task(request, task)
+        if self._begun:
+            try:
+                await self._write((0, b"", False))
+            except StoreError as error:
+                logger.warning("the task that a stream waits for cannot be stored: %s", error)
+
+    def answered(self, request: Request, actions: Sequence[ExchangeAction]) -> None:
+        """Record that *request* was answered by *actions*."""
+        # It stays open until its response is stored: a slow client may delay that, and if the
+        # process is killed in the meantime, another one has to answer the request. Without a record
+        # the response is sent with the first event of the stream, or never.
+        records = (each.index for each in actions if type(each) is StreamRecord)
+        self._answered[request] = next(records, 0)
+
+    async def end(self) -> None:
+        """End the stored stream, so that no client waits for more."""
+        if self._begun:
+            with suppress(StoreError):
+                try:
+                    await self._append(_END, owner=self._owner)
+                except OverShare:  # also the stream of a client without room
+                    await self._append(_END)
+
+    async def _write(self, *events: tuple[int, bytes, bool]) -> None:
+        calls = tuple(
+            OpenCall(each.id, each.method, task)
+            for each, task in self._calls.items()
+            if self._is_open(each)
+        )
+        stored = (StoredEvent(*each, self._replay.node, calls) for each in events)
+        await self._append(*stored, owner=self._owner)
+
+    async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:
+        limits, log = self._replay.limits, self._log
+        await self._replay.store.apply(
+            *(replay_append(limits, log, _encode(each), owner) for each in events)
+        )
+
+    def _is_open(self, request: Request) -> bool:
+        """Return whether the response to *request* is not among the events given to the store."""
+        index = self._answered.get(request)
+        return index is None or index > self._stored
+
+
+def log_of(session: str, stream: str) -> str:
+    """Return the name of the log of a *stream* of a *session*."""
+    return f"session:{session}#{stream}"

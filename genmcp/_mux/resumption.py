@@ -1,0 +1,140 @@
+"""Calls that continue without a request: after their job, or with the answers to their questions.
+
+The request is stored beside the task, so that any process can continue it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from genmcp._core.call import CallEvent, CallPhase, CallState
+from genmcp._core.continuation import Continuation
+from genmcp._core.outcome import Failed, Outcome, unpack
+from genmcp._core.request import Request
+from genmcp._core.task import Task, run_id
+from genmcp._core.waiting import Finished, Suspended
+from genmcp._mux.continuations import Continuations
+from genmcp._mux.sinks import Services, StoredRequest, TaskSink
+from genmcp._mux.tasks import to_finished
+from genmcp._mux.waits import answers_outcome
+from genmcp.cancellation import cancel_requested
+from genmcp.channel import Channel
+from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
+from genmcp.hook import UnknownTag
+from genmcp.protocol.value import Result
+from genmcp.server import resolve_route
+from genmcp.tasks.attempt import NotRunnableHere
+from genmcp.tasks.service import TaskService
+
+_NO_CODE: Final = "No process of the server can continue the call"
+
+
+class Resumption(msgspec.Struct, eq=False):
+    """Runs `continue_` for calls in the store. Owned by the mux.
+
+    outcome: returns the outcome of a call that has ended with an error.
+    """
+
+    _services: Services
+    _tasks: TaskService
+    _continuations: Continuations
+    _outcome: Callable[[Request, BaseException], Result | McpError]
+
+    async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
+        """Continue the call of *task* with the *outcome* of its wait.
+
+        Raises:
+            StoreError: the store failed; the step must be repeated.
+            IllegalTransition: another process continues it.
+            NotRunnableHere: this process lacks the code that continues it.
+        """
+        try:
+            continuation = Continuation.unpack(task.continuation)
+            channel = self._channel(task, call, continuation.assigns)
+            if continuation.asked:
+                outcome = _read(continuation, outcome)
+        except (ConfigurationError, msgspec.MsgspecError) as error:
+            unknown = f"a continuation of {task.tool} was stored by another release: {error}"
+            raise NotRunnableHere(unknown, _NO_CODE) from error
+        report = self._services.observers.resuming(channel, continuation.tag)
+        raised: BaseException | None = None
+        try:
+            await resolve_route(channel)
+            step = await self._services.server.resume(continuation, outcome, channel)
+            result: Any = await self._continuations.advance(step, channel, continuation)
+        except (StoreError, IllegalTransition, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a hook may raise anything: it costs one call
+            if isinstance(error, asyncio.CancelledError) and cancel_requested():
+                report(None, error)
+                await self._stopped(task, channel)
+                raise
+            latest = channel._call.continuation or continuation
+            release = self._services.server.info.version
+            if isinstance(error, UnknownTag) and latest.release != release:
+                report(None, error)
+                unknown = f"{error} (of a call of release {latest.release!r})"
+                raise NotRunnableHere(unknown, _NO_CODE) from error
+            result, raised = self._outcome(channel.request, error), error
+        finally:
+            await channel._sink.flush()
+        if isinstance(result, Suspended):
+            report(result)
+            return result
+        finished = to_finished(result, raised=raised is not None)
+        limits = self._services.limits
+        if finished.result is not None and len(finished.result) > limits.max_result_bytes:
+            raised = limits.too_large()
+            if await self._tasks.values.store(task):
+                raised = ToolError(f"{raised}. The value of its job is kept by the server")
+            result = self._outcome(channel.request, raised)
+            finished = to_finished(result)
+        report(result, raised)
+        del raised  # its traceback holds this frame, which would hold it in turn
+        return finished
+
+    async def cancelled(self, task: Task, call: bytes) -> None:
+        """Notify the tool of *task* that it was cancelled."""
+        assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
+        channel = self._channel(task, call, assigns)
+        with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
+            await resolve_route(channel)
+        await self._services.server.cancelled(channel)
+
+    async def _stopped(self, task: Task, channel: Channel) -> None:
+        """Notify the tool of a task that was cancelled while its step ran in this process.
+
+        The process that has cancelled it leaves that to this one, since `on_cancel` must follow the
+        end of the hook.
+        """
+        channel._call.advance(CallEvent.TASK_CANCEL)
+        if channel._call.continuation is not None:
+            now = await self._tasks.get(task.id, task.owner)
+            if now.status == "cancelled":
+                await self._services.server.cancelled(channel)
+
+    def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
+        call_state = CallState(
+            phase=CallPhase.TASK, task=task.id, run=run_id(task), fencing_token=task.fencing_token
+        )
+        kept = StoredRequest.unpack(call)
+        sink = TaskSink(self._services, self._tasks, call_state, kept.client_key)
+        channel = kept.channel(self._services.server, sink, self._services.assigns, own)
+        channel._state = call_state
+        return channel
+
+
+def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
+    """Return the outcome of the questions, from the answers in *outcome* by names on the wire."""
+    if isinstance(outcome, Failed):
+        return outcome
+    answers: dict[str, bytes] = {}
+    for each in continuation.asked:
+        answer = unpack(msgspec.json.encode(outcome.value[each.name]))
+        if isinstance(answer, Failed):
+            return answer
+        answers[each.key] = msgspec.json.encode(answer.value)
+    return answers_outcome(continuation.answered(answers))

@@ -1,0 +1,298 @@
+"""Legacy sessions: opened, checked with each request, and ended in all processes with their calls.
+
+A session is sealed into its id, so that a mux stores none. It stores, within bounds, the ids of
+sessions that clients have ended, and the log level that a session has set.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from heapq import heappop, heappush
+from typing import ClassVar, Final, Protocol
+
+import msgspec
+
+from genmcp._core.call import CallEvent
+from genmcp._core.client_key import ClientKey
+from genmcp._core.request import Request
+from genmcp._core.seal import Purpose, Seal
+from genmcp._core.session import Session, new_session
+from genmcp._mux.bus import EVERYBODY, MessageBus
+from genmcp._mux.limits import ConcurrencyLimit, Limits, Slots
+from genmcp._mux.threads import Multimap
+from genmcp.errors import (
+    ForeignSeal,
+    InvalidParams,
+    SealError,
+    SealExpired,
+    SessionNotFound,
+    StoreError,
+)
+from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
+from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Delete, Put, Store
+
+logger = logging.getLogger("genmcp")
+
+DEFAULT_LEVEL: Final[LoggingLevel] = "info"
+
+_MAX_BYTES: Final = 4096
+"""The maximum size of a session: sealed and in a header, it must still pass through proxies."""
+
+_COME_BACK_AFTER: Final = 3600
+"""Seconds after which a client that has ended too many sessions may try again."""
+_CACHED_SESSIONS: Final = 256
+_CACHE_SECONDS: Final = 60.0
+"""The size of the cache of opened sessions, and the maximum age of an entry."""
+
+
+class Sessions(msgspec.Struct, eq=False, dict=True):
+    """The sessions of one mux. They expire by the clock *now*. Owned by the mux.
+
+    ended: the sessions that have ended before they expire.
+    """
+
+    _seal: Seal
+    _store: Store
+    _limits: Limits
+    _now: Callable[[], float]
+    _ended: "SessionBroadcast"
+    _warned: bool = False
+
+    @cached_property
+    def _unsealed(self) -> "Callable[[str, str | None, float], Session]":
+        # Unsealing takes half of the time of a call, and the same session comes again and again.
+        return lru_cache(_CACHED_SESSIONS)(self._unseal)
+
+    def open_new(
+        self, params: InitializeRequestParams, principal: str | None
+    ) -> tuple[Session, str]:
+        """Return a new session and its id.
+
+        Raises:
+            InvalidParams: the client's information is too large for a header.
+        """
+        session = new_session(params, key=secrets.token_urlsafe(12), now=self._now())
+        packed = session.pack()
+        if len(packed) > _MAX_BYTES:
+            raise InvalidParams(
+                f"clientInfo and capabilities take {len(packed)} bytes, the maximum is "
+                f"{_MAX_BYTES}: every request carries them, in Mcp-Session-Id"
+            )
+        ttl = self._limits.session_ttl
+        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=ttl)
+
+    def open(self, id: str, principal: str | None) -> Session:
+        """Return the session with this *id*.
+
+        Raises:
+            SessionNotFound: the id is not one of this principal, or the session has ended or
+                expired.
+        """
+        now = self._now()
+        session = self._unsealed(id, principal, now // _CACHE_SECONDS)
+        if session.issued + self._limits.session_ttl <= now:
+            raise SessionNotFound("Session expired")
+        if session.key in self._ended:
+            raise SessionNotFound("Session has ended")
+        return session
+
+    def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
+        try:
+            packed = self._seal.open(Purpose.SESSION, id, principal)
+        except SealExpired:
+            raise SessionNotFound("Session expired") from None
+        except SealError as error:
+            if isinstance(error, ForeignSeal) and not self._warned:
+                self._warned = True  # once: any client can send any number of them
+                logger.warning(
+                    "a session id was sealed with another secret: several processes behind one "
+                    "URL, and a restarted one, need the same secret (secret= or GENMCP_SECRET)"
+                )
+            raise SessionNotFound("Session not found") from None
+        return Session.unpack(packed)
+
+    async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:
+        """Store the minimum log level of the session *key*; the record counts towards *owner*.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        record = f"session:{key}"
+        if level == await self.level(key):
+            return
+        change: Put | Delete = Delete(record)
+        if level != DEFAULT_LEVEL:
+            change = Put(
+                record, level.encode(), ttl=self._limits.session_ttl, owner=owner, new=True
+            )
+        await self._store.apply(change)
+
+    async def level_of(self, request: Request) -> LoggingLevel | None:
+        """Return the minimum level of log messages for *request*: its own, or its session's."""
+        if request.session is None:
+            return request.log_level
+        return await self.level(request.session)
+
+    async def level(self, key: str) -> LoggingLevel:
+        """Return the minimum level of log messages for the session *key*."""
+        entry = await self._store.get(f"session:{key}")
+        found = DEFAULT_LEVEL if entry is None else entry.value.decode()
+        return next(level for level in SEVERITY if level == found)
+
+
+class Cancellable(Protocol):
+    """A running call."""
+
+    request: Request
+
+    def cancel(self, event: CallEvent) -> None:
+        """Report *event*, a cancellation, from any thread; ignored once the call has ended."""
+
+
+class CallRegistry(Multimap[str, Cancellable]):
+    """The running calls of sessions, so that their clients can cancel them. Owned by the mux.
+
+    The calls of a session may run on several event loops.
+    """
+
+    def cancel(self, session: str, id: RequestId | None = None) -> None:
+        """Cancel the call *id* of *session* in this process, or all calls of the session.
+
+        A call that is cancelled gets no response, even if its hook returns a result. An unknown id
+        is ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same
+        id, which the specification forbids, both are cancelled.
+        """
+        for call in self.of(session):
+            if id is None or id == call.request.id:
+                call.cancel(CallEvent.CANCEL)
+
+
+class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """Cancels a call of a session."""
+
+    bus_name: ClassVar[str] = "Cancel"
+
+    session: str
+    id: RequestId
+
+
+class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """Ends the session of *principal* or *address* that was opened at *issued* (Unix time)."""
+
+    bus_name: ClassVar[str] = "Ended"
+
+    session: str
+    issued: float
+    principal: str | None = None
+    address: str | None = None
+
+
+class SessionBroadcast:
+    """Cancels calls and ends sessions in all processes that share the store. Owned by the mux.
+
+    Remembers the sessions that were ended before they expired. Each client has a share of the
+    places.
+
+    Args:
+        calls: the calls of this process.
+        bus: carries cancellations, which are retained for as long as a stream.
+        store: carries ends, which are retained for the lifetime of a session.
+        audience: the name of the log.
+        limits: the maximum number of remembered sessions, and their lifetime.
+        now: the clock by which sessions expire.
+    """
+
+    def __init__(
+        self,
+        calls: CallRegistry,
+        bus: MessageBus,
+        store: Store,
+        audience: str,
+        limits: Limits,
+        now: Callable[[], float],
+    ) -> None:
+        self._calls = calls
+        self._bus = bus
+        # No place is reused before its session expires: dropping the oldest would let a client end
+        # sessions of its own until one that was revoked becomes valid again. At most
+        # `max_revoked_sessions` are remembered at a time. The log keeps twice as many, so that the
+        # entries that it drops have usually expired. (Not always: a session with a long rest of
+        # its life can be followed by as many that expire soon.)
+        keep = 2 * limits.max_revoked_sessions
+        self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep)
+        self._lifetime = limits.session_ttl
+        self._now = now
+        self.places = ConcurrencyLimit(
+            "max_revoked_sessions", limits, "ended sessions", retry_after=_COME_BACK_AFTER
+        )
+        self._slots: dict[str, Slots] = {}
+        self._until: list[tuple[float, str]] = []  # a heap
+        bus.subscribe(CancelInSession, lambda message: calls.cancel(message.session, message.id))
+        self._ends.subscribe(EndSession, self._on_end)
+
+    def __contains__(self, session: str | None) -> bool:
+        """Return whether the session with this key was ended before it expired."""
+        return session in self._slots
+
+    @property
+    def current(self) -> bool:
+        """Whether all sessions are known that were ended before the first call of `open`."""
+        return self._ends.current
+
+    def open(self) -> None:
+        """Start to receive the messages of other muxes and processes."""
+        self._bus.open()
+        self._ends.open()
+
+    async def catch_up(self) -> None:
+        """Read which sessions were ended before this process was started: see `current`.
+
+        Raises:
+            StoreError: they cannot be read, so that any session might have ended.
+        """
+        self.open()
+        await self._ends.catch_up()
+
+    async def cancel(self, session: str, id: RequestId) -> None:
+        """Cancel the call *id* of *session*, wherever it runs."""
+        await self._send(self._bus, CancelInSession(session, id))
+
+    async def end(self, session: Session, client: ClientKey) -> None:
+        """End *session* of *client* in every process: cancel its calls, revoke its id.
+
+        Raises:
+            Overloaded: too many ended sessions of the client, or of all clients, are remembered.
+                This session stays open.
+        """
+        self._forget_expired()
+        self.places.check(client)
+        ended = EndSession(session.key, session.issued, client.principal, client.address)
+        await self._send(self._ends, ended)
+
+    async def aclose(self) -> None:
+        """Stop receiving ends. The bus of the calls has another owner."""
+        await self._ends.aclose()
+
+    async def _send(self, bus: MessageBus, message: CancelInSession | EndSession) -> None:
+        try:
+            await bus.send(EVERYBODY, message)
+        except StoreError as error:
+            logger.warning("a message about a session does not reach other processes: %s", error)
+
+    def _on_end(self, message: EndSession) -> None:
+        # The session is remembered before its calls are cancelled: a request that comes in between
+        # would otherwise start a call that nothing cancels.
+        self._forget_expired()
+        if message.session not in self._slots:  # delivery is at least once
+            client = ClientKey(message.principal, None, message.address)
+            self._slots[message.session] = self.places.acquire(client)
+            heappush(self._until, (message.issued + self._lifetime, message.session))
+        self._calls.cancel(message.session)
+
+    def _forget_expired(self) -> None:
+        now = self._now()
+        while self._until and self._until[0][0] <= now:
+            self.places.release(self._slots.pop(heappop(self._until)[1]))

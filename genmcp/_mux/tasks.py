@@ -1,0 +1,431 @@
+"""Calls with a continuation in the store: how they become tasks, continue and end.
+
+Such a call is a task of the protocol for clients that know the extension (SEP-2663). For others the
+process that holds their response follows it to its end.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from math import ceil
+from typing import Any, ClassVar, cast
+
+import msgspec
+
+from genmcp._core.call import CallAction
+from genmcp._core.continuation import Continuation
+from genmcp._core.failures import tool_error
+from genmcp._core.seal import Purpose
+from genmcp._core.task import Task, run_id, slot_of
+from genmcp._core.waiting import (
+    Asking,
+    Awaiting,
+    ExternalJob,
+    Finished,
+    Following,
+    Job,
+    Running,
+    Suspended,
+    Work,
+    Working,
+)
+from genmcp._mux.sinks import Services, StoredRequest
+from genmcp._mux.waits import pending_requests
+from genmcp._wire.jsonrpc import ErrorBody
+from genmcp.channel import Channel
+from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
+from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.tasks import CreateTaskResult
+from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.value import Result
+from genmcp.tasks.attempt import finished_with_error
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.external import ExternalQueue
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import HeldTask
+from genmcp.tasks.service import Resume, TaskService
+
+logger = logging.getLogger("genmcp")
+
+
+class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
+    """Cancels the call that runs as *task* in the recipient's process."""
+
+    bus_name: ClassVar[str] = "Stop"
+
+    task: str
+
+
+class Tasks:
+    """The calls of one mux that are tasks. Owned by the mux.
+
+    service: their records; worker: runs their steps. *namespace* separates the tasks of several
+    muxes that share a store. resume: continues a call after its wait. cancelled: notifies the tool
+    of a stored call.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        namespace: str,
+        *,
+        engine: Engine,
+        jobs: JobOptions,
+        external: Sequence[ExternalQueue],
+        resume: Resume,
+        cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._services = services
+        self._cancelled = cancelled
+        self._running: dict[str, Callable[[], None]] = {}
+        self.service = TaskService(
+            services.store,
+            engine,
+            node=services.bus.node,
+            resume=resume,
+            external=external,
+            options=_options(services, jobs),
+            namespace=namespace,
+            late_bytes=services.limits.late_results_bytes,
+        )
+        self.worker = self.service.worker
+        self.worker.busy = self._busy
+        services.bus.subscribe(StopTask, self._stop)
+
+    # Calls that become tasks.
+
+    @property
+    def awaiting(self) -> Awaiting:
+        """The wait for an awaitable of this process."""
+        return Awaiting(self._services.bus.node)
+
+    async def begin(
+        self, channel: Channel, continuation: Continuation, work: Job | ExternalJob
+    ) -> Task:
+        """Store a call that waits for *work*, which begins; or find it, if it is stored already.
+
+        A repeated answer has the same continuation, and thereby the same id: its work begins once.
+        """
+        keyed, suspended = channel._keyed, suspension_of(continuation, work)
+        call = StoredRequest.of(channel).pack()
+        if keyed is not None:
+            # From now on `keyed` frees the key, and a cancellation has to cancel the record.
+            channel._call.task, channel._call.unconfirmed = keyed.id, None
+            return await self._publish(channel, keyed, suspended, call)
+        step = str(continuation.step)
+        id = self._services.seal.mark(
+            Purpose.TASK, continuation.id, step, key_id=continuation.key_id
+        )
+        channel._call.task = id
+        return await self.service.create(self._made(channel, id, suspended), call)
+
+    def new_id(self, channel: Channel) -> str:
+        """Return an id for the call as a task: unguessable, 160 random bits."""
+        keyed = channel._keyed
+        return secrets.token_urlsafe(20) if keyed is None else keyed.id
+
+    async def promote(self, channel: Channel, id: str) -> Task | None:
+        """Store a call that runs or waits here as the task *id*.
+
+        None: the call has ended in the meantime, and its idempotency key has its outcome.
+        """
+        self._services.bus.open()
+        continuation, keyed = channel._call.continuation, channel._keyed
+        call = StoredRequest.of(channel).pack()
+        suspended = Suspended(0, b"", Running(self._services.bus.node))
+        if continuation is not None:
+            suspended = suspension_of(continuation, self.awaiting)
+        if keyed is None:
+            return await self.service.create(self._made(channel, id, suspended), call)
+        try:
+            return await self._publish(channel, keyed, suspended, call)
+        except Conflict:
+            return None
+
+    async def withdraw(self, channel: Channel, id: str) -> None:
+        """Delete the record *id* of a call that ended before its client got the handle.
+
+        If another client got it, by the idempotency key, the task ends with the outcome of the
+        call.
+        """
+        call, keyed = channel._call, channel._keyed
+        if slot_of(id) == id:
+            await self.service.discard(id)
+        # Otherwise another call has taken the key over, or this one waits for its client.
+        elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
+            with suppress(IllegalTransition, TaskNotFound):
+                if call.outcome is None:
+                    await self.service.cancel(id, channel.principal)
+                else:
+                    ended = to_finished(call.outcome, raised=call.raised)
+                    await self.service.finish(id, ended, fencing_token=keyed.token)
+
+    async def _publish(
+        self, channel: Channel, keyed: HeldTask, suspended: Suspended, call: bytes
+    ) -> Task:
+        """Give clients the id of the private task of a keyed call.
+
+        Raises:
+            Conflict: the call has ended, or another has its key.
+        """
+        try:
+            ttl = channel.request.policy.result_ttl
+            return await self.service.keyed.publish(keyed, suspended, call, ttl)
+        except IllegalTransition as late:
+            # A worker may have claimed the step before a repeated write of it.
+            try:
+                return await self.service.get(keyed.id, channel.principal)
+            except TaskNotFound:
+                raise Conflict(f"another call has the key now: {late}") from late
+
+    def _made(self, channel: Channel, id: str, suspended: Suspended) -> Task:
+        policy = channel.request.policy
+        return self.new_task(channel, id, suspended.work, policy.result_ttl, suspended)
+
+    def new_task(
+        self,
+        channel: Channel,
+        id: str,
+        work: Work,
+        ttl: float,
+        suspended: Suspended | None = None,
+        **fields: Any,
+    ) -> Task:
+        """Return a new task for the call of *channel*, which waits for *work*."""
+        now = self._services.store.now()
+        return Task(
+            id=id,
+            owner=channel.principal,
+            address=channel._sink.client_key.address,
+            tool=channel.request.key,
+            node=self._services.bus.node,
+            created=now,
+            updated=now,
+            due=now,
+            ttl=ttl,
+            on_lost=channel.request.policy.on_worker_lost,
+            step=0 if suspended is None else suspended.step,
+            continuation=b"" if suspended is None else suspended.continuation,
+            work=work,
+            **fields,
+        )
+
+    # Calls that are tasks.
+
+    async def park(self, channel: Channel, suspended: Suspended) -> None:
+        """Write to the record of the task which step the call of *channel* has reached."""
+        call = channel._call
+        assert call.task is not None
+        await channel._sink.flush()
+        task = await self.service.suspend(call.task, suspended, fencing_token=call.fencing_token)
+        call.fencing_token = task.fencing_token
+
+    async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
+        """Perform the *actions* at the end of the hook of *channel*, a call that is a task.
+
+        An error of the store is logged: the client already has its response.
+        """
+        call = channel._call
+        id, token = call.task, call.fencing_token
+        assert id is not None
+        try:
+            await channel._sink.flush()
+            # IllegalTransition: it was cancelled, or another process has taken it over.
+            with suppress(IllegalTransition):
+                if CallAction.LEAVE_RECORD in actions:
+                    await self.service.abandon(id, fencing_token=token)
+                elif CallAction.WRITE_OUTCOME in actions:
+                    assert call.outcome is not None
+                    ended = to_finished(call.outcome, raised=call.raised)
+                    await self.service.finish(id, ended, fencing_token=token)
+        except (StoreError, TaskNotFound) as error:  # it may have expired
+            logger.warning("the end of task %s is not written yet: %s", id, error)
+        finally:
+            self._running.pop(id, None)
+
+    async def cancel(self, id: str, owner: str | None) -> None:
+        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
+
+        Raises:
+            TaskNotFound: the task does not exist.
+        """
+        task = await self._cancel(id, owner)
+        # The process that a task is bound to cancels its hook, and notifies the tool after that.
+        if task is not None and task.bound_node is None:
+            call = await self.service.records.call(id)
+            if call is not None:
+                await _notify(self._cancelled(task, call))
+
+    async def cancel_work(self, channel: Channel) -> None:
+        """Cancel the stored call of *channel*, and its job."""
+        if channel.task is not None:
+            try:
+                was = await self._cancel(channel.task, channel.principal, private=True)
+                channel._call.run = None if was is None else run_id(was)
+            except TaskNotFound:  # it has expired
+                pass
+            except StoreError as error:  # its tool is notified nevertheless
+                logger.warning("task %s is not cancelled: %s", channel.task, error)
+
+    async def notify_tool(self, channel: Channel) -> None:
+        """Call `on_cancel` of the tool of *channel*."""
+        await _notify(self._services.server.cancelled(channel))
+
+    async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
+        """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
+        task = await self.service.cancel(id, owner, private=private)
+        if task is not None and task.bound_node is not None:
+            await self._services.bus.send(task.bound_node, StopTask(id))
+        return task
+
+    def runs(self, id: str, stop: Callable[[], None]) -> None:
+        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
+        self._running[id] = stop
+
+    def _busy(self) -> bool:
+        return bool(self._running) or self.service.keyed.busy
+
+    def _stop(self, message: StopTask) -> None:
+        if (stop := self._running.get(message.task)) is not None:
+            stop()
+
+    async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
+        """Return the result of the call that is the task *id*, or an explanation for the model."""
+        try:
+            task = await self.service.get(id, owner)
+            if task.ended:
+                return cast(CallToolResult, task_result(task, "tools/call"))
+        except TaskNotFound:
+            return tool_error(f"There is no call {id}, or its result has expired.")
+        except McpError as error:
+            return tool_error(f"There is no result of call {id}: {error.message}")
+        return tool_error(f"Call {id} has no result yet: {progress_text(task)}.")
+
+    async def aclose(self) -> None:
+        """Stop working on tasks. Jobs get no grace if the store ends with this process."""
+        await self.service.aclose(within=None if self._services.store.durable else 0.0)
+
+
+def suspension_of(
+    continuation: Continuation, work: Job | ExternalJob | Awaiting | None
+) -> Suspended:
+    """Return the suspension for *work*, or for the answers to the questions of *continuation*."""
+    waits_for: Work
+    if isinstance(work, Job):
+        waits_for = Working(work)
+    elif isinstance(work, ExternalJob):
+        waits_for = Following(work)
+    elif work is not None:
+        waits_for = work
+    else:
+        encode = msgspec.json.encode
+        waits_for = Asking({k: encode(v) for k, v in pending_requests(continuation).items()})
+    return Suspended(continuation.step, continuation.pack(), waits_for)
+
+
+def _options(services: Services, options: JobOptions) -> JobOptions:
+    if not services.store.shared:  # no other process could have the code that this one lacks
+        options = msgspec.structs.replace(options, unknown_timeout=0.0)
+    return msgspec.structs.replace(
+        options,
+        assigns=lambda task: services.assigns,
+        accounts=services.owners.of_task,
+        in_thread=services.threads.run,
+    )
+
+
+async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
+    try:
+        await notifying
+    except Exception as error:  # the tool's own: nothing waits for it
+        logger.error("on_cancel failed", exc_info=error)
+
+
+def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
+    """Return the stored form of the *result* of a call.
+
+    *raised*: whether its hook has raised that.
+    """
+    if isinstance(result, McpError):
+        return finished_with_error(result)
+    return Finished(result=msgspec.json.encode(result), raised=raised)
+
+
+def task_result(task: Task, method: str) -> Result:
+    """Return the result of a *task* that has ended; *method* is that of its request.
+
+    Raises:
+        McpError: it ended with an error, or was cancelled.
+    """
+    if task.error is not None:
+        error = msgspec.json.decode(task.error, type=ErrorBody)
+        raise McpError(error.message, error.data, code=error.code)
+    if task.result is None:
+        raise McpError("The call was cancelled")
+    result: Any = msgspec.json.decode(task.result, type=LATEST.methods[method].result)
+    return cast(Result, result)
+
+
+def create_task_result(task: Task, now: float) -> CreateTaskResult:
+    """Return the handle of a task as of *now* (`Store.now`), the response to its call."""
+    return CreateTaskResult(**task_fields(task, now))
+
+
+def still_running_result(task: Task, *, tool: str | None) -> CallToolResult:
+    """Return the response to a client without tasks after `Tool.max_hold` seconds.
+
+    *tool* is the name of the tool that returns the result, if the server offers one.
+    """
+    text = f"This takes longer than a call is held. It continues as call {task.id}"
+    return tool_error(text + (f"; the tool {tool} returns its result." if tool else "."))
+
+
+def task_fields(task: Task, now: float) -> dict[str, Any]:
+    """Return the members of a *task* that clients see in every status, as of *now*."""
+    kept = advertised_ttl(task, now)
+    return {
+        "task_id": task.id,
+        "status": task.status,
+        "created_at": _at(task.created),
+        "last_updated_at": _at(task.updated),
+        "ttl_ms": None if kept is None else ceil(kept * 1000),
+        "poll_interval_ms": ceil(task.poll * 1000),
+        # The latest message of the work describes neither a question nor a result.
+        "status_message": task.message if task.status == "working" else None,
+    }
+
+
+def advertised_ttl(task: Task, now: float) -> float | None:
+    """Return the `ttl` that clients see: seconds from the creation of *task*; None: never expires.
+
+    A task that waits for its client, or has ended, expires its `ttl` after its last change. One
+    that works may end at any moment, and expires that long after: counted from *now*, in whole
+    seconds, so that two polls in one second give the same value.
+    """
+    if task.ttl is None:
+        return None
+    passed = task.updated - task.created
+    if task.status == "working":
+        passed = float(int(max(passed, now - task.created)))
+    return task.ttl + passed
+
+
+def progress_text(task: Task) -> str:
+    """Return the state of a *task* that has not ended, in words."""
+    if task.status == "input_required":
+        return "it waits for answers"
+    if task.progress is None:
+        done = "it is running"
+    else:
+        total = "" if task.total is None else f" of {task.total:g}"
+        done = f"{task.progress:g}{total} done"
+    return done if task.message is None else f"{done} ({task.message})"
+
+
+def _at(seconds: float) -> str:
+    """Return Unix time as ISO 8601."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

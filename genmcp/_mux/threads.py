@@ -1,0 +1,233 @@
+"""Threads: the pool for `def` hooks, shared fairly between clients, and a thread-safe table."""
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from threading import Lock
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from genmcp._core.waiting import Continue
+from genmcp.errors import Overloaded
+
+
+class ThreadTurns(msgspec.Struct, eq=False):
+    """The threads of one event loop, assigned to clients in turn. Owned by the thread pool.
+
+    A client is any hashable value; None has no bound per client.
+
+    Args:
+        free: the number of free threads.
+        most_of_client: the maximum number of calls of one client that have a thread.
+        most_waiting: the maximum number of calls that wait for a thread.
+        most_waiting_of_client: the maximum number of those of one client.
+    """
+
+    _free: int
+    _most_of_client: int
+    _most_waiting: int
+    _most_waiting_of_client: int
+    waiting: int = 0
+    _running: Counter[Hashable] = msgspec.field(default_factory=Counter)
+    # Ordered by the next turn of each client; no queue is empty.
+    _queues: OrderedDict[Hashable, deque["asyncio.Future[None]"]] = msgspec.field(
+        default_factory=OrderedDict
+    )
+
+    async def acquire(self, client: Hashable) -> None:
+        """Wait for a thread; return it with `release`.
+
+        Raises:
+            Overloaded: 429, too many calls of *client* wait already; 503, too many in total.
+        """
+        if self._free and client not in self._queues and self._may_run(client):
+            self._begin(client)
+            return
+        self._check(client)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(client, deque()).append(turn)
+        self.waiting += 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._forget(client, turn)
+            else:  # it got a thread in the same iteration of the loop: return it unused
+                self.release(client)
+            raise
+
+    def release(self, client: Hashable) -> None:
+        """Return the thread of a call of *client*; the next client in turn gets it."""
+        self._free += 1
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+        # One thread is free, and every call that could run before is running: the first client in
+        # turn that is below its bound gets it. A client that is served goes to the end of the order
+        # so that many queued calls of one client delay those of others by one call at most.
+        for other in [*self._queues]:
+            if self._may_run(other):
+                self._queues.move_to_end(other)
+                while queue := self._queues.get(other):
+                    turn = queue[0]
+                    self._forget(other, turn)
+                    if not turn.done():  # otherwise it is being cancelled
+                        self._begin(other)
+                        turn.set_result(None)
+                        return
+
+    def _may_run(self, client: Hashable) -> bool:
+        return client is None or self._running[client] < self._most_of_client
+
+    def _begin(self, client: Hashable) -> None:
+        self._free -= 1
+        self._running[client] += 1
+
+    def _check(self, client: Hashable) -> None:
+        most = self._most_waiting_of_client
+        if client is not None and len(self._queues.get(client, ())) >= most:
+            raise Overloaded(
+                f"Too many calls of one client wait for a thread: {most} "
+                f"(limit: max_thread_queue_per_client)",
+                status=429,
+            )
+        if self.waiting >= self._most_waiting:
+            raise Overloaded(
+                f"Too many calls wait for a thread: {self._most_waiting} (limit: max_thread_queue)"
+            )
+
+    def _forget(self, client: Hashable, turn: "asyncio.Future[None]") -> None:
+        queue = self._queues.get(client)
+        if queue is not None and turn in queue:  # otherwise its cancellation was handled before
+            queue.remove(turn)
+            self.waiting -= 1
+            if not queue:
+                del self._queues[client]
+
+
+class ThreadPool:
+    """A thread pool in which at most *limit* functions run at once per event loop. Owned by a mux.
+
+    At most *waiting* wait for a thread. *of_client* and *waiting_of_client* bound those of one
+    client; clients take turns. Work waits in the loop and not in the pool, so that cancelled work
+    leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        waiting: int,
+        *,
+        of_client: int | None = None,
+        waiting_of_client: int | None = None,
+    ) -> None:
+        self._bounds = (limit, of_client or limit, waiting, waiting_of_client or waiting)
+        self._open = partial(ThreadPoolExecutor, limit, thread_name_prefix="genmcp")
+        self._pool = self._open()
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadTurns] = WeakKeyDictionary()
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait for a thread."""
+        return sum(turns.waiting for turns in [*self._turns.values()])
+
+    async def run(
+        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
+    ) -> Any:
+        """Run a blocking *function*, within a copy of the caller's context.
+
+        *client* takes turns with others for a thread. A caller that is cancelled in the meantime
+        continues without the result; the thread is free again when *function* returns.
+
+        Raises:
+            Overloaded: too many calls wait already.
+        """
+        loop = asyncio.get_running_loop()
+        turns = self._turns.get(loop)
+        if turns is None:
+            turns = self._turns[loop] = ThreadTurns(*self._bounds)
+        await turns.acquire(client)
+        try:
+            work = self._pool.submit(copy_context().run, _run, function, *arguments)
+        except BaseException:
+            turns.release(client)
+            raise
+        work.add_done_callback(partial(_give_back, loop, turns, client))
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_drop)
+            raise
+
+    def close(self) -> None:
+        """End the threads; a later call starts new ones."""
+        pool, self._pool = self._pool, self._open()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _give_back(
+    loop: asyncio.AbstractEventLoop, turns: ThreadTurns, client: Hashable, work: "Future[Any]"
+) -> None:
+    with suppress(RuntimeError):  # the loop was closed, and its waiting calls with it
+        loop.call_soon_threadsafe(turns.release, client)
+
+
+def _drop(work: "Future[Any]") -> None:
+    """Close the result of *work*, which nothing awaits.
+
+    A coroutine in it would never start, and Python would warn of that.
+    """
+    if not work.cancelled() and work.exception() is None:
+        result = work.result()
+        if isinstance(result, Continue | Coroutine):
+            result.close()
+
+
+def _run(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        # A future cannot hold a StopIteration: a caller that awaits it would wait for ever.
+        raise RuntimeError("StopIteration left a function that ran in a thread") from error
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Multimap(Generic[K, V]):
+    """A table with several values for a key. A key without values is not in it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._values: dict[K, dict[V, None]] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._values
+
+    def of(self, key: K) -> list[V]:
+        """Return the values of *key*, in the order in which they were added."""
+        with self._lock:
+            return [*self._values.get(key, ())]
+
+    def add(self, key: K, value: V) -> None:
+        """Add *value* to those of *key*."""
+        with self._lock:
+            self._values.setdefault(key, {})[value] = None
+
+    def discard(self, key: K, value: V) -> None:
+        """Remove *value* from those of *key*, if it is one of them."""
+        with self._lock:
+            values = self._values.get(key, {})
+            values.pop(value, None)
+            if not values:
+                self._values.pop(key, None)

@@ -1,0 +1,141 @@
+"""Schemas and decoders of types: msgspec structs, dataclasses, TypedDicts, attrs and pydantic."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from genmcp._schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
+from genmcp._schema.schema import Schema
+from genmcp.errors import ArgumentFaults, ConfigurationError
+from genmcp.faults import decoding_fault
+
+
+def schema_of(source: Any, *, origin: str = "") -> dict[str, Any]:
+    """Return the self-contained JSON Schema (2020-12) of a type; references are to its `$defs`.
+
+    Descriptions come from docstrings, `Annotated[..., msgspec.Meta(...)]` and pydantic's fields.
+    Raises ConfigurationError if the type has no JSON form. If *source* is not a type, the error
+    names *origin*, the option that it is from.
+    """
+    if isinstance(source, str | bytes | int | float | list | tuple | set):
+        raise ConfigurationError(
+            f"{origin or 'type'}: expected a type or a JSON Schema, not {source!r}"
+        )
+    schema = schema_of_pydantic(source) if is_pydantic(source) else _schema_of(source)
+    # A class name is of no use to a model, and costs tokens with every listing.
+    if schema.get("title") == getattr(source, "__name__", None):
+        del schema["title"]
+    return schema
+
+
+def _schema_of(source: Any) -> dict[str, Any]:
+    try:
+        schema = msgspec.json.schema(source)
+        # Defaults are given as Python values; in the schema they are JSON.
+        schema = msgspec.json.decode(msgspec.json.encode(schema))
+    except (TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigurationError(f"{source!r} cannot describe JSON: {reason}") from error
+    _type_choices(schema)
+    return _with_root(dict(schema))
+
+
+_KINDS: Final[dict[type, str]] = {
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    float: "number",
+    type(None): "null",
+}
+
+
+def _type_choices(schema: Any) -> None:
+    """Add a `type` to each `enum` in *schema*, at every level.
+
+    JSON Schema does not require it and msgspec leaves it out, but clients that build forms or
+    classes from schemas read `type` alone, and treat a choice as any string.
+    """
+    if not isinstance(schema, dict):
+        return
+    choice = schema.get("enum")
+    if isinstance(choice, list) and "type" not in schema:
+        kinds = [*dict.fromkeys(_KINDS.get(type(each), "") for each in choice)]
+        if kinds and "" not in kinds:
+            schema["type"] = kinds[0] if len(kinds) == 1 else kinds
+    for keyword in ("properties", "$defs"):
+        for below in schema.get(keyword, {}).values():
+            _type_choices(below)
+    for keyword in ("anyOf", "prefixItems"):
+        for below in schema.get(keyword, ()):
+            _type_choices(below)
+    for keyword in ("items", "additionalProperties"):
+        _type_choices(schema.get(keyword))
+
+
+def allows_extra(source: Any) -> bool:
+    """Return whether *source* itself configures how undefined properties are handled.
+
+    This applies to an open TypedDict (PEP 728), to a pydantic model with `extra` in its
+    configuration, and to one that accepts names besides those of its schema (alias choices, field
+    names besides aliases, a validator of the raw value).
+    """
+    if not is_pydantic(source):
+        return getattr(source, "__closed__", None) is False
+    config = getattr(source, "model_config", None) or getattr(source, "__pydantic_config__", {})
+    if any(config.get(key) for key in ("extra", "populate_by_name", "validate_by_name")):
+        return True
+    fields = getattr(source, "__pydantic_fields__", {}).values()
+    if not all(isinstance(each.validation_alias, str | None) for each in fields):
+        return True
+    validators = source.__pydantic_decorators__.model_validators.values()
+    return any(each.info.mode != "after" for each in validators)
+
+
+def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
+    """Return the decoder of JSON text to *source*; *schema*, of the same type, explains faults.
+
+    It raises ArgumentFaults, and any exception of the code of the type.
+    """
+    if is_pydantic(source):
+        return decoder_of_pydantic(source)
+    typed = msgspec.json.Decoder(source).decode
+
+    def decode(raw: Raw | bytes) -> Any:
+        try:
+            return typed(raw)
+        except msgspec.ValidationError as error:
+            faults = schema.check(msgspec.json.decode(raw), raw) or (decoding_fault(str(error)),)
+        raise ArgumentFaults(faults)
+
+    if not schema.parts.uses("pattern"):
+        return decode
+
+    def decode_matched(raw: Raw | bytes) -> Any:
+        # msgspec matches patterns with `re`, which may take exponential time. It only gets values
+        # that the linear engine of jsonschema-rs has accepted.
+        if faults := schema.check(msgspec.json.decode(raw), raw):
+            raise ArgumentFaults(faults)
+        return decode(raw)
+
+    return decode_matched
+
+
+def is_pydantic(source: Any) -> bool:
+    """Return whether *source* is a pydantic model or dataclass."""
+    return "pydantic" in sys.modules and hasattr(source, "__pydantic_validator__")
+
+
+def _with_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Inline the root of *schema*; keep it in `$defs` only if there is a reference to it."""
+    reference = schema.pop("$ref", None)
+    if reference is None:
+        return schema
+    definitions = schema.pop("$defs")
+    name = reference.removeprefix("#/$defs/")
+    root = definitions[name]
+    if msgspec.json.encode(reference) not in msgspec.json.encode(definitions):
+        del definitions[name]
+    return {**root, "$defs": definitions} if definitions else dict(root)

@@ -1,0 +1,231 @@
+"""A JSON Schema, compiled when it is made and then applied to values, fast.
+
+jsonschema-rs decides whether a value fits; only the values that it rejects are explained
+(`genmcp._schema.explain`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import jsonschema_rs
+from jsonschema_rs import RegexOptions, Registry, ValidationError, Validator
+from jsonschema_rs import ValidationErrorKind as Kind
+from msgspec import Raw
+
+from genmcp._schema.bounds import Matching, bound_parts
+from genmcp._schema.document import DIALECTS, Document
+from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits, excess
+from genmcp._schema.words import accepted_values, join_pointer, join_words, mismatch, to_json
+from genmcp.errors import ConfigurationError
+from genmcp.faults import Fault
+
+if TYPE_CHECKING:
+    from genmcp._schema.explain import Explainer
+
+Formats = bool | Mapping[str, Callable[[str], bool]]
+"""Whether `format` is asserted. A mapping adds formats, or replaces standard ones, by name; a
+checker rejects a text by returning False or by raising ValueError."""
+
+_CHECKERS: Final[dict[str, type[Validator]]] = dict(
+    zip(
+        DIALECTS,
+        (
+            jsonschema_rs.Draft202012Validator,
+            jsonschema_rs.Draft201909Validator,
+            jsonschema_rs.Draft7Validator,
+        ),
+        strict=True,
+    )
+)
+
+# A JSON text of fewer bytes is within any reasonable limits.
+_SMALL: Final = 64
+
+
+class Schema:
+    """A compiled JSON Schema: 2020-12, or by its `$schema` 2019-09 or draft-07.
+
+    Args:
+        document: the schema.
+        formats: whether `format` is asserted, or additional formats; default True.
+        origin: the name of the option that *document* is from, which begins error messages.
+        limits: bounds on the schema and on values; see `SchemaLimits`.
+
+    Attributes:
+        document: the schema as it was given, for listing.
+        parts: the same as a `Document`.
+        fits: returns whether a value fits. It does not check the limits; a value whose JSON has at
+            most `small` bytes is within them.
+        fill: fills the defaults of properties into a value that fits, and returns it.
+
+    Raises:
+        ConfigurationError: the schema is not valid for its dialect, has an unsupported dialect,
+            refers to anything outside itself, contains a `pattern` that cannot be matched in
+            linear time or is too large, or exceeds its limits (2026-07-28, basic, "JSON Schema
+            Usage").
+    """
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        *,
+        formats: Formats = True,
+        origin: str = "input_schema",
+        limits: SchemaLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.document = document
+        self.limits = limits
+        self._formats = formats
+        self.parts = Document(document, origin, limits)
+        bounds = bound_parts(self.parts, limits, formats=formats is not False)
+        self._limits = bounds.limits
+        self._matching = Matching(bounds.patterns, limits.matched)
+        self.small = min(_SMALL, 2 * limits.depth, limits.values, limits.text)
+        try:
+            self.fits = self._compile(self.parts.plain).is_valid
+        except ValidationError as error:
+            raise self._refusal(error) from None
+        except ValueError as error:  # too deep nesting, or an unsupported number
+            raise self.parts.refuse("", f"it cannot be compiled: {error}") from None
+        self.fill = _filler_of(self.parts, 4 * limits.subschemas)
+
+    def check(self, instance: Any, raw: Raw | bytes | None = None) -> Sequence[str]:
+        """Return the faults of *instance*: none, or up to 20 and a line that counts the rest.
+
+        Each begins with a JSON Pointer, or `(root)`. *raw* is the JSON text of *instance*; with it
+        most values are found to be within the limits without a look at each part.
+        """
+        if raw is None or len(raw) > self.small:
+            words = excess(instance, raw, self._limits) or self._matching.excess(instance, raw)
+            if words:
+                return (Fault((), words),)
+        if self.fits(instance):
+            return ()
+        return self._explainer.explain(instance)
+
+    @cached_property
+    def _explainer(self) -> "Explainer":
+        # Imported with the first fault: jsonschema takes longer to import than all of genmcp.
+        from genmcp._schema.explain import Explainer
+
+        return Explainer(self.parts, self._compile, self.limits)
+
+    def _compile(self, schema: dict[str, Any], registry: Registry | None = None) -> Validator:
+        formats = self._formats
+        return _CHECKERS[self.parts.dialect](
+            schema,
+            formats={name: _without_errors(checker) for name, checker in formats.items()}
+            if isinstance(formats, Mapping)
+            else None,
+            validate_formats=formats is not False,
+            pattern_options=RegexOptions(),
+            registry=registry,
+            offline=True,
+        )
+
+    def _refusal(self, error: ValidationError) -> ConfigurationError:
+        """Return the error for a schema that its dialect's meta-schema or the compiler rejects."""
+        match error.kind:
+            case Kind.Format("regex"):
+                words = (
+                    f"the pattern {error.instance!r} is not one that can be run in linear time; "
+                    f"look-around and back-references are not supported, nor are huge repetitions"
+                )
+            case Kind.AnyOf(branches):
+                kinds = (found.kind for branch in branches for found in branch)
+                accepts = dict.fromkeys(
+                    each for kind in kinds for each in accepted_values(kind.name, kind.value)
+                )
+                words = f"expected {join_words([*accepts], 'or')}; got {to_json(error.instance)}"
+            case Kind.Referencing():
+                words = error.message
+            case kind:
+                words = mismatch(kind.name, kind.value, error.instance)
+        return self.parts.refuse(join_pointer("", *error.instance_path), words)
+
+
+def _without_errors(checker: Callable[[str], bool]) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            return bool(checker(text))
+        except ValueError:
+            return False
+
+    return check
+
+
+_Plans = dict[str, tuple[dict[str, Any], dict[str, str]]]
+"""By pointer: the defaults of a schema's properties, and the pointers of their schemas."""
+
+
+def _filler_of(document: Document, limit: int) -> Callable[[Any], Any]:
+    """Return the function that fills in the defaults of *document*.
+
+    Defaults are those of `properties`, at every level and through references. Existing values are
+    never replaced, and a default is not filled in further.
+
+    Raises ConfigurationError if properties that refer to each other lead to more than *limit*
+    places to visit.
+    """
+    plans: _Plans = {}
+    pending = [""]
+    while pending:
+        pointer = pending.pop()
+        if pointer not in plans:
+            plans[pointer] = plan = _defaults_of(document, pointer)
+            pending.extend(plan[1].values())
+            limit -= len(plan[1])
+            if limit < 0:
+                raise document.refuse(pointer, "too many references between properties")
+    if not any(defaults for defaults, _ in plans.values()):
+        return _identity
+    return lambda value: _fill(value, "", plans)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _fill(value: Any, pointer: str, plans: _Plans) -> Any:
+    if value.__class__ is not dict:
+        return value
+    defaults, below = plans[pointer]
+    filled = {
+        name: _fill(each, below[name], plans) if name in below else each
+        for name, each in value.items()
+    }
+    for name, default in defaults.items():
+        if name not in filled:
+            filled[name] = deepcopy(default)
+    return filled
+
+
+def _defaults_of(document: Document, pointer: str) -> tuple[dict[str, Any], dict[str, str]]:
+    defaults: dict[str, Any] = {}
+    below: dict[str, str] = {}
+    for place in _with_references(document, pointer):
+        for name in document.schemas[place].get("properties", ()):
+            first = join_pointer(place, "properties", name)
+            places = _with_references(document, first)
+            # Properties that only refer to the same schema share its plan: a plan for each would be
+            # quadratic if all of them refer to the schema that contains them.
+            below[name] = next(
+                (each for each in places if "properties" in document.schemas[each]), first
+            )
+            for each in places:
+                if "default" in document.schemas[each]:
+                    defaults.setdefault(name, document.schemas[each]["default"])
+    return defaults, below
+
+
+def _with_references(document: Document, pointer: str) -> list[str]:
+    """Return *pointer* and the targets of its chain of references, as far as they are objects."""
+    places: list[str] = []
+    while document.schemas[pointer].__class__ is dict:
+        places.append(pointer)
+        if "$ref" not in document.schemas[pointer]:
+            break
+        pointer = document.target(pointer, "$ref")
+    return places

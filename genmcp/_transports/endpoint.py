@@ -1,0 +1,352 @@
+"""The MCP endpoint: an ASGI application that serves every revision at one URL."""
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from genmcp._core.outcome import check_json
+from genmcp._core.server import Reject
+from genmcp._core.server_dispatch import plain_request
+from genmcp._mux.mux import Mux, error_of, mux_of
+from genmcp._transports.post import delete, get, post
+from genmcp._transports.request import (
+    ClientLeft,
+    FindClientKey,
+    HttpRequest,
+    Receive,
+    Scope,
+    Send,
+    Serve,
+    as_headers,
+    read_body,
+    reject,
+)
+from genmcp._transports.responder import Responder
+from genmcp._transports.shutdown import JobsAtWork, Shutdown
+from genmcp._wire import jsonrpc
+from genmcp._wire.http import (
+    HeaderPolicy,
+    Security,
+    check_post_headers,
+    cors_headers,
+    is_loopback,
+    preflight_headers,
+)
+from genmcp.errors import ConfigurationError, NotAllowed
+from genmcp.server import Server
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+    from starlette.types import ASGIApp
+
+logger = logging.getLogger("genmcp")
+
+Principal = Callable[[Scope], str | None]
+"""Returns the identity that a request was authenticated as, from its ASGI scope, or None."""
+
+
+def authenticated(scope: Scope) -> str | None:
+    """Return the identity of `scope["user"]` if it is authenticated (Starlette's convention).
+
+    Raises:
+        ConfigurationError: the user has no identity.
+    """
+    user = scope.get("user")
+    if user is None:
+        return None
+    try:
+        if not user.is_authenticated:
+            return None
+        identity = user.identity
+    except (AttributeError, NotImplementedError):
+        identity = None
+    if not isinstance(identity, str) or not identity:
+        raise ConfigurationError(
+            f"scope['user'] is a {type(user).__name__} without an identity: give it the "
+            f"properties `is_authenticated` and `identity` (a text that is not empty), or pass "
+            f"principal= to Endpoint"
+        )
+    return identity
+
+
+class Endpoint:
+    """Serves a mux, or a server in a mux of its own, over HTTP. It is an ASGI application.
+
+        app = Starlette(routes=[Endpoint(suite).route("/mcp")])
+
+    Args:
+        target: the mux or server to serve. A mux that is made here is closed by `aclose`.
+        security: the allowed origins and host names.
+        principal: returns the authenticated identity of a request; the default reads
+            `scope["user"]`.
+        copy_assigns: keys of the request's state (`request.state` in Starlette) that are copied to
+            `channel.assigns`.
+        keep_assigns: those of copy_assigns that are stored with a call; their values must be JSON.
+        heartbeat: seconds without output after which an open response sends a comment; default 15.
+        grace: seconds that calls have to finish at shutdown; default 5.
+        client_key: returns the key that an anonymous request counts towards, from its ASGI scope;
+            None falls back to the peer address, `scope["client"]`, which is the default.
+
+    No lifespan is needed, nothing is started before the first request, and one process may have
+    several endpoints. With a durable store, the lifespan or the first request starts the work on
+    stored jobs.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    def __init__(
+        self,
+        target: Mux | Server,
+        *,
+        security: Security | None = None,
+        principal: Principal = authenticated,
+        copy_assigns: Iterable[str] = (),
+        keep_assigns: Iterable[str] = (),
+        heartbeat: float = 15.0,
+        grace: float = 5.0,
+        client_key: FindClientKey | None = None,
+    ) -> None:
+        for option, keys in (("copy_assigns", copy_assigns), ("keep_assigns", keep_assigns)):
+            if isinstance(keys, str):
+                raise ConfigurationError(f"{option} takes a list of keys, not the string {keys!r}")
+        if heartbeat <= 0 or grace < 0:
+            raise ConfigurationError("heartbeat must be positive, grace not negative")
+        _check_function("principal", principal)
+        if client_key is not None:
+            _check_function("client_key", client_key)
+        self.mux = mux_of(target)
+        self._owns_mux = self.mux is not target
+        self._header_policy = HeaderPolicy(security or Security(), self.mux.limits.max_header_bytes)
+        self._principal = principal
+        self._copied = tuple(copy_assigns)
+        self._kept = tuple(keep_assigns)
+        if unknown := [key for key in self._kept if key not in self._copied]:
+            raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
+        self._heartbeat = heartbeat
+        self._shutdown = Shutdown(grace)
+        self._client_key = client_key
+        self._at_work: JobsAtWork | None = None
+        self._asleep = self.mux.store.durable  # no engine works on its jobs yet
+        # Without authentication by the host application, any client may call.
+        self._open = (security is None or security.allowed_hosts is None) and (
+            principal is authenticated
+        )
+
+    def __repr__(self) -> str:
+        return f"<Endpoint of {self.mux!r}>"
+
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, serve: Serve | None = None
+    ) -> None:
+        """Serve one ASGI scope; *serve* is used in place of the endpoint's own methods."""
+        if scope["type"] != "http":
+            await self._serve_other(scope, receive, send)
+            return
+        http = HttpRequest(
+            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
+        )
+        try:
+            self._admit(http, scope)
+            await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
+        except Exception as error:
+            await _fail(http, error)
+        finally:
+            if http.body_size:
+                http.release_body()
+        if not http.answered:
+            await _hang_up(http)
+
+    def route(self, path: str) -> "Route":
+        """Return a Starlette route that answers at *path*, with and without a slash at its end.
+
+        It takes every method and redirects nowhere.
+        """
+        return route_to(self, path)
+
+    def sse_route(self, path: str) -> "Route":
+        """Return a Starlette route for clients that speak only HTTP+SSE of 2024-11-05.
+
+        They open an event stream at *path*; its first event names the URL to POST to: the same
+        path, with their session in its query. Newer clients use `route`.
+        """
+        from genmcp._transports.sse_pair import SseEndpoint
+
+        return route_to(SseEndpoint(self.__call__), path)
+
+    async def aclose(self) -> None:
+        """Close responses on this event loop, hand jobs to other processes, and close an own mux.
+
+        Calls have `grace` seconds to finish, jobs `JobOptions.shutdown_grace`. The jobs of a mux
+        that was passed in are released to other processes when its last endpoint is closed; the mux
+        itself is closed by its owner. The endpoint can be used again: the next request restarts the
+        jobs.
+        """
+        await self._shutdown.stop()
+        if self._owns_mux:
+            await self.mux.aclose()
+
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await send({"type": "websocket.close", "code": 1000, "reason": "not a web socket"})
+            return
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self._wake()  # a host may be restarted on another loop
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    def _admit(self, http: HttpRequest, scope: Scope) -> None:
+        """Check the headers of the request, and set its principal and copied assigns.
+
+        Raises:
+            HttpRejected: its headers are not accepted.
+            ConfigurationError: the host application returned an identity that is not one.
+        """
+        if self.mux.tasks.worker.dormant or self._asleep:
+            self._wake()
+        peer = scope.get("client")
+        http.table = self._header_policy.check(scope["headers"], peer[0] if peer else None)
+        origin = http.table.get(b"origin")
+        if origin is not None:
+            http.headers = cors_headers(origin.strip())
+        if scope["method"] == "OPTIONS":
+            return  # a preflight comes without credentials
+        if self._principal is not authenticated or "user" in scope:
+            identity = self._principal(scope)
+            if identity is not None and not (isinstance(identity, str) and identity):
+                raise ConfigurationError(
+                    f"principal= of Endpoint returned {identity!r}: it must return the identity of "
+                    f"the client, a text that is not empty, or None for an anonymous client"
+                )
+            http.principal = identity
+        if self._open and http.principal is None and peer and peer[0] != "127.0.0.1":
+            self._warn_of(peer[0])
+        if self._copied:
+            state = scope.get("state", {})
+            http.copied = {key: state[key] for key in self._copied if key in state}
+            http.keep = self._kept
+            for key in self._kept:
+                check_json(f"keep_assigns: {key}", http.copied.get(key))
+
+    def _wake(self) -> None:
+        """Start the engine on the jobs in the store, and register their release at shutdown."""
+        worker, at_work = self.mux.tasks.worker, self._at_work
+        lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
+        if worker.dormant or lost:
+            worker.wake()
+        if self._asleep or lost:
+            self._asleep = False
+            self._at_work = JobsAtWork(worker, self._shutdown, self._sleep)
+
+    def _sleep(self) -> None:
+        self._asleep, self._at_work = True, None
+
+    def _warn_of(self, peer: str) -> None:
+        """Warn once that an endpoint without authentication is reached from another machine."""
+        if is_loopback(peer):
+            return
+        self._open = False
+        logger.warning(
+            "%s is reached from %s without authentication: give allowed_hosts (Security), "
+            "authenticate in the host application, or pass principal=",
+            self.mux.server.info.name,
+            peer,
+        )
+
+
+def route_to(app: "ASGIApp", path: str) -> "Route":
+    """Return a Starlette route to *app* at *path*, with and without a slash at its end.
+
+    Raises:
+        ConfigurationError: the path does not begin with a slash.
+    """
+    if not path.startswith("/"):
+        raise ConfigurationError(f"The path of an endpoint begins with a slash, unlike {path!r}")
+    from starlette.routing import Route  # optional: not every host application is Starlette
+
+    route = Route(path.rstrip("/") or "/", app, name="mcp", include_in_schema=False)
+    # One pattern for both forms: a redirect would lose the body of a POST with some clients.
+    route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")
+    return route
+
+
+def _check_function(option: str, function: object) -> None:
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"{option} takes a plain function, not {function!r}")
+
+
+async def _post(http: HttpRequest) -> None:
+    table = http.table
+    mux = http.mux
+    http.streams = check_post_headers(
+        table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.max_header_bytes
+    )
+    body = await read_body(http, table.get(b"content-length"))
+    try:
+        jsonrpc.check(body, mux.limits.max_depth, mux.limits.max_containers)
+        request = plain_request(table, body, mux)
+        if request is None:
+            message = jsonrpc.parse(body, mux.limits.max_batch_messages)
+    except Exception:
+        http.id = jsonrpc.id_of(body)
+        raise
+    if request is not None:
+        http.id = request.id
+        answering = Responder(http, request).serve()
+    else:
+        answering = post(http, message)
+        del message
+    # Many calls and streams may be open for long: they must not keep the bytes of their requests.
+    del table, body, request
+    await answering
+
+
+async def _options(http: HttpRequest) -> None:
+    origin = http.table.get(b"origin")
+    allowed = (b"allow", ", ".join(_METHODS).encode())
+    http.headers = preflight_headers(http.table, origin) if origin else [allowed]
+    await http.reply(204)
+
+
+async def _not_allowed(http: HttpRequest) -> None:
+    raise NotAllowed("This endpoint takes POST, and GET and DELETE within a session", *_METHODS)
+
+
+async def _fail(http: HttpRequest, error: Exception) -> None:
+    """Respond with *error*, or raise it to the host if the response has already begun."""
+    if isinstance(error, ClientLeft):
+        return
+    refusal = error_of(error)
+    if http.answered:
+        raise error
+    method = http.method or http.table.get(b"mcp-method", b"").decode("latin-1") or None
+    body = reject(http, Reject(refusal, True, http.id, method))
+    with suppress(ClientLeft):
+        await http.reply(refusal.status, body, as_headers(refusal.headers))
+    # Its frames refer to the request, which may refer to the error. Without that reference cycle a
+    # rejected request is freed at once, not by the garbage collector.
+    error.__traceback__ = None
+
+
+async def _hang_up(http: HttpRequest) -> None:
+    """End a request after a disconnect: a middleware would report a missing response."""
+    with suppress(ClientLeft):
+        await http.reply(_CLIENT_CLOSED_REQUEST)
+
+
+_CLIENT_CLOSED_REQUEST: Final = 499
+
+_METHODS: Final[dict[str, Serve]] = {
+    "GET": get,
+    "POST": _post,
+    "DELETE": delete,
+    "OPTIONS": _options,
+}

@@ -1,0 +1,218 @@
+"""`subscriptions/listen` (2026-07-28, basic/patterns, "Subscriptions"), and streams without a call.
+
+The event streams of listeners, and streams that are resumed, are not written by a call.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Final
+
+from msgspec.structs import replace
+
+from genmcp._core.client_key import ClientKey
+from genmcp._core.exchange import ExchangeAction, StreamChunk, StreamEnd, StreamHead
+from genmcp._core.request import Request
+from genmcp._core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
+from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification, watching
+from genmcp._mux.changes import Subscription
+from genmcp._mux.mux import Mux
+from genmcp._transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
+from genmcp._transports.shutdown import LAST_WORDS
+from genmcp._transports.timers import AdjustableTimeout
+from genmcp._wire import sse
+from genmcp._wire.sse import COMMENT
+from genmcp.errors import Overloaded
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.resources import SubscriptionFilter
+
+
+class EventStream:
+    """Sends the events of a source until it ends, the client leaves, or the server stops.
+
+    A comment interrupts each silence of `Endpoint(heartbeat=)` seconds. closing_response: the last
+    event, by which the client learns that the server has ended the stream.
+    """
+
+    def __init__(self, http: HttpRequest, *, closing_response: bytes = b"") -> None:
+        self._http = http
+        self._farewell = closing_response
+        self._scope: asyncio.Timeout | None = None
+        self._writing = False
+
+    def stop(self) -> None:
+        """End the stream, from any thread; its client may resume it on another connection."""
+        self._http.in_loop(self._end)
+
+    hand_over = stop  # `Replay` calls it, by its protocol `Writer`
+
+    def _end(self, *_: object) -> None:
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(self._http.loop.time())
+
+    async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
+        """Respond with the events of *source*, which are in the wire format.
+
+        Raises:
+            ClientLeft: a write failed, or the client has read nothing for `Limits.write_timeout`
+                seconds.
+        """
+        http = self._http
+        http.answered = True
+        # Some servers report a disconnect to `receive` only, others raise in `send` as well.
+        watch = http.loop.create_task(wait_for_disconnect(http.receive))
+        watch.add_done_callback(self._end)
+        # It has no deadline until `_end` sets one, the present: if it has expired, the stream was
+        # stopped or the client has left. Any other TimeoutError comes from the source.
+        scope = asyncio.timeout(None)
+        try:
+            try:
+                async with scope, aclosing(source):
+                    self._scope = scope
+                    # Only now: if the server has begun to exit, this stops the stream at once, and
+                    # only an entered scope can be stopped.
+                    http.shutdown.add(self.stop, idle=True)
+                    await self._write(StreamHead())
+                    while (data := await self._next(source)) is not None:
+                        await self._write(StreamChunk(data))
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                if self._writing:  # the response could then be part of another event
+                    raise ClientLeft from None
+            self._scope = None
+            # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
+            # basic/patterns, "Subscriptions", "Graceful Closure".
+            await self._write(StreamEnd(self._farewell), LAST_WORDS)
+        finally:
+            self._scope = None
+            watch.cancel()
+            http.shutdown.discard(self.stop)
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _next(self, source: AsyncIterator[bytes]) -> bytes | None:
+        """Return the next event, None at the end; send comments until it comes."""
+        following = asyncio.ensure_future(anext(source, None))
+        try:
+            while not (await asyncio.wait({following}, timeout=self._http.heartbeat))[0]:
+                await self._write(StreamChunk(COMMENT))
+            return following.result()
+        finally:
+            # The source can be closed only when it does not run.
+            if not following.done():
+                following.cancel()
+                await asyncio.wait({following})
+
+    async def _write(self, action: ExchangeAction, seconds: float | None = None) -> None:
+        http = self._http
+        self._writing = True
+        try:
+            writing = perform([action], http.send, http.headers)
+            await AdjustableTimeout(seconds or http.mux.limits.write_timeout).bound(writing)
+        except TimeoutError:
+            raise ClientLeft from None
+        self._writing = False
+
+
+_BESIDES: Final = 256
+"""Bytes counted in addition for each URI or id: it is in the tables of several listeners."""
+
+
+async def listen(http: HttpRequest, request: Request) -> None:
+    """Respond to *request*, a `subscriptions/listen`, with an event stream.
+
+    Raises:
+        McpError: see `open_subscription`.
+    """
+    mux = http.mux
+    async with open_subscription(mux, request, http.client_key) as (request, messages):
+        # There may be many open streams, which need neither headers nor body.
+        http.table = {}
+        if http.body_size:
+            http.release_body()
+        end = sse.event(closing_response(mux, request))
+        await EventStream(http, closing_response=end).serve(_events(messages))
+
+
+def closing_response(mux: Mux, request: Request) -> bytes:
+    """Return the response to *request*, sent when the server ends its stream."""
+    return mux.encoder.response(request.revision, request.id, completion(request.id))
+
+
+def without_params(request: Request) -> Request:
+    """Return *request* without params and raw body, which an open stream must not keep alive."""
+    return replace(request, params=RequestParams(), raw=b"")
+
+
+@asynccontextmanager
+async def open_subscription(
+    mux: Mux, request: Request, client: ClientKey
+) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
+    """Open the stream of *request*, on any transport.
+
+    Yields the request without its params, and the messages.
+
+    Raises:
+        Overloaded: there are too many streams, or their subscriptions are too large.
+        MalformedParams: a URI is too long.
+        MissingCapability: it subscribes to tasks without having declared the tasks extension.
+    """
+    wanted = await _supported(mux, request, client)
+    request = without_params(request)
+    uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
+    with mux.streams.hold(client), mux.subscribed_bytes.hold(client, size=_size_of(wanted)):
+        async with mux.server.watch_resources(uris or ()) as uris_heard:
+            honored = None if uris is None else [*uris_heard]
+            wanted = replace(wanted, resource_subscriptions=honored)
+            async with (
+                mux.subscriptions.listening(changes_of(wanted)) as subscription,
+                watching(mux.tasks.service, ids, client.principal, subscription),
+                aclosing(_messages(mux, request, wanted, subscription)) as messages,
+            ):
+                yield request, messages
+
+
+async def _supported(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
+    """Return the part of the filter of *request* that the server honors for *client*."""
+    wanted = await mux.builtin.honored(request, client.principal)
+    most = mux.limits.max_subscribed_bytes_per_stream
+    if _size_of(wanted) > most:
+        raise Overloaded(
+            f"A stream is subscribed to at most {most} bytes of URIs and ids, each with "
+            f"{_BESIDES} more (limit: max_subscribed_bytes_per_stream)",
+            status=429,
+        )
+    return wanted
+
+
+def _size_of(wanted: SubscriptionFilter) -> int:
+    """Return the approximate memory of a stream's subscriptions, in bytes."""
+    named = [*(wanted.resource_subscriptions or ()), *(wanted.task_ids or ())]
+    return sum(len(each.encode()) + _BESIDES for each in named)
+
+
+async def _messages(
+    mux: Mux, request: Request, wanted: SubscriptionFilter, subscription: Subscription
+) -> AsyncGenerator[list[bytes], None]:
+    encoder, revision, id = mux.encoder, request.revision, request.id
+    messages = [encoder.notification(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
+    del wanted
+    while True:
+        yield messages
+        del messages  # the first would keep a copy of all subscriptions for the life of the stream
+        changes, tasks = await subscription.receive()
+        now = mux.store.now()
+        messages = [
+            *(encoder.notification(revision, each.method, each.params(id)) for each in changes),
+            *(
+                encoder.notification(
+                    revision, TASKS_CHANGED, task_status_notification(each, encoder, id, now)
+                )
+                for each in tasks
+            ),
+        ]
+
+
+async def _events(messages: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
+    async for each in messages:
+        yield b"".join(map(sse.event, each))

@@ -1,0 +1,454 @@
+"""The connection of one client that carries all its messages: standard streams, and the SSE pair.
+
+Over such a pipe a message belongs to a request only by the ids and tokens in the message itself.
+2026-07-28 and 2025-11-25, stdio; "nothing in this binding depends on [standard streams] except the
+process lifecycle".
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, Protocol
+
+from genmcp._core.call import CallEvent
+from genmcp._core.client_key import LOCAL, ClientKey
+from genmcp._core.request import Request
+from genmcp._core.server import (
+    LISTEN,
+    CancelRequest,
+    DeliverResponse,
+    OpenSession,
+    Reject,
+    ServerAction,
+    ServerConnection,
+    SessionReady,
+    StartRequest,
+)
+from genmcp._core.session import Session, new_session
+from genmcp._mux.mux import EncodedResponse, Mux, error_of
+from genmcp._transports.listening import closing_response, open_subscription, without_params
+from genmcp._transports.request import decode, reject
+from genmcp._transports.responder import BatchAnswers
+from genmcp._transports.running_call import RunningCall
+from genmcp._transports.shutdown import LAST_WORDS
+from genmcp._transports.timers import LatestProgress, RateLimiter
+from genmcp._wire import jsonrpc
+from genmcp._wire.jsonrpc import Message
+from genmcp._wire.lines import OversizedMessage
+from genmcp.channel import Channel
+from genmcp.errors import InvalidRequest, StoreError, TooLarge
+from genmcp.protocol.params import (
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.value import Value
+from genmcp.stores.store import LogEvent
+
+logger = logging.getLogger("genmcp")
+
+Task = asyncio.Task[None]
+
+
+class Pipe:
+    """The connection of one client. Sending waits while the client reads slowly."""
+
+    def __init__(
+        self,
+        mux: Mux,
+        principal: str | None,
+        client_key: ClientKey,
+        copied: Mapping[str, Any] | None = None,
+        keep: Collection[str] = (),
+    ) -> None:
+        self.mux = mux
+        self.principal = principal
+        self.client_key = client_key
+        self.copied = copied
+        self.keep = keep
+
+    async def send(self, message: bytes) -> None:
+        """Send a *message*."""
+        raise NotImplementedError
+
+    async def report(self, request: Request, message: bytes) -> None:
+        """Send a *message* with the progress of *request*, or soon a later one instead."""
+        await self.send(message)
+
+    async def respond(self, request: Request, message: bytes | None) -> None:
+        """Send the response to *request*; None: it gets none. Called once for each request."""
+        if message is not None:
+            await self.send(message)
+
+
+class PipedCall(RunningCall[Pipe], eq=False):
+    """A call with an asyncio.Task of its own for its hook. Owned by the pipe."""
+
+    _logs: RateLimiter | None = None
+
+    async def run(self) -> None:
+        """Run the hook, and send the response.
+
+        Raises:
+            Overloaded: no slot is free; no response is sent.
+        """
+        pipe, request = self.caller, self.request
+        if self.ended:
+            await pipe.respond(request, None)
+            return
+        try:
+            begun = self.begin()
+            answer = begun if isinstance(begun, EncodedResponse) else await self.outcome(begun)
+        finally:
+            self.ended = True
+            if promotions := self.promotions():
+                await asyncio.wait(promotions)
+        if not self.has_handle:
+            await pipe.respond(request, answer.message)
+
+    def hold(self, channel: Channel) -> None:
+        """Register the call, and start its promotion timer."""
+        super().hold(channel)
+        self.limit()
+
+    def withdraw(self) -> None:
+        """Cancel the call at the request of its client, and send no response.
+
+        A call with a handle continues.
+        """
+        if not self.has_handle:
+            self.ended = True
+            self.report(CallEvent.CANCEL)
+
+    def leave(self) -> None:
+        """Cancel the call: its client has disconnected.
+
+        A client that has a handle may connect again, so that its task is released instead.
+        """
+        self.report(CallEvent.SHUTDOWN if self.has_handle else CallEvent.LEAVE)
+
+    async def send_handle(self, answer: EncodedResponse) -> None:
+        """Send a handle while the hook runs on."""
+        await super().send_handle(answer)
+        await self.caller.respond(self.request, answer.message)
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification, in the revision of the request."""
+        pipe = self.caller
+        message = pipe.mux.encoder.notification(request.revision, method, params)
+        if isinstance(params, ProgressNotificationParams):
+            await pipe.report(self.request, message)
+        else:
+            if isinstance(params, LoggingMessageNotificationParams):
+                self._logs = self._logs or RateLimiter(pipe.mux.limits.logs_per_second)
+                await self._logs.wait()
+            await pipe.send(message)
+        await asyncio.sleep(0)  # so that it is sent
+        return True
+
+    async def send(self, message: bytes) -> None:
+        """Send a request of the server, or a notification."""
+        await self.caller.send(message)
+
+
+class Outlet(Protocol):
+    """Where messages to the client are written."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the client should read some of the buffer before more is sent."""
+
+    async def room(self) -> None:
+        """Wait until it is not full, or the client has disconnected."""
+
+    def put(self, message: bytes) -> None:
+        """Send *message*, behind the buffered ones."""
+
+
+class PipeConnection(Pipe):
+    """The connection of one client to *mux*. Owned by the transport, which calls `receive`.
+
+    *outlet* gets the messages to the client. *principal* is its authenticated identity. *session*
+    is the one of a client that neither sends `initialize` nor names a revision.
+    """
+
+    def __init__(
+        self,
+        mux: Mux,
+        outlet: Outlet,
+        *,
+        principal: str | None = None,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__(mux, principal, LOCAL if principal is None else ClientKey(principal))
+        self._outlet = outlet
+        self._progress = LatestProgress(RateLimiter(mux.limits.progress_per_second), outlet.put)
+        self._server = ServerConnection(mux, session)
+        self._opened: Session | None = None
+        self._calls: set[PipedCall] = set()
+        self._tasks: set[Task] = set()
+        self._streams: dict[Task, Request] = {}  # those of `subscriptions/listen`
+        self._relay: Task | None = None  # sends the notifications of the session
+        if mux.tasks.worker.dormant:
+            mux.tasks.worker.wake()
+
+    def __repr__(self) -> str:
+        return f"<PipeConnection of {self.mux!r}, {len(self._calls)} calls>"
+
+    def receive(self, body: bytes | OversizedMessage) -> None:
+        """Handle one message or a batch. Responses are sent as they become ready."""
+        method = None
+        try:
+            if isinstance(body, OversizedMessage):
+                most = self.mux.limits.max_body_bytes
+                raise TooLarge(
+                    f"A message of {body.size} bytes is larger than {most} (limit: max_body_bytes)"
+                )
+            message = decode(body, self.mux.limits)
+            if isinstance(message, list):
+                self._receive_batch(message)
+            else:
+                method = message.method if message.is_request else None
+                self._perform(self._server.receive(message))
+        except Exception as error:  # a defect of the server costs one message
+            id = jsonrpc.id_of(body) if isinstance(body, bytes) else jsonrpc.id_at_front(body.head)
+            self.put(self._reject(Reject(error_of(error), True, id, method)))
+
+    def _receive_batch(self, batch: Sequence[Message | InvalidRequest]) -> None:
+        """Run the requests of a batch, and respond in one message: 2025-03-26, basic, "Batching".
+
+        Raises:
+            InvalidRequest: the revision of the session has no batches.
+        """
+        actions = self._server.receive_batch(batch, error_of)
+        rejects = [each for each in actions if isinstance(each, Reject) and each.answered]
+        pipe = _Batch(self, [self._reject(each) for each in rejects])
+        calls = [
+            PipedCall(pipe, each.request) for each in actions if isinstance(each, StartRequest)
+        ]
+        for action in actions:
+            if not isinstance(action, StartRequest | Reject):
+                self._perform(action)
+        # Its calls start after that: a cancellation in a batch is for calls of earlier messages.
+        running = [self._run(call, partial(pipe.run, call)) for call in calls]
+        self._start(pipe.finish(running))
+
+    def _perform(self, action: ServerAction) -> None:
+        match action:
+            case StartRequest(request=request) if (
+                request.route is None and request.method == LISTEN
+            ):
+                stream = self._start(self._listen(request))
+                self._streams[stream] = without_params(request)
+                stream.add_done_callback(self._streams.pop)
+            case StartRequest(request=request):
+                if request.method == "resources/subscribe" and self._relay is not None:
+                    self._start_relay()
+                call = PipedCall(self, request)
+                self._run(call, call.run)
+            case OpenSession(id=id, params=params):
+                # A second `initialize`, for example of another client behind one proxy, opens
+                # another session; the calls of the first one continue.
+                session = new_session(params, key=secrets.token_urlsafe(12), now=time.time())
+                self._stop_relay()
+                self._server.session = self._opened = session
+                result = session.initialize_result(self.mux.server)
+                self.put(self.mux.encoder.response(session.revision, id, result))
+            case SessionReady():
+                self._start_relay()
+            case CancelRequest(id=id):
+                for stream, listened in self._streams.items():
+                    if listened.id == id:
+                        stream.cancel()
+                for call in self._calls:
+                    if call.request.id == id:
+                        call.withdraw()
+            case DeliverResponse(session=session, message=message):
+                self._start(self._deliver(session, message))
+            case Reject(answered=True):
+                self.put(self._reject(action))
+
+    async def _deliver(self, session: Session, message: Message) -> None:
+        try:
+            await self.mux.server_requests.deliver(session.key, self.principal, message)
+        except (InvalidRequest, StoreError) as error:
+            logger.debug("a response is dropped: %s", error)
+
+    def _reject(self, action: Reject) -> bytes:
+        session = self._server.session
+        if session is None:
+            return reject(self, action)
+        return reject(self, action, session.key, session.revision)
+
+    # Messages to the client.
+
+    async def send(self, message: bytes) -> None:
+        """Send *message*, once there is room."""
+        await self._outlet.room()
+        self.put(message)
+
+    def put(self, message: bytes) -> None:
+        """Send *message* now."""
+        self._outlet.put(message)
+
+    async def report(self, request: Request, message: bytes) -> None:
+        """Send the latest progress of *request*, once there is room and the rate permits it."""
+        self._progress.offer(request, message, room=not self._outlet.full)
+
+    async def respond(self, request: Request, message: bytes | None) -> None:
+        """Send the response to *request*, behind its progress."""
+        self._progress.finish(request)
+        await super().respond(request, message)
+
+    def flush(self) -> None:
+        """Send progress that was held back while the write buffer was full."""
+        self._progress.flush()
+
+    # Its calls.
+
+    def _run(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> Task:
+        self._calls.add(call)
+        return self._start(self._ran(call, run))
+
+    async def _ran(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> None:
+        request = call.request
+        try:
+            await run()
+        except Exception as error:
+            action = Reject(error_of(error), True, request.id, request.method)
+            await call.caller.respond(request, self._reject(action))
+        finally:
+            self._calls.discard(call)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> Task:
+        """Run *work* in an asyncio.Task, which ends with the connection at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def idle(self) -> None:
+        """Wait until every request has its response."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def end(self, *, grace: float) -> None:
+        """Give calls *grace* seconds to finish, and cancel those that have not."""
+        self._stop_relay()
+        for stream, request in self._streams.items():
+            stream.cancel()
+            # 2026-07-28, basic/patterns, "Subscriptions", "Graceful Closure".
+            self.put(closing_response(self.mux, request))
+        await _wait(self._tasks, grace)
+        for call in self._calls:
+            call.leave()
+        # First time for the responses of cancelled calls; then for tasks that ignored that.
+        await _wait(self._tasks, LAST_WORDS)
+        for task in self._tasks:
+            task.cancel()
+        await _wait(self._tasks, LAST_WORDS)
+        self._progress.close()
+        if self._opened is not None:
+            with suppress(StoreError):
+                owner = self.mux.owners.of(self.client_key)
+                await self.mux.session_streams.end(self._opened.key, owner)
+
+    # Its notifications.
+
+    async def _listen(self, request: Request) -> None:
+        """Send the notifications that *request*, a `subscriptions/listen`, subscribes to."""
+        try:
+            async with open_subscription(self.mux, request, self.client_key) as (request, messages):
+                async for each in messages:
+                    for message in each:
+                        await self.send(message)
+        except Exception as error:
+            action = Reject(error_of(error), True, request.id, request.method)
+            await self.send(self._reject(action))
+
+    async def _relay_notifications(self, session: Session) -> None:
+        owner = self.mux.owners.of(self.client_key)
+        try:
+            while True:
+                events = await self.mux.session_streams.listen(session, owner=owner)
+                async with aclosing(events):
+                    async for each in events:
+                        if isinstance(each, LogEvent):
+                            await self.send(each.data)
+        except StoreError as error:
+            logger.warning("a session gets no more notifications: %s", error)
+
+    def _start_relay(self) -> None:
+        """Send the notifications of the session, if that was not begun or the store has failed."""
+        if self._opened is not None and (self._relay is None or self._relay.done()):
+            self._relay = self._start(self._relay_notifications(self._opened))
+
+    def _stop_relay(self) -> None:
+        if self._relay is not None:
+            self._relay.cancel()
+            self._relay = None
+
+
+class _Batch(Pipe):
+    """The pipe of the calls of a batch on *connection*, which sends their responses together.
+
+    *responses* are the error responses of its members that are not valid requests.
+    """
+
+    def __init__(self, connection: PipeConnection, responses: list[bytes]) -> None:
+        super().__init__(connection.mux, connection.principal, connection.client_key)
+        self._connection = connection
+        self._responses = responses
+        self._bounds = BatchAnswers(connection.mux, responses)
+        self._unanswered = 0
+        self._complete = asyncio.Event()
+
+    async def run(self, call: PipedCall) -> None:
+        """Run *call* as soon as `Limits.batch_concurrency` permits.
+
+        Raises:
+            TooLarge: the response to the batch is full.
+        """
+        async with self._bounds.turns:
+            if self._bounds.full:
+                raise self._bounds.overflow()
+            await call.run()
+
+    async def send(self, message: bytes) -> None:
+        """Send a *message* that is not a response at once."""
+        await self._connection.send(message)
+
+    async def report(self, request: Request, message: bytes) -> None:
+        """Send the latest progress of *request*."""
+        await self._connection.report(request, message)
+
+    async def respond(self, request: Request, message: bytes | None) -> None:
+        """Add the response of one of the requests to the batch."""
+        await self._connection.respond(request, None)
+        bounded = self._bounds.bounded(request, EncodedResponse(message)).message
+        if bounded is not None:
+            self._responses.append(bounded)
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._complete.set()
+
+    async def finish(self, calls: Sequence[Task]) -> None:
+        """Send all responses, if any, once they are ready or the *calls* have ended.
+
+        A call with a handle runs on after its response.
+        """
+        self._unanswered += len(calls)
+        if self._unanswered:
+            ended = asyncio.gather(*calls, return_exceptions=True)
+            ended.add_done_callback(lambda _: self._complete.set())
+            await self._complete.wait()
+        if self._responses:
+            await self.send(jsonrpc.encode_batch(self._responses))
+
+
+async def _wait(tasks: Collection[Task], seconds: float) -> None:
+    if tasks:
+        await asyncio.wait(set(tasks), timeout=seconds)

@@ -1,0 +1,357 @@
+"""One HTTP request as ASGI presents it: its context, its body, and the bytes of its response."""
+
+import asyncio
+import threading
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import suppress
+from types import CoroutineType, coroutine
+from typing import Any, Final
+
+import msgspec
+
+from genmcp._core.client_key import ClientKey, address_of, key_of
+from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
+from genmcp._core.server import Reject
+from genmcp._mux.limits import Limits, Slots
+from genmcp._mux.mux import Mux
+from genmcp._mux.telemetry import Rejection
+from genmcp._transports.running_call import Caller
+from genmcp._transports.shutdown import Shutdown
+from genmcp._transports.timers import AdjustableTimeout, drive
+from genmcp._wire import jsonrpc
+from genmcp._wire.sse import MEDIA_TYPE
+from genmcp.errors import BodyTimeout, ConfigurationError, InvalidRequest, TooLarge
+from genmcp.protocol.params import RequestId
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.stores.accounts import Owner
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+FindClientKey = Callable[[Scope], str | None]
+"""Returns the key of an anonymous client from an ASGI scope; None stands for the peer address."""
+
+IN_PROCESS = "genmcp.in_process"
+"""The ASGI extension in the scopes of a client in the same process, which has no peer address."""
+
+START = "http.response.start"
+BODY = "http.response.body"
+
+_JSON = (b"content-type", b"application/json")
+# 2026-07-28, Streamable HTTP, "Receiving Messages": a proxy should not hold events back.
+_STREAM_HEADERS: Headers = (
+    (b"content-type", MEDIA_TYPE),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+_LONGEST_LENGTH: Final = 18
+"""Digits of a Content-Length that is still worth reading as a number."""
+
+_UNCOUNTED: Final = 16 * 1024
+"""Bytes of a body up to which it is not counted: other parts of a request take as many."""
+
+
+class ClientLeft(Exception):
+    """The client closed the connection, so that no response can reach it."""
+
+
+class HttpRequest(msgspec.Struct, eq=False):
+    """The state of one HTTP request. Owned by the endpoint while it serves the request.
+
+    table: the request headers. headers: added to every response. streams: whether the client
+    accepts event streams. principal: the authenticated identity. copied: the assigns copied from
+    the host's request; keep: the keys of those that may be stored. id, method: those of the
+    JSON-RPC request, once they are known. session: the key of the legacy session. answered: whether
+    the response has begun. detached: whether the client has closed the connection. body_size: the
+    bytes of the body that count towards the client's share. loop, thread: those that serve it.
+    """
+
+    mux: Mux
+    shutdown: Shutdown
+    heartbeat: float
+    receive: Receive
+    send: Send
+    scope: Scope
+    _find_client_key: FindClientKey | None
+    table: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    headers: Headers = ()
+    streams: bool = True
+    principal: str | None = None
+    copied: Mapping[str, Any] | None = None
+    keep: Collection[str] = ()
+    id: RequestId | None = None
+    method: str | None = None
+    session: str | None = None
+    answered: bool = False
+    body_size: int = 0
+    detached: bool = False
+    loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
+    thread: int = msgspec.field(default_factory=threading.get_ident)
+    _client_key: ClientKey | None = None
+    _body_slots: Slots = ()
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that the request counts towards; determined at the first access.
+
+        Raises:
+            ConfigurationError: the setting `Endpoint(client_key=)` is wrong.
+        """
+        if self._client_key is None:
+            if self.principal is None:
+                self._client_key = key_of(None, self.session, self._find_address())
+            else:
+                self._client_key = key_of(self.principal, None, None)
+        return self._client_key
+
+    @property
+    def owner(self) -> Owner:
+        """The accounts that stored data of the request counts towards."""
+        return self.mux.owners.of(self.client_key)
+
+    def _find_address(self) -> str | None:
+        """Return the client's address, empty if it is unknown; None for one in this process."""
+        scope, find = self.scope, self._find_client_key
+        found = None if find is None else find(scope)
+        if found is not None:
+            if not isinstance(found, str):
+                raise ConfigurationError(
+                    f"client_key= of Endpoint returned {found!r}: it must return a text, or None "
+                    f"to count the request for its peer address"
+                )
+            return address_of(found)
+        if IN_PROCESS in scope.get("extensions", ()):
+            return None
+        peer = scope.get("client")
+        return address_of(peer[0]) if peer else ""
+
+    def enter(self, session: str) -> None:
+        """Make the request count towards the legacy session with this key as well."""
+        self.session = session
+        if self._client_key is not None and self._client_key.principal is None:
+            self._client_key = msgspec.structs.replace(self._client_key, session=session)
+
+    def count_body(self, size: int) -> None:
+        """Count *size* bytes of a body towards the client's share, replacing the earlier count.
+
+        Raises:
+            Overloaded: they exceed the share, or the total of all clients.
+        """
+        bodies, more = self.mux.body_bytes, size - self.body_size
+        bodies.check(self.client_key, size=more)
+        self._body_slots = bodies.acquire(self.client_key, size=more)
+        self.body_size = size
+
+    def release_body(self) -> None:
+        """Stop counting the bytes of the body."""
+        self.mux.body_bytes.release(self._body_slots, size=self.body_size)
+        self.body_size = 0
+
+    def in_loop(self, step: Callable[..., object], *arguments: Any) -> None:
+        """Call *step* in the event loop of the request: now, or soon if this is another thread."""
+        if threading.get_ident() == self.thread:
+            step(*arguments)
+        else:
+            with suppress(RuntimeError):  # the loop was closed, and the request with it
+                self.loop.call_soon_threadsafe(step, *arguments)
+
+    def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> Awaitable[None]:
+        """Send a complete response; a *body* is JSON."""
+        self.answered = True
+        return reply(
+            self.send, status, body, [*self.headers, *headers] if headers else self.headers
+        )
+
+
+Serve = Callable[[HttpRequest], Awaitable[None]]
+"""Serves a request that was admitted."""
+
+
+# The request body.
+
+
+@coroutine
+def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, bytes]:
+    """Read the body of a request; *length* is its Content-Length header, if it has one.
+
+    Once more than 16 KiB have been received, all bytes of the body count towards its client's share
+    until the request ends, or until a `subscriptions/listen` opens its stream.
+
+    Raises:
+        TooLarge: it is larger than `limits.max_body_bytes`.
+        BodyTimeout: it took longer than `limits.body_timeout`.
+        Overloaded: the large bodies of the client, or of all clients, exceed their limit.
+        ClientLeft: the connection closed first.
+    """
+    limits = http.mux.limits
+    if (
+        length is not None
+        and length.isdigit()
+        and (len(length) > _LONGEST_LENGTH or int(length) > limits.max_body_bytes)
+    ):
+        raise _too_large(limits)
+    work = http.receive()
+    if not isinstance(work, CoroutineType):
+        work = _awaited(work)
+    try:
+        waited = work.send(None)
+    except StopIteration as done:  # nearly always: the server has received the body already
+        message: Message = done.value
+        body: bytes = message.get("body", b"")
+        if (
+            message["type"] == "http.request"
+            and not message.get("more_body", False)
+            and len(body) <= _UNCOUNTED
+            and len(body) <= limits.max_body_bytes
+        ):
+            return body
+        rest = _read(message, http)
+    else:
+        rest = _read_from(drive(work, waited), http)
+    try:
+        body = yield from AdjustableTimeout(limits.body_timeout).bound(rest)
+    except TimeoutError:
+        raise BodyTimeout(
+            f"The body did not arrive within {limits.body_timeout:g} s (limit: body_timeout)"
+        ) from None
+    return body
+
+
+async def _awaited(work: Awaitable[Message]) -> Message:
+    return await work
+
+
+async def _read_from(first: Awaitable[Message], http: HttpRequest) -> bytes:
+    return await _read(await first, http)
+
+
+async def _read(message: Message, http: HttpRequest) -> bytes:
+    """Return the body that begins with *message*."""
+    parts: list[bytes] = []
+    limits = http.mux.limits
+    left = limits.max_body_bytes
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        parts.append(message.get("body", b""))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _too_large(limits)
+        if limits.max_body_bytes - left > _UNCOUNTED:
+            http.count_body(limits.max_body_bytes - left)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await http.receive()
+
+
+def _too_large(limits: Limits) -> TooLarge:
+    return TooLarge(
+        f"The body is larger than {limits.max_body_bytes} bytes (limit: max_body_bytes)"
+    )
+
+
+def decode(body: bytes, limits: Limits) -> jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]:
+    """Decode *body* within *limits*: one message, or the members of a batch.
+
+    Raises:
+        McpError: it is not JSON-RPC, or exceeds one of the limits.
+    """
+    return jsonrpc.decode(
+        body,
+        max_depth=limits.max_depth,
+        containers=limits.max_containers,
+        batch=limits.max_batch_messages,
+    )
+
+
+# The response, and the connection.
+
+
+def reject(
+    caller: Caller, action: Reject, session: str | None = None, revision: Revision = LATEST
+) -> bytes:
+    """Report a rejected message to telemetry; return the error response."""
+    rejection = Rejection(
+        error=action.error,
+        id=action.id,
+        method=action.method,
+        principal=caller.principal,
+        session=session,
+    )
+    caller.mux.observers.rejected(rejection)
+    return caller.mux.encoder.error(revision, action.id, action.error)
+
+
+def as_headers(headers: Mapping[str, str]) -> Headers:
+    """Return the *headers* of an error in the form of ASGI."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    message = await receive()
+    while message["type"] == "http.request" and message.get("more_body", False):
+        message = await receive()  # the body of a GET, which is not read anywhere else
+    if message["type"] == "http.request":
+        message = await receive()
+    while message["type"] != "http.disconnect":
+        await asyncio.sleep(1)  # some middlewares return the body at each call
+        message = await receive()
+
+
+async def reply(send: Send, status: int, body: bytes = b"", headers: Headers = ()) -> None:
+    """Send a complete response; a *body* is JSON.
+
+    Raises:
+        ClientLeft: the connection is closed.
+    """
+    head = [(b"content-length", b"%d" % len(body)), *headers]
+    if body:
+        head.append(_JSON)
+    try:
+        await send({"type": START, "status": status, "headers": head})
+        await send({"type": BODY, "body": body})
+    except OSError:  # raised by ASGI servers after a disconnect (ASGI specification 2.4)
+        raise ClientLeft from None
+
+
+async def perform(actions: Sequence[ExchangeAction], send: Send, headers: Headers) -> None:
+    """Send the ASGI messages for *actions* of an exchange; chunks that are ready are joined.
+
+    Raises:
+        ClientLeft: the connection is closed.
+    """
+    first = actions[0]
+    if type(first) is FullResponse:  # always the only action
+        await reply(send, first.status, first.body, headers)
+        return
+    ready: list[bytes] = []
+    ended = False
+    try:
+        for action in actions:
+            match action:
+                case StreamHead():
+                    stream = [*_STREAM_HEADERS, *headers]
+                    await send({"type": START, "status": 200, "headers": stream})
+                case StreamChunk(data=data):
+                    ready.append(data)
+                case StreamEnd(data=data):
+                    ready.append(data)
+                    ended = True
+        if ready:
+            await send({"type": BODY, "body": b"".join(ready), "more_body": not ended})
+    except OSError:
+        raise ClientLeft from None

@@ -1,0 +1,392 @@
+"""The calls of POST requests: answered at once, pending, or open (see `genmcp._transports.stream`).
+
+Hooks run in the asyncio.Task of the POST, those of a batch in one of their own each.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import get_ident
+from typing import Any, Final
+
+from genmcp._core.request import Request
+from genmcp._core.server import LISTEN, Reject
+from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._transports.listening import listen
+from genmcp._transports.request import ClientLeft, HttpRequest, as_headers, reject, reply
+from genmcp._transports.running_call import NO_ANSWER, RunningCall
+from genmcp._transports.shutdown import LAST_WORDS
+from genmcp._transports.stream import OpenResponse, ResponseWriter
+from genmcp._transports.timers import TICK, AdjustableTimeout, TimerTable, drive
+from genmcp.channel import Channel
+from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
+from genmcp.protocol.params import (
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.value import Value
+
+_TURN: Final = 0.001
+"""Seconds for which a hook may send messages before other asyncio.Tasks run."""
+
+_LOOK: Final = 0.5
+"""Seconds after which a waiting thread checks whether the loop that it waits for was closed."""
+
+
+class Responder(RunningCall[HttpRequest], eq=False):
+    """A call that a POST request makes. Owned by the POST.
+
+    response: the open response, from when the call is open or sends something on the way; the calls
+    of a batch share one.
+    """
+
+    response: OpenResponse | None = None
+    _pending: TimerTable | None = None
+    _turn: float = 0.0
+
+    def serve(self) -> Awaitable[None]:
+        """Run the hook up to its first wait; return the awaitable that sends the response.
+
+        A hook that neither waited nor sent anything costs nothing more.
+        """
+        request = self.request
+        if request.route is None and request.method == LISTEN:
+            return listen(self.caller, request)
+        begun = self.begin()
+        if isinstance(begun, EncodedResponse):
+            if self.response is None:
+                return self._reply(begun)
+            return self._serve(_answered(begun))
+        return self._serve(self.outcome(begun))
+
+    def _reply(self, answer: EncodedResponse) -> Coroutine[Any, Any, None]:
+        """Send *answer* as the whole response."""
+        self.ended = True
+        http = self.caller
+        http.answered = True
+        headers = [*http.headers, *as_headers(answer.headers)] if answer.headers else http.headers
+        return reply(http.send, answer.status, answer.message or b"", headers)
+
+    async def _serve(self, outcome: Awaitable[EncodedResponse]) -> None:
+        """Await the *outcome* of the hook, and respond."""
+        try:
+            answer = await outcome
+            if self.response is None and answer.message is not None:
+                await self._reply(answer)
+            else:
+                await self._respond(answer)
+        except asyncio.CancelledError:
+            # By the host, or by the hook itself. Its own cancellations are handled in `outcome`.
+            # The client still waits for a response, and gets an error.
+            if not self.caller.answered:
+                self.respond(self.cancelled_answer())
+                await _finish_at_once(self.opened())
+            raise
+        finally:
+            self.ended = True
+            response = self.response
+            if response is not None:
+                promotions = self.promotions()
+                if promotions or not response.ended:
+                    await response.end(promotions)
+
+    async def _respond(self, answer: EncodedResponse) -> None:
+        """Send *answer*, as one JSON body if nothing else was sent."""
+        response = self.opened()
+        if not response.is_unused or answer.message is None:
+            response.writer.pause()
+            self.respond(answer)
+            await response.finish()
+            return
+        response.check()
+        sending = self._reply(answer)
+        try:
+            waited = sending.send(None)
+        except StopIteration:
+            response.close()
+            return
+        # The client has not read it yet. The response is decided, so that the disconnect watch and
+        # the heartbeat end now; the shutdown still waits for the write, and shortens its deadline.
+        http = self.caller
+        deadline = AdjustableTimeout(http.mux.limits.write_timeout)
+        stop = partial(deadline.hasten, LAST_WORDS)
+        http.shutdown.add(stop)
+        response.close()
+        try:
+            await deadline.bound(drive(sending, waited))
+        except TimeoutError:
+            raise ClientLeft from None
+        finally:
+            http.shutdown.discard(stop)
+
+    def respond(self, answer: EncodedResponse) -> None:
+        """Send *answer* through the open response, unless the client got a handle."""
+        if not self.has_handle:
+            self.opened().writer.answer(self.request, answer)
+
+    def cancelled_answer(self) -> EncodedResponse:
+        """Return the answer of a call that its host, or its hook, has cancelled."""
+        return self.caller.mux.respond(self.request, Overloaded("The call was cancelled"))
+
+    def overloaded(self, error: Overloaded) -> EncodedResponse:
+        """Return the answer of a request that found no slot, with the status of *error*."""
+        http, request = self.caller, self.request
+        action = Reject(error, True, request.id, request.method)
+        message = reject(http, action, request.session, request.revision)
+        # The status is sent on every revision, since the response has not begun.
+        return EncodedResponse(message, error.status, error.headers, error)
+
+    # Pending and open.
+
+    def hold(self, channel: Channel) -> None:
+        """Register the call as pending, or as open where a tick would be too long."""
+        super().hold(channel)
+        if self.response is None and _may_be_pending(channel.request):
+            self._pending = timers = TimerTable.of(self.caller.loop)
+            timers.add(self, TICK)
+        else:
+            self._open_call()
+
+    def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
+        """Return the slot of the call, and remove it from the pending ones."""
+        if self._pending is not None:
+            self._pending.discard(self, TICK)
+            self._pending = None
+        super().end(cancelled)
+
+    def expire(self) -> None:
+        """Open the call: it has been pending for a tick."""
+        self._pending = None
+        self._open_call()
+
+    def _open_call(self) -> None:
+        self.opened().hold(self)
+        self.limit()
+
+    def opened(self) -> OpenResponse:
+        """Return the open response; one that is made before the first wait is held from then on."""
+        if self.response is None:
+            self.response = OpenResponse(self.caller, (self.request,))
+        if self._pending is not None:
+            self._pending.discard(self, TICK)
+            self._pending = None
+            self._open_call()
+        return self.response
+
+    # The sink of the channel.
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.ended or (self.response is not None and self.response.closed)
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification; return whether the client accepts an event stream."""
+        http = self.caller
+        is_progress = isinstance(params, ProgressNotificationParams)
+        if not is_progress and get_ident() != http.thread:
+            return await self._note_from_thread(request, method, params)
+        message = http.mux.encoder.notification(request.revision, method, params)
+        if is_progress:
+            http.in_loop(self._report, message)
+        else:
+            writer = self.opened().writer
+            await writer.room()
+            if isinstance(params, LoggingMessageNotificationParams):
+                await writer.log_turn()
+            writer.send(message)
+        # Let other calls run, once a millisecond: what is sent within one goes out together.
+        if time.monotonic() - self._turn > _TURN:
+            await asyncio.sleep(0)
+            self._turn = time.monotonic()
+        return http.streams
+
+    def _report(self, message: bytes) -> None:
+        if not self.closed:  # a thread may be late
+            self.opened().writer.report(self.request, message)
+
+    async def _note_from_thread(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification from a thread with its own event loop; it waits as `note` does."""
+        loop = self.caller.loop
+        note = self.note(request, method, params)
+        try:
+            sent = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(note, loop))
+            while not (await asyncio.wait({sent}, timeout=_LOOK))[0]:
+                if loop.is_closed():
+                    raise RuntimeError("the event loop of the request was closed")
+        except RuntimeError:
+            note.close()
+            return False
+        return sent.result()
+
+    def send(self, message: bytes) -> None:
+        """Send a request of the server, or a notification."""
+        if not self.closed:
+            self.opened().writer.send(message)
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request to the client, and return its result as JSON.
+
+        Raises:
+            WaitError: the client lacks the capability, responds with an error, or not in time.
+        """
+        if not self.caller.streams:
+            raise CapabilityMissing({"streams": {}})
+        self.opened()
+        return await super().ask(request, method, params)
+
+    def watch_client(self) -> None:
+        """Open the call, at the latest when it waits, so that its client is watched."""
+        self.caller.in_loop(self.opened)
+
+    def open(self) -> None:
+        """Make the response an event stream."""
+        self.caller.in_loop(self._with_writer, ResponseWriter.open)
+
+    def release(self, retry: int) -> None:
+        """End the connection, not the stream, if the client can resume it."""
+        self.caller.in_loop(self._with_writer, ResponseWriter.release, retry)
+
+    def _with_writer(self, step: Callable[..., None], *arguments: int) -> None:
+        if not self.closed:  # a thread may be late
+            step(self.opened().writer, *arguments)
+
+    async def following(self, task: str) -> None:
+        """Store with the events of the response that the call waits for *task*."""
+        if self.response is not None and not self.response.is_unused:
+            await self.response.writer.following(self.request, task)
+
+    async def send_handle(self, answer: EncodedResponse) -> None:
+        """Send a handle; if it is the whole response, before the promotion continues."""
+        await super().send_handle(answer)
+        response = self.opened()
+        response.writer.answer(self.request, answer)
+        if response.closed:  # so that a disconnect does not matter any more
+            await response.writer.finish()
+
+
+async def _finish_at_once(response: OpenResponse) -> None:
+    """Send the rest to a client that reads it in time; give up if the host cancels again."""
+    response.writer.hasten()
+    with suppress(ClientLeft, asyncio.CancelledError):
+        await response.finish()
+
+
+async def _answered(answer: EncodedResponse) -> EncodedResponse:
+    return answer
+
+
+def _may_be_pending(request: Request) -> bool:
+    """Return whether *request* needs no timer that would expire within a tick."""
+    route = request.route
+    if route is None:
+        return True
+    if route.pending:
+        return False
+    policy = route.policy
+    return policy.promote_after > TICK and (policy.max_hold is None or policy.max_hold > TICK)
+
+
+# Batches.
+
+
+async def serve_batch(
+    http: HttpRequest, requests: Sequence[Request], rejections: Sequence[bytes]
+) -> None:
+    """Respond to *requests*, each hook in a task of its own, and with the errors *rejections*."""
+    response = OpenResponse(http, requests, len(requests) + len(rejections))
+    answers = BatchAnswers(http.mux, rejections)
+    calls = [Responder(http, request, response=response) for request in requests]
+    left = dict.fromkeys(calls)
+    members: set[asyncio.Task[None]] = set()
+
+    async def answer_member(call: Responder) -> None:
+        call.respond(await answers.answer(call, response))
+        del left[call]
+
+    try:
+        for message in rejections:
+            response.writer.refuse(message)
+        # Nothing is started for a request before its turn: a client may send many batches whose
+        # first requests wait, and an asyncio.Task for each of the others would dominate memory use.
+        for call in calls:
+            await answers.turns.acquire()
+            members.add(asyncio.create_task(answer_member(call)))
+        for ended in await asyncio.gather(*members, return_exceptions=True):
+            # A hook that has cancelled itself does not cancel the others.
+            if isinstance(ended, Exception):
+                raise ended
+        for call in left:
+            call.respond(call.cancelled_answer())
+        await response.finish()
+    except asyncio.CancelledError:
+        for call in left:
+            call.respond(call.cancelled_answer())
+        await _finish_at_once(response)
+        raise
+    finally:
+        for member in members:
+            member.cancel()
+        try:
+            await asyncio.gather(*members, return_exceptions=True)
+        finally:  # a host may cancel again and again
+            promotions = [each for call in calls for each in call.promotions()]
+            await response.end(promotions)
+
+
+class BatchAnswers:
+    """The limits on the requests and answers of one batch. Owned by the response to the batch.
+
+    rejections: the errors of members that are not valid requests; they count towards
+    `Limits.max_result_bytes`. turns: the semaphore (`Limits.batch_concurrency`) that each running
+    request holds.
+    """
+
+    def __init__(self, mux: Mux, rejections: Iterable[bytes] = ()) -> None:
+        self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
+        self._mux = mux
+        self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
+
+    async def answer(self, call: Responder, response: OpenResponse) -> EncodedResponse:
+        """Start *call*, which holds a turn; return its answer, and release the turn.
+
+        It is not started if the *response* or the session has ended, if the server is shutting
+        down, or if the response is full.
+        """
+        request, ended = call.request, self._mux.broadcast
+        try:
+            if call.closed or request.session in ended:
+                return NO_ANSWER
+            if response.stopping:
+                return self._mux.respond(request, Overloaded("The server is shutting down"))
+            if self.full:  # not started, so the client can retry it
+                return self._mux.respond(request, self.overflow())
+            begun = call.begin()
+            answer = begun if isinstance(begun, EncodedResponse) else await call.outcome(begun)
+            await asyncio.sleep(0)  # let requests of other clients run between two members
+            return self.bounded(request, answer)
+        finally:
+            self.turns.release()
+
+    @property
+    def full(self) -> bool:
+        """Whether the response has reached `Limits.max_result_bytes`."""
+        return self._left <= 0
+
+    def overflow(self) -> TooLarge:
+        """Return the error for a request with an answer that does not fit."""
+        most = self._mux.limits.max_result_bytes
+        return TooLarge(
+            f"The answers of this batch are larger than {most} bytes (limit: max_result_bytes)"
+        )
+
+    def bounded(self, request: Request, answer: EncodedResponse) -> EncodedResponse:
+        """Return *answer*, or an error if it does not fit; after that nothing fits any more."""
+        size = len(answer.message or b"")
+        if size > self._left:
+            self._left = 0
+            return self._mux.respond(request, self.overflow())
+        self._left -= size
+        return answer

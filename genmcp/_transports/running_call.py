@@ -1,0 +1,343 @@
+"""One request while its hook runs, on any transport: the sink of its channel.
+
+`core.call` decides the next phase of a call; its actions are performed here.
+
+Cancellation ownership is decided here and nowhere else. A hook runs in the asyncio.Task of its
+transport (over HTTP that of the host's request), so that a CancelledError in it may have three
+sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one is taken back with
+`uncancel`; the others propagate.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from genmcp._core.call import CallAction, CallEvent
+from genmcp._core.client_key import ClientKey
+from genmcp._core.request import Request, RouteFacts
+from genmcp._core.server import AT_ONCE
+from genmcp._mux.limits import Slots
+from genmcp._mux.mux import TASK_SUSPENDED, EncodedResponse, Mux
+from genmcp._mux.sinks import MuxSink, Services
+from genmcp._transports.promotion import Promotion
+from genmcp._transports.timers import drive
+from genmcp.channel import Channel
+from genmcp.errors import Overloaded
+from genmcp.log_handler import ClientLogHandler, forwarding
+from genmcp.protocol.tools import CallToolRequestParams
+from genmcp.protocol.value import Value
+
+logger = logging.getLogger("genmcp")
+
+NO_ANSWER: Final = EncodedResponse(None)
+
+Begun = EncodedResponse | Coroutine[Any, Any, EncodedResponse]
+"""A hook after its first step: its answer, or the rest of its work."""
+
+
+class Caller(Protocol):
+    """The source of a request: an HTTP request, or the connection of a client."""
+
+    @property
+    def mux(self) -> Mux:
+        """The mux that serves it."""
+
+    @property
+    def principal(self) -> str | None:
+        """The authenticated identity."""
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that its requests count towards."""
+
+    @property
+    def copied(self) -> Mapping[str, Any] | None:
+        """The assigns copied from the host's request."""
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that are stored with a call."""
+
+
+C = TypeVar("C", bound=Caller)
+
+
+class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
+    """Where the messages of a call of *caller* go. Owned by the channel of the call.
+
+    ended: whether nothing is sent any more.
+    """
+
+    caller: C
+    request: Request
+    ended: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.ended
+
+    @property
+    def services(self) -> Services:
+        """The parts of the mux."""
+        return self.caller.mux.services
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that the request counts towards."""
+        return self.caller.client_key
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that are stored with a call."""
+        return self.caller.keep
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification; return whether the client accepts any."""
+        raise NotImplementedError
+
+    def send(self, message: bytes) -> Awaitable[None] | None:
+        """Send a request of the server, or a notification that belongs to one."""
+        raise NotImplementedError
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request to the client, and return its result as JSON.
+
+        Raises:
+            WaitError: the client lacks the capability, responds with an error, or not in time.
+        """
+        asked = self.caller.mux.server_requests
+        return await asked.ask(request, self.caller.principal, method, params, self.send)
+
+
+class RunningCall(CallSink[C], eq=False):
+    """A request and its hook. Owned by the transport, which subclasses it.
+
+    has_handle: whether the client got a handle, and the call gets no other response. channel: set
+    while the hook waits.
+    """
+
+    has_handle: bool = False
+    channel: Channel | None = None
+    _task: "asyncio.Task[Any] | None" = None
+    _cancels: int = 0
+    _counted: int = 0
+    _slots: Slots = ()
+    _promotion: Promotion | None = None
+
+    def begin(self) -> Begun:
+        """Run the hook in the current asyncio.Task up to its first wait.
+
+        A hook that waits takes a slot of `Limits.max_waiting_calls`, and its client can cancel it
+        from then on; pass the rest of its work to `outcome`.
+
+        Raises:
+            Overloaded: no slot is free. `overloaded` may return an answer instead.
+        """
+        caller, request = self.caller, self.request
+        mux = caller.mux
+        if mux.waiting_calls.full and request.method not in AT_ONCE:
+            try:
+                mux.waiting_calls.check(caller.client_key, _tool_of(request))
+            except Overloaded as error:
+                return self.overloaded(error)
+        channel = Channel(request, self, caller.principal, mux.assigns, caller.copied)
+        work = mux.answer(request, channel)
+        if ClientLogHandler.created:
+            work = forwarding(channel, work)
+        try:
+            waited = work.send(None)
+        except StopIteration as done:
+            answer: EncodedResponse = done.value
+            return answer
+        self.hold(channel)
+        return drive(work, waited)
+
+    def overloaded(self, error: Overloaded) -> EncodedResponse:
+        """Return the answer of a request that found no slot, or raise *error*."""
+        raise error
+
+    def hold(self, channel: Channel) -> None:
+        """Register the call: its hook waits in the current asyncio.Task."""
+        caller, request = self.caller, self.request
+        self.channel = channel
+        self._task = task = asyncio.current_task()
+        self._counted = task.cancelling() if task is not None else 0
+        self._slots = caller.mux.waiting_calls.acquire(caller.client_key, _tool_of(request))
+        if request.session is not None:
+            caller.mux.calls.add(request.session, self)
+
+    def limit(self) -> None:
+        """Start the promotion timer, if the call may not be held for as long as it takes."""
+        channel, route = self.channel, self.route
+        # The policy of a pending route is not known yet: see `route_resolved`.
+        if channel is not None and route is not None and not route.pending:
+            self._promotion = Promotion.of(self.caller.mux, self, channel)
+
+    def route_resolved(self) -> None:
+        """Start the promotion timer; a call that has not waited yet starts it when it does."""
+        self.limit()
+
+    async def outcome(self, work: Awaitable[EncodedResponse]) -> EncodedResponse:
+        """Await the rest of the *work* of the hook; return the answer to send.
+
+        It has no message if the client cancelled the request.
+
+        Raises:
+            asyncio.CancelledError: the hook was not cancelled by `cancel`.
+        """
+        channel = self.channel
+        assert channel is not None
+        try:
+            answer = await work
+        except asyncio.CancelledError as error:
+            return await self._interrupted(channel, error)
+        except BaseException:  # the process exits, or the loop was closed
+            self.end()
+            raise
+        self.end()
+        call = channel._state
+        if call is None:  # nothing happened to the call that needs a decision
+            return answer
+        # Before the end is reported: a promotion that is in flight reads it to end its record.
+        call.outcome = answer.outcome
+        event = CallEvent.STORED if answer is TASK_SUSPENDED else CallEvent.RETURNED
+        return await self._finish(channel, answer, await self._report_end(channel, event))
+
+    async def _interrupted(
+        self, channel: Channel, error: asyncio.CancelledError
+    ) -> EncodedResponse:
+        """Handle the end of the hook by a cancellation.
+
+        Raises:
+            asyncio.CancelledError: *error*, which has another source than the call.
+        """
+        try:
+            self.end(error)
+        finally:
+            actions = await self._report_end(channel, CallEvent.INTERRUPTED)
+        return await self._finish(channel, NO_ANSWER, actions)
+
+    async def _report_end(self, channel: Channel, event: CallEvent) -> Collection[CallAction]:
+        """Report the end of the hook, and write it to the record of a task; return the actions."""
+        call = channel._call
+        promoted = call.promoted
+        actions = call.advance(event)
+        self.perform(actions)
+        if promoted:
+            await self.caller.mux.tasks.ended(channel, actions)
+        return actions
+
+    async def _finish(
+        self, channel: Channel, answer: EncodedResponse, actions: Collection[CallAction]
+    ) -> EncodedResponse:
+        """Perform the *actions* that concern the client and the tool; return the answer to send."""
+        mux = self.caller.mux
+        if CallAction.CANCEL_WORK in actions:
+            await mux.tasks.cancel_work(channel)
+        if CallAction.NOTIFY_TOOL in actions:
+            await mux.tasks.notify_tool(channel)
+        if CallAction.RESPOND in actions:
+            return answer
+        if CallAction.REJECT in actions:
+            return mux.respond(self.request, Overloaded("The server is shutting down"))
+        return NO_ANSWER
+
+    def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
+        """Return the slot of the call after the end of its hook.
+
+        The asyncio.Task continues, and is not cancelled by the call any more.
+
+        Raises:
+            asyncio.CancelledError: *cancelled*, which has another source than the call.
+        """
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self.channel = None  # the channel refers to this call: a reference cycle
+        caller, request = self.caller, self.request
+        caller.mux.waiting_calls.release(self._slots)
+        if request.session is not None:
+            caller.mux.calls.discard(request.session, self)
+        if self._promotion is not None:
+            self._promotion.stop_timer()
+        # Every cancellation of ours is taken back, one `uncancel` each. If the count does not fall
+        # to its value before the hook, the host has cancelled the task too, perhaps in the same
+        # iteration of the loop: its cancellation must not get lost with ours.
+        for _ in range(self._cancels):
+            task.uncancel()
+        # A higher count than before may also be left behind by the hook (asyncio.TaskGroup does
+        # that before Python 3.13), so that it counts only if the hook ended with a cancellation.
+        if cancelled is not None and (not self._cancels or task.cancelling() > self._counted):
+            raise cancelled
+
+    def cancel(self, event: CallEvent) -> None:
+        """Do as `report` does, from any thread."""
+        task = self._task
+        if task is not None:
+            with suppress(RuntimeError):  # its loop was closed, and the call with it
+                task.get_loop().call_soon_threadsafe(self.report, event)
+
+    def report(self, event: CallEvent) -> None:
+        """Report *event* from the loop of the call; ignored if the hook does not wait."""
+        if self.channel is not None:
+            self.perform(self.channel._call.advance(event))
+
+    def perform(self, actions: Collection[CallAction]) -> None:
+        """Perform those of *actions* that take no time."""
+        for action in actions:
+            if action is CallAction.CANCEL_HOOK:
+                if self._task is not None:
+                    self._cancels += 1
+                    self._task.cancel()
+            elif self._promotion is not None:
+                self._promotion.perform(action)
+
+    def stop(self) -> None:
+        """Cancel the call: the server is shutting down."""
+        self.report(CallEvent.SHUTDOWN)
+
+    @property
+    def route(self) -> RouteFacts | None:
+        """The route of the request; a pending one is resolved only after the hook has begun."""
+        return (self.request if self.channel is None else self.channel.request).route
+
+    async def send_handle(self, answer: EncodedResponse) -> None:
+        """Send *answer*, a handle, while the hook runs on.
+
+        From now on the client may disconnect, and only `tasks/cancel` cancels the call.
+        """
+        self.has_handle = True
+        if self.request.session is not None:
+            self.caller.mux.calls.discard(self.request.session, self)
+
+    def promotions(self) -> "list[asyncio.Task[None]]":
+        """Return the promotion that has not ended, if any; the call has."""
+        promotion, self._promotion = self._promotion, None
+        return [] if promotion is None or promotion.writing is None else [promotion.writing]
+
+    async def promote(self) -> None:
+        """Make the call a task, while it runs on."""
+        await asyncio.sleep(0)  # the call is registered when its hook first waits
+        self.watch_client()
+        self.report(CallEvent.PROMOTE)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until a promotion that was started has succeeded or failed."""
+        if self._promotion is not None and self._promotion.writing is not None:
+            await asyncio.wait([self._promotion.writing])
+
+
+def cancels_on_disconnect(call: RunningCall[Any]) -> bool:
+    """Return whether the tool of *call*, as far as it is known, is cancelled by a disconnect."""
+    return call.route is not None and call.route.on_disconnect == "cancel"
+
+
+def _tool_of(request: Request) -> str | None:
+    params = request.params
+    return params.name if isinstance(params, CallToolRequestParams) else None

@@ -1,0 +1,300 @@
+"""Standard streams: one client, which has started this process.
+
+2026-07-28, basic/transports, "stdio"; 2025-11-25, transports, "stdio".
+
+The blocking mode of the file descriptors is never changed: a terminal, or a pipe that standard
+error is sent to as well, may be shared with processes that rely on it.
+"""
+
+import asyncio
+import logging
+import os
+import select
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from genmcp._mux.limits import Limits
+from genmcp._mux.mux import Mux, mux_of
+from genmcp._transports.pipe import PipeConnection
+from genmcp._transports.shutdown import LAST_WORDS
+from genmcp._wire.lines import LineReader, frame
+from genmcp.server import Server
+
+T = TypeVar("T")
+
+logger = logging.getLogger("genmcp")
+
+_READ_AT_ONCE: Final = 256 * 1024
+_WRITTEN_AT_ONCE: Final = 256 * 1024
+_WITHOUT_BLOCKING: Final = getattr(select, "PIPE_BUF", 0)
+"""Bytes that a writable pipe accepts without blocking; 0 where the platform defines no limit."""
+
+
+class Streams(NamedTuple):
+    """Two file descriptors: where messages come from, and where they go."""
+
+    reader: int
+    writer: int
+
+
+async def serve_stdio(
+    target: Mux | Server, *, principal: str | None = None, grace: float = 0.5
+) -> None:
+    """Serve a mux, or a server in a mux of its own, over standard input and output.
+
+        asyncio.run(serve_stdio(suite))
+
+    Returns when the input ends, or the client no longer reads the output. Open calls then have
+    *grace* seconds to finish, and are cancelled after that. *principal* is the client's identity.
+
+    Until then, output that is printed, here or by a program that a tool runs, is sent to standard
+    error, and standard input is empty.
+    """
+    with private_streams() as streams:
+        await serve_streams(target, streams, principal=principal, grace=grace)
+
+
+@contextmanager
+def private_streams() -> Iterator[Streams]:
+    """Yield the real standard input and output, which nothing else uses until the end."""
+    streams = Streams(os.dup(0), os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # output printed before must not reach the client either
+        with redirect_stdout(sys.stderr):
+            yield streams
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        os.dup2(streams.reader, 0)
+        os.dup2(streams.writer, 1)
+        for each in (nothing, *streams):
+            os.close(each)
+
+
+async def serve_streams(
+    target: Mux | Server, streams: Streams, *, principal: str | None = None, grace: float = 0.5
+) -> None:
+    """Serve as `serve_stdio` does, over other *streams*, which are left open."""
+    mux = mux_of(target)
+    reader = DescriptorReader(streams.reader)
+    writer = DescriptorWriter(
+        streams.writer, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
+    )
+    connection = PipeConnection(mux, writer, principal=principal)
+    lines = LineReader(mux.limits.max_body_bytes)
+    try:
+        while data := await reader.read():
+            for line in lines.feed(data):
+                connection.receive(line)
+            # Back-pressure: a client that does not read its responses is not read either.
+            await writer.room()
+        for line in lines.finish():
+            connection.receive(line)
+    finally:
+        # In this order: the last responses of calls that end are written, or given up in time.
+        await connection.end(grace=grace)
+        await writer.finish(LAST_WORDS)
+        if mux is not target:
+            await mux.aclose()
+
+
+class DescriptorReader:
+    """Reads from *descriptor* without blocking the event loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._closed = False
+        self._reading: asyncio.Future[bytes] | None = None
+
+    async def read(self) -> bytes:
+        """Return the next bytes as soon as there are some; none at the end."""
+        if self._closed:
+            return b""
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[bytes] = loop.create_future()
+        self._reading = reading
+        try:
+            loop.add_reader(self._descriptor, self._read, reading)
+        except (OSError, ValueError, NotImplementedError):  # a file, or an event loop of Windows
+            in_thread(reading, partial(_read, self._descriptor))
+            return await reading
+        try:
+            return await reading
+        finally:
+            loop.remove_reader(self._descriptor)
+
+    def close(self) -> None:
+        """End `read`, which returns no bytes from now on."""
+        self._closed = True
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(b"")
+
+    def _read(self, reading: "asyncio.Future[bytes]") -> None:
+        if not reading.done():
+            with suppress(BlockingIOError):  # another process has read it
+                reading.set_result(_read(self._descriptor))
+
+
+class DescriptorWriter:
+    """Writes messages to *descriptor*, one a line, without blocking the event loop.
+
+    on_drain: called when the buffer, which was full, has been written. on_close: called once, when
+    the other end was closed, or has read nothing for `limits.write_timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        limits: Limits,
+        *,
+        on_drain: Callable[[], None],
+        on_close: Callable[[], None],
+    ) -> None:
+        self._descriptor = descriptor
+        self._limits = limits
+        self._on_drain = on_drain
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[bytes] = []
+        self._size = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._closed = False
+        # Only a pipe guarantees that a write does not block once it is writable.
+        mode = os.fstat(descriptor).st_mode
+        is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self._small = _WITHOUT_BLOCKING if is_pipe else 0
+        if self._small:
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLOUT)
+
+    @property
+    def full(self) -> bool:
+        """Whether more than `limits.write_buffer_bytes` bytes wait to be written."""
+        return self._size > self._limits.write_buffer_bytes and not self._closed
+
+    async def room(self) -> None:
+        """Wait until it is not full, or the other end is closed."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, message: bytes) -> None:
+        """Write *message*, together with others of this iteration of the loop."""
+        if self._closed:
+            return
+        line = frame(message)
+        self._ready.append(line)
+        self._size += len(line)
+        if self._writer is None and len(self._ready) == 1:
+            self._loop.call_soon(self._write)
+
+    async def finish(self, seconds: float) -> None:
+        """Write the rest of the buffer, if it is read within *seconds*."""
+        self._write()
+        if (writer := self._writer) is not None:
+            await asyncio.wait([writer], timeout=seconds)
+            self._closed = True
+            writer.cancel()
+            await asyncio.wait([writer])
+        self._closed = True
+
+    def _write(self) -> None:
+        """Write the buffer: at once if that cannot block, else in a thread."""
+        if self._writer is not None or not self._ready or self._closed:
+            return
+        if self._size <= self._small and self._poll.poll(0):
+            data = b"".join(self._ready)
+            try:
+                done = os.write(self._descriptor, data)
+            except BlockingIOError:
+                done = 0
+            except OSError:
+                self._give_up()
+                return
+            self._size -= done
+            self._ready = [data[done:]] if self._size else []
+        if self._ready:
+            self._writer = self._loop.create_task(self._write_on())
+
+    async def _write_on(self) -> None:
+        try:
+            while self._ready and not self._closed:
+                was_full, data = self.full, memoryview(b"".join(self._ready))
+                self._ready.clear()
+                while data:
+                    async with asyncio.timeout(self._limits.write_timeout):
+                        writing: asyncio.Future[int] = self._loop.create_future()
+                        piece = data[:_WRITTEN_AT_ONCE]
+                        in_thread(writing, partial(_write, self._descriptor, piece))
+                        done = await writing
+                    self._size -= done
+                    data = data[done:]
+                if was_full and not self.full:
+                    self._room.set()
+                    self._on_drain()
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                logger.warning(
+                    "a connection is closed: its client has read nothing for %g seconds "
+                    "(limit: write_timeout)",
+                    self._limits.write_timeout,
+                )
+            self._give_up()
+        finally:
+            self._writer = None
+
+    def _give_up(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._room.set()
+        self._on_close()
+
+
+def in_thread(future: "asyncio.Future[T]", work: Callable[[], T]) -> None:
+    """Set the outcome of *work*, which runs in a thread of its own, on *future*.
+
+    A daemon thread: those of an executor would delay the exit of the process while they block.
+    """
+
+    def run() -> None:
+        try:
+            settle: Callable[[], None] = partial(future.set_result, work())
+        except OSError as error:
+            settle = partial(future.set_exception, error)
+        with suppress(RuntimeError):  # the loop was closed
+            future.get_loop().call_soon_threadsafe(lambda: None if future.done() else settle())
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _READ_AT_ONCE)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return b""  # a terminal was hung up, or a connection reset: the end as well
+
+
+def _write(descriptor: int, data: memoryview) -> int:
+    """Write some of *data*, and return how much; block until then in either blocking mode.
+
+    Another process may have made a shared pipe non-blocking.
+    """
+    while True:
+        try:
+            return os.write(descriptor, data)
+        except BlockingIOError:
+            room = select.poll()
+            room.register(descriptor, select.POLLOUT)
+            room.poll()

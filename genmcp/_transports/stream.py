@@ -1,0 +1,416 @@
+"""Responses that stay open: the third of the three levels of a response.
+
+A response allocates only what it uses. A call whose hook returns at its first step is answered at
+once (level 1). A call that waits is *pending* (level 2): it has a slot and an entry in the
+`TimerTable` of its loop. A call that is pending for longer than a tick, or has something to send on
+the way, is *open* (level 3): it then has an `OpenResponse`, with an asyncio.Task that waits for the
+client to disconnect. A `ResponseWriter`, with the exchange and the stored events, exists only from
+the first message that is sent on the way.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from math import ceil
+
+import msgspec
+
+from genmcp._core.call import CallEvent
+from genmcp._core.exchange import Exchange, ExchangeAction, ExchangeState, StreamHead, StreamRecord
+from genmcp._core.request import Request
+from genmcp._core.server_dispatch import exchange_for
+from genmcp._mux.mux import EncodedResponse
+from genmcp._mux.replay import StoredStream, log_of
+from genmcp._transports.request import (
+    ClientLeft,
+    HttpRequest,
+    as_headers,
+    perform,
+    wait_for_disconnect,
+)
+from genmcp._transports.running_call import RunningCall
+from genmcp._transports.shutdown import LAST_WORDS
+from genmcp._transports.timers import (
+    TICK,
+    AdjustableTimeout,
+    LatestProgress,
+    RateLimiter,
+    TimerTable,
+    start_eagerly,
+)
+
+logger = logging.getLogger("genmcp")
+
+
+class OpenResponse(msgspec.Struct, eq=False):
+    """The response of one POST with open calls. Owned by the POST.
+
+    It waits for the client to disconnect, is registered for the shutdown, and sends a comment after
+    each silence. Closing it ends all of that.
+
+    batch: the number of responses of a batch; 0 for a single request. calls: the calls that have
+    waited. stopping: whether the server is shutting down. ended: whether the response has ended.
+    """
+
+    _http: HttpRequest
+    _requests: Sequence[Request]
+    _batch: int = 0
+    calls: list[RunningCall[HttpRequest]] = []
+    stopping: bool = False
+    ended: bool = False
+    _silence: float = 0.0
+    _writer: "ResponseWriter | None" = None
+    _watch: asyncio.Task[None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.ended or (self._writer is not None and self._writer.exchange.closed)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was sent, and the client has not left: one JSON body can be sent."""
+        return self._writer is None
+
+    @property
+    def writer(self) -> "ResponseWriter":
+        """The writer of the response; made at the first access."""
+        if self._writer is None:
+            http, requests = self._http, self._requests
+            resumable = http.streams and requests[0].session is not None
+            stream = secrets.token_urlsafe(9) if resumable else None
+            exchange = exchange_for(
+                requests, streams=http.streams, stream=stream, batch=self._batch
+            )
+            now = http.loop.time()
+            self._writer = ResponseWriter(http, self, requests, exchange, spoke=now)
+            if exchange.batch:  # the stored events count answers that precede the stream
+                self._writer.store()
+            if self._watch is not None:
+                self._writer.start()
+        return self._writer
+
+    def hold(self, call: RunningCall[HttpRequest]) -> None:
+        """Keep the response open for *call*, which waits."""
+        self.calls.append(call)
+        if self._writer is not None:
+            self._writer.follow(call)
+        if self._watch is None:
+            http = self._http
+            http.shutdown.add(self.stop)
+            http.table = {}  # there may be many open responses, and headers are not read again
+            self._watch = start_eagerly(http.loop, self._watch_client())
+            self._silence = http.heartbeat
+            TimerTable.of(http.loop).add(self, self._silence)
+            if self._writer is not None:  # `shutdown.add` may have made one
+                self._writer.start()
+
+    def report(self, event: CallEvent) -> None:
+        """Report *event* to the running calls."""
+        for call in self.calls:
+            call.report(event)
+
+    def stop(self) -> None:
+        """Cancel the calls, and respond that the server is shutting down."""
+        self.writer.hasten()
+        self.stopping = True
+        self.report(CallEvent.SHUTDOWN)
+
+    def expire(self) -> None:
+        """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
+
+        Messages do not restart the timer, which would cost each of them; it runs for the rest of
+        the silence instead, in whole ticks so that there are few durations.
+        """
+        heartbeat, loop = self._http.heartbeat, self._http.loop
+        silent = heartbeat if self._writer is None else loop.time() - self._writer.spoke
+        if silent >= heartbeat:
+            self.writer.beat()
+            silent = 0.0
+        self._silence = TICK * ceil((heartbeat - silent) / TICK) if silent else heartbeat
+        TimerTable.of(loop).add(self, self._silence)
+
+    async def _watch_client(self) -> None:
+        try:
+            if (await self._http.receive())["type"] != "http.disconnect":
+                await wait_for_disconnect(self._http.receive)
+        except Exception:
+            self.report(CallEvent.LEAVE)
+            raise
+        self.leave()
+
+    def leave(self) -> None:
+        """Handle a disconnect of the client."""
+        if self.ended:
+            return
+        self._http.detached = True
+        exchange = self.writer.exchange
+        # The route of an extension's tool may have become known after the exchange was made.
+        routes = [call.route for call in self.calls]
+        exchange.cancels |= any(each and each.on_disconnect == "cancel" for each in routes)
+        if exchange.leave():
+            self.report(CallEvent.LEAVE)
+
+    def check(self) -> None:
+        """Raise the exception of the host's `receive`, if there was one."""
+        watch = self._watch
+        if watch is not None and watch.done() and not watch.cancelled():
+            watch.result()
+
+    async def finish(self) -> None:
+        """Send the rest.
+
+        Raises:
+            Exception: an exception of the host's `receive` or `send`.
+        """
+        self.check()
+        await self.writer.finish()
+
+    def close(self) -> None:
+        """Unregister the response, and stop its watch and timer."""
+        self.ended = True
+        self.calls = []  # they refer to this: a reference cycle
+        http, watch = self._http, self._watch
+        if watch is not None and not http.loop.is_closed():
+            # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
+            # after each response it ends by itself in this iteration of the loop, which is cheaper.
+            http.loop.call_soon(watch.cancel)
+            self._watch = None
+            TimerTable.of(http.loop).discard(self, self._silence)
+            http.shutdown.discard(self.stop)
+
+    async def end(self, promotions: "Sequence[asyncio.Task[None]]" = ()) -> None:
+        """Close the response; wait for the *promotions*, the writer and the stored events."""
+        self.close()
+        writer, self._writer = self._writer, None
+        tasks = list(promotions)
+        if writer is not None:
+            self._http.answered = writer.begun
+            tasks += writer.close()
+        try:
+            if tasks:  # a host may cancel this, but not the writes and deletions
+                await asyncio.wait(tasks)
+        finally:
+            if writer is not None:
+                await writer.end()
+
+
+class ResponseWriter(msgspec.Struct, eq=False):
+    """Sends the messages of one response as fast as its client reads. Owned by the response.
+
+    The exchange decides which bytes are sent for the answers, notifications and events of the
+    connection. An asyncio.Task exists only while something waits to be sent.
+
+    spoke: when the last message was sent, or the writer was made, by the clock of the loop. begun:
+    whether anything was sent.
+    """
+
+    _http: HttpRequest
+    _response: OpenResponse
+    _requests: Sequence[Request]
+    exchange: Exchange
+    spoke: float
+    begun: bool = False
+    _ready: list[ExchangeAction] = []
+    _size: int = 0
+    _task: "asyncio.Task[None] | None" = None
+    _read: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _deadline: AdjustableTimeout | None = None
+    _progress: LatestProgress | None = None
+    _logs: RateLimiter | None = None
+    _kept: StoredStream | None = None
+    _started: bool = False
+    _closing: bool = False
+    _hastened: bool = False
+
+    # What is sent.
+
+    def send(self, message: bytes) -> None:
+        """Send a notification, or a request of the server."""
+        if not self.exchange.closed:
+            self._push(self.exchange.note(message), len(message))
+
+    def report(self, request: Request, message: bytes) -> None:
+        """Send the progress of *request*, or later progress once there is room again."""
+        if self._progress is None:
+            self._progress = LatestProgress(
+                RateLimiter(self._http.mux.limits.progress_per_second), self.send
+            )
+        self._progress.offer(request, message, room=not self._full)
+
+    async def log_turn(self) -> None:
+        """Wait as `Limits.logs_per_second` demands before a log message is sent."""
+        if self._logs is None:
+            self._logs = RateLimiter(self._http.mux.limits.logs_per_second)
+        await self._logs.wait()
+
+    def open(self) -> None:
+        """Start the event stream."""
+        if not self.exchange.closed:
+            self._push(self.exchange.open())
+
+    def beat(self) -> None:
+        """Send a comment, so that the silence does not end the connection."""
+        self._push(self.exchange.beat())
+
+    def release(self, retry: int) -> None:
+        """End the connection, not the stream, if the client can resume it."""
+        if not self.exchange.closed:
+            self._push(self.exchange.release(retry))
+
+    def hand_over(self) -> None:
+        """End the connection, from any thread: the client resumes the stream on another one."""
+        self._http.in_loop(lambda: self._push(self.exchange.hand_over()))
+
+    def answer(self, request: Request, answer: EncodedResponse) -> None:
+        """Send the answer to *request*."""
+        if self.exchange.closed:
+            return
+        if self._progress is not None:
+            self._progress.finish(request)
+        http, exchange = self._http, self.exchange
+        if answer.headers and not exchange.batch:
+            http.headers = [*http.headers, *as_headers(answer.headers)]
+        actions = exchange.answer(answer.message, answer.status)
+        if self._kept is not None:
+            self._kept.answered(request, actions)
+        self._push(actions)
+
+    def refuse(self, message: bytes) -> None:
+        """Send the error *message* that answers an invalid member of a batch."""
+        self._push(self.exchange.answer(message))
+
+    # The stored events.
+
+    def store(self) -> None:
+        """Store the events from now on, if the client can resume the stream."""
+        stream, http = self.exchange.stream, self._http
+        session = self._requests[0].session
+        if session is None or stream is None:
+            return
+        owner = http.mux.owners.of(http.client_key)
+        calls: dict[Request, str | None] = dict.fromkeys(self._requests)
+        self._kept = StoredStream(http.mux.replay, log_of(session, stream), calls, owner)
+        self._kept.add(self)
+        for call in self._response.calls:
+            self.follow(call)
+
+    def follow(self, call: RunningCall[HttpRequest]) -> None:
+        """Store with the events which task *call* waits for."""
+        state = call.channel and call.channel._state
+        if self._kept is not None and state:
+            self._kept.set_task(call.request, state.follows)
+
+    async def following(self, request: Request, task: str) -> None:
+        """Store with the events that *request* waits for *task*."""
+        if self._kept is not None:
+            await self._kept.follow(request, task)
+
+    # How it is sent.
+
+    def _push(self, actions: list[ExchangeAction], size: int = 0) -> None:
+        """Send *actions*, of about *size* bytes, together with those already waiting."""
+        if actions and self._kept is None and type(actions[0]) is StreamHead:
+            self.store()
+        self._ready += actions
+        self._size += size
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._ready and self._started and self._task is None:
+            self._task = self._http.loop.create_task(self._write())
+
+    def start(self) -> None:
+        """Start sending; until the first step of the hook has ended, messages are collected."""
+        self._started = True
+        self._wake()
+
+    def pause(self) -> None:
+        """Start no asyncio.Task any more: `finish` is called next and sends the rest."""
+        self._started = False
+
+    @property
+    def _full(self) -> bool:
+        full = self._size > self._http.mux.limits.write_buffer_bytes
+        return full and self.exchange.state is not ExchangeState.WAITING
+
+    async def room(self) -> None:
+        """Wait until the client has read enough that more can be sent, or has left."""
+        while self._full and not self._closing:
+            self._read.clear()
+            await self._read.wait()
+
+    async def finish(self) -> None:
+        """Send the rest.
+
+        Raises:
+            Exception: an exception of the host's `send`.
+        """
+        self._started = False
+        self._closing = True
+        if self._task is not None:
+            await self._task
+        if self._ready:
+            await self._flush()
+
+    def hasten(self) -> None:
+        """Give the client `LAST_WORDS` seconds to read the rest."""
+        self._hastened = True
+        if self._deadline is not None:
+            self._deadline.hasten(LAST_WORDS)
+
+    def close(self) -> "list[asyncio.Task[None]]":
+        """Send nothing more; return the asyncio.Task that has to be waited for, if any."""
+        self._started = False
+        self._closing = True
+        if self._progress is not None:
+            self._progress.close()
+        if self._kept is not None:
+            self._kept.discard(self)
+        self._read.set()
+        task = self._task
+        if task is None or task.done():
+            return []
+        task.cancel()
+        return [task]
+
+    async def end(self) -> None:
+        """End the stored stream, so that no client waits for it."""
+        if self._kept is not None:
+            await self._kept.end()
+
+    async def _write(self) -> None:
+        while self._ready:
+            await self._flush()
+        self._task = None  # unless `send` has raised: `finish` raises that
+
+    async def _flush(self) -> None:
+        """Send everything that waits; treat a client that reads too slowly as disconnected."""
+        stall = LAST_WORDS if self._hastened else self._http.mux.limits.write_timeout
+        self._deadline = AdjustableTimeout(stall)
+        try:
+            await self._deadline.bound(self._perform())
+        except Exception as error:
+            self._response.leave()
+            if isinstance(error, TimeoutError):
+                limit = "shutdown" if self._hastened else "limit: write_timeout"
+                logger.info("a connection is closed: its client has read nothing (%s)", limit)
+            elif not isinstance(error, ClientLeft):
+                raise  # a defect of the host, which gets it back
+        finally:
+            self._read.set()
+        if self._progress is not None:
+            self._progress.flush()
+
+    async def _perform(self) -> None:
+        actions, self._ready = self._ready, []
+        self._size = 0
+        if self._kept is not None:
+            records = [action for action in actions if type(action) is StreamRecord]
+            if records:
+                # Before they are sent, since a client may resume from any event it has received.
+                await self._kept.keep(records)
+        self.begun = True
+        await perform(actions, self._http.send, self._http.headers)
+        self.spoke = self._http.loop.time()

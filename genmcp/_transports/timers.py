@@ -1,0 +1,280 @@
+"""Time in transports: coroutines driven to their first wait, timeouts, deadlines and rate limits.
+
+An asyncio.Task or a timer for each coroutine that nearly never waits would cost more than most of
+its work. `work.send(None)` runs the first step in the current asyncio.Task: StopIteration carries
+the result, and anything else is a wait, for which the rest is allocated then.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from math import inf
+from types import coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from genmcp._core.request import Request
+
+__all__ = [
+    "TICK",
+    "AdjustableTimeout",
+    "LatestProgress",
+    "RateLimiter",
+    "Timed",
+    "TimerTable",
+    "drive",
+    "start_eagerly",
+]
+
+TICK: Final = 0.05
+"""Seconds for which a call is pending before it is opened."""
+
+
+class Timed(Protocol):
+    """Something with a deadline.
+
+    An object and not a callable: a bound method for each pending call would be another allocation.
+    """
+
+    def expire(self) -> None:
+        """Handle the deadline; called on the loop, once for each `add`."""
+
+
+class TimerTable:
+    """The deadlines of one event loop: of pending calls, heartbeats and promotions.
+
+    A call nearly always ends before its deadlines, so that adding and discarding must be cheap: an
+    asyncio.TimerHandle for each would cost more than the call itself pays elsewhere. Deadlines of
+    equal duration are in one table, where insertion order is deadline order: a tick looks at what
+    is due and at one more entry of each table. There are few durations: the tick, the heartbeat of
+    an endpoint, the settings of tools.
+    """
+
+    __slots__ = ("_due", "_loop", "_tables", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tables: dict[float, dict[Timed, tuple[float, Context]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = inf
+
+    @staticmethod
+    def of(loop: asyncio.AbstractEventLoop) -> "TimerTable":
+        """Return the table of *loop*, the running one."""
+        table = _of_loops.get(loop)
+        if table is None:
+            for closed in [each for each in list(_of_loops) if each.is_closed()]:
+                _of_loops.pop(closed, None)
+            table = _of_loops[loop] = TimerTable(loop)
+        return table
+
+    def add(self, item: Timed, seconds: float) -> None:
+        """Expire *item* in *seconds*, unless it is discarded before.
+
+        It expires in the context of the caller: tasks that an open call starts then run with the
+        context variables of its own request, not of the one that started the timer.
+        """
+        deadline = self._loop.time() + seconds
+        table = self._tables.get(seconds)
+        if table is None:
+            table = self._tables[seconds] = {}
+        table[item] = deadline, copy_context()
+        if deadline < self._due:
+            self._arm(deadline)
+
+    def discard(self, item: Timed, seconds: float) -> None:
+        """Remove *item*, which was added with *seconds*, if it has not expired."""
+        table = self._tables.get(seconds)
+        if table is None:
+            return
+        table.pop(item, None)
+        # After short waits the timer is left to fire, which is cheaper than to cancel it each time.
+        if not table and seconds > TICK and self._timer and not any(self._tables.values()):
+            self._timer.cancel()
+            self._timer, self._due = None, inf
+
+    def expire_all(self, seconds: float) -> None:
+        """Expire everything that was added with *seconds* now."""
+        for item, (_, context) in self._tables.pop(seconds, {}).items():
+            self._expire(item, context)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
+        self._timer = self._loop.call_at(deadline, self._tick, context=Context())
+
+    def _tick(self) -> None:
+        self._timer, self._due = None, inf
+        now, following = self._loop.time(), inf
+        due: list[tuple[Timed, float, Context]] = []
+        for seconds, table in list(self._tables.items()):
+            for item, (deadline, context) in table.items():
+                if deadline > now:
+                    following = min(following, deadline)
+                    break
+                due.append((item, seconds, context))
+            if not table:
+                del self._tables[seconds]
+        if following < inf:
+            self._arm(following)
+        for item, seconds, context in due:
+            # An item that expires may discard others.
+            if self._tables.get(seconds, {}).pop(item, None) is not None:
+                self._expire(item, context)
+
+    def _expire(self, item: Timed, context: Context) -> None:
+        try:
+            context.run(item.expire)
+        except Exception as error:  # the other deadlines are kept
+            self._loop.call_exception_handler(
+                {"message": f"{item!r} failed at its deadline", "exception": error}
+            )
+
+
+_of_loops: Final[dict[asyncio.AbstractEventLoop, TimerTable]] = {}
+
+
+class RateLimiter(msgspec.Struct):
+    """Spreads events evenly: at most *rate* of them in a second."""
+
+    rate: float
+    _next: float = -inf
+
+    def turn(self) -> float:
+        """Reserve the next place for an event; return the seconds that it has to wait."""
+        now = time.monotonic()
+        at = now if now > self._next else self._next
+        self._next = at + 1 / self.rate
+        return at - now
+
+    async def wait(self) -> None:
+        """Wait until an event is admitted."""
+        if wait := self.turn():
+            await asyncio.sleep(wait)
+
+
+class LatestProgress(msgspec.Struct):
+    """The latest progress of each request that cannot be sent now; earlier progress is dropped.
+
+    limiter: limits how many notifications are sent. send: sends one; None after `close`.
+    """
+
+    _limiter: RateLimiter
+    _send: Callable[[bytes], None] | None
+    _kept: dict[Request, bytes] = {}
+    _timer: asyncio.TimerHandle | None = None
+
+    def offer(self, request: Request, message: bytes, *, room: bool) -> None:
+        """Send *message*, or keep it in place of an earlier one until there is time and *room*."""
+        self._kept[request] = message
+        if room:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the kept progress, since there is room again, or as soon as the rate permits it."""
+        if self._kept and self._timer is None:
+            if wait := self._limiter.turn():
+                self._timer = asyncio.get_running_loop().call_later(wait, self._send_kept)
+            else:
+                self._send_kept()
+
+    def finish(self, request: Request) -> None:
+        """Send the kept progress of *request*, since its response is sent next."""
+        if self._send is not None and request in self._kept:
+            self._send(self._kept.pop(request))
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._send = None
+
+    def _send_kept(self) -> None:
+        self._timer = None
+        if self._send is not None:
+            for message in self._kept.values():
+                self._send(message)
+        self._kept.clear()
+
+
+T = TypeVar("T")
+
+
+@coroutine
+def drive(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+    """Continue *work* after its first step, which has yielded *waited*, as `await` would."""
+    try:
+        while True:
+            try:
+                sent = yield waited
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # thrown in by the asyncio.Task: a cancellation
+                waited = work.throw(error)
+            else:
+                waited = work.send(sent)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+if sys.version_info >= (3, 12):
+
+    def start_eagerly(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
+    ) -> "asyncio.Task[T]":
+        """Return an asyncio.Task for *work* whose first step runs at once.
+
+        This needs Python 3.12, and saves an iteration of the event loop.
+        """
+        return asyncio.Task(work, loop=loop, eager_start=True)
+
+else:
+
+    def start_eagerly(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
+    ) -> "asyncio.Task[T]":
+        """Return an asyncio.Task for *work*."""
+        return loop.create_task(work)
+
+
+class AdjustableTimeout:
+    """A limit on the time that a coroutine may take.
+
+    It is asyncio.timeout from the first wait on; most coroutines end before, and cost nothing. A
+    deadline can be brought forward.
+    """
+
+    __slots__ = ("_seconds", "_timeout")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = None
+
+    async def bound(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* in the current asyncio.Task, and cancel it at the deadline.
+
+        Raises:
+            TimeoutError: it was cancelled by the deadline alone.
+        """
+        try:
+            waited = work.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        try:
+            async with asyncio.timeout(self._seconds) as self._timeout:
+                return await drive(work, waited)
+        finally:
+            self._timeout = None
+
+    def hasten(self, seconds: float) -> None:
+        """Move the deadline to *seconds* from now."""
+        self._seconds = seconds
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time() + seconds)

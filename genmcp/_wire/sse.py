@@ -1,0 +1,159 @@
+"""Server-sent events, written and read: one message an event, for the HTTP transports.
+
+The format is that of the HTML standard, "Server-sent events", with one difference: data stays
+bytes, so that a message that is not UTF-8 is found to be invalid. The standard replaces the
+invalid bytes, which would make another message of it.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from genmcp._wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
+
+MEDIA_TYPE = b"text/event-stream"
+
+COMMENT = b":\n\n"
+"""A keep-alive comment, which clients ignore (2026-07-28, "Receiving Messages")."""
+
+
+def event(data: bytes, id: bytes | None = None) -> bytes:
+    """Return one `message` event; a client can resume after an *id*.
+
+    Each line of *data* becomes a `data` line: JSON that a tool returns may have several lines.
+    """
+    if b"\n" in data or b"\r" in data:
+        data = b"\ndata: ".join(data.splitlines())
+    if id is None:
+        return b"event: message\ndata: " + data + b"\n\n"
+    return b"id: " + id + b"\nevent: message\ndata: " + data + b"\n\n"
+
+
+def endpoint(url: bytes) -> bytes:
+    """Return the event with the URL for messages: 2024-11-05, "HTTP with SSE"."""
+    return b"event: endpoint\ndata: " + url + b"\n\n"
+
+
+def prime(id: bytes) -> bytes:
+    """Return an event with an id and no data, from which a disconnected client can resume.
+
+    2025-11-25, transports, "Sending Messages to the Server", point 6.
+    """
+    return b"id: " + id + b"\ndata: \n\n"
+
+
+def retry(milliseconds: int) -> bytes:
+    """Return the `retry` field, the time until a client should reconnect."""
+    return b"retry: %d\n\n" % milliseconds
+
+
+_MILLISECONDS = re.compile(rb"[0-9]{1,15}")
+_LONGEST_NAME = len(b"event: ")
+
+
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event; *id* is the latest id of the stream."""
+
+    data: bytes
+    event: str = "message"
+    id: str = ""
+
+
+class EventReader:
+    """Splits the chunks of a stream, cut anywhere, into events.
+
+    An incomplete event at the end of the stream is dropped. Of an event with more than
+    *max_message* bytes of data only the head is kept; the events after it are read as usual.
+
+    Attributes:
+        last_id: the id of the last complete event, for resumption.
+        retry: milliseconds to wait before a reconnection, if the server has sent this.
+    """
+
+    def __init__(self, max_message: int = MAX_MESSAGE) -> None:
+        self.last_id = ""
+        self.retry: int | None = None
+        self._max_message = max_message
+        self._longest = max(max_message, HEAD) + _LONGEST_NAME
+        self._id = ""
+        self._began = False
+        self._after_return = False
+        self._line = bytearray()
+        self._missing = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._data: list[bytes] = []
+        self._size = 0
+        self._event = ""
+
+    def feed(self, chunk: bytes) -> list[SseEvent | OversizedMessage]:
+        """Return the events that *chunk* completes."""
+        done = []
+        for line, missing in self._lines(chunk):
+            if line:
+                self._field(line, missing)
+            elif (event := self._dispatch()) is not None:
+                done.append(event)
+        return done
+
+    def _lines(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
+        """Yield the lines that *chunk* completes, and how many bytes of each were dropped.
+
+        They end in CR LF, LF or CR.
+        """
+        if self._after_return and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = False
+        for piece in chunk.splitlines(keepends=True):
+            text = piece.rstrip(b"\r\n")
+            self._line += text
+            # A CR at the end of a chunk may be half of a CR LF.
+            self._after_return = piece.endswith(b"\r")
+            if len(self._line) > (HEAD if self._missing else self._longest):
+                self._missing += len(self._line) - HEAD
+                del self._line[HEAD:]
+            if len(text) < len(piece):
+                yield self._whole_line()
+
+    def _whole_line(self) -> tuple[bytes, int]:
+        line, missing = bytes(self._line), self._missing
+        self._line.clear()
+        self._missing = 0
+        if not self._began:
+            self._began = True
+            line = line.removeprefix(codecs.BOM_UTF8)  # ignored by the standard
+        return line, missing
+
+    def _field(self, line: bytes, missing: int) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._append(value, missing)
+        elif missing:
+            return  # the value was truncated
+        elif name == b"event":
+            self._event = value.decode("utf-8", "replace")
+        elif name == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
+        elif name == b"retry" and _MILLISECONDS.fullmatch(value):
+            self.retry = int(value)
+
+    def _append(self, value: bytes, missing: int) -> None:
+        self._size += len(value) + missing + bool(self._data)
+        self._data.append(value)
+        if self._size > self._max_message:
+            self._data = [b"\n".join(self._data)[:HEAD]]
+
+    def _dispatch(self) -> SseEvent | OversizedMessage | None:
+        data, size, name = self._data, self._size, self._event
+        self._reset()
+        self.last_id = self._id
+        if not data:
+            return None
+        joined = b"\n".join(data)
+        if size > self._max_message:
+            return OversizedMessage(size, joined)
+        return SseEvent(joined, name or "message", self.last_id)

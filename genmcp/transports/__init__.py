@@ -1,1 +1,0 @@
-"""The transports: they read and write bytes, and perform the actions of `genmcp.core`."""
