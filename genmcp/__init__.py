@@ -121,6 +121,7 @@ from genmcp.tool import Tool
 from genmcp.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from genmcp._core.client.events import SendMessage
     from genmcp._transports.stdio import serve_stdio
     from genmcp.client.client import Client
     from genmcp.client.errors import (
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
     from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
     from genmcp.client.sync import SyncClient
+    from genmcp.client.transports.base import Transport, TransportSink
     from genmcp.composite.errors import (
         AlreadyRegistered,
         CompositeError,
@@ -290,6 +292,7 @@ __all__ = [
     "SealError",
     "SealExpired",
     "Security",
+    "SendMessage",
     "SendStatus",
     "Server",
     "ServerCapabilities",
@@ -316,6 +319,8 @@ __all__ = [
     "ToolNotFound",
     "ToolRequest",
     "ToolsCapability",
+    "Transport",
+    "TransportSink",
     "Unauthorized",
     "UnknownFormat",
     "UnknownServer",
@@ -360,6 +365,9 @@ _LATER: Final = {
     "Command": "genmcp.client.options",
     "StdioOptions": "genmcp.client.options",
     "SyncClient": "genmcp.client.sync",
+    "Transport": "genmcp.client.transports.base",
+    "TransportSink": "genmcp.client.transports.base",
+    "SendMessage": "genmcp._core.client.events",
     "AlreadyRegistered": "genmcp.composite.errors",
     "CompositeError": "genmcp.composite.errors",
     "ReconnectError": "genmcp.composite.errors",

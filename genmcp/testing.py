@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._core.client.receiving import decode_notification
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
@@ -199,7 +199,7 @@ class _RecordingTransport(MemoryTransport):
     async def open(self, sink: TransportSink) -> None:
         await super().open(_RecordingSink(sink, self._receive))
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         # The agreed revision is known here before any notification can arrive.
         self._revision = REVISIONS.get(message.revision or "", self._revision)
         await super().send(message)

@@ -194,7 +194,7 @@ class MachineDriver:
         """Perform *outcomes*; wait until their messages are sent."""
         self._timer.set(self.machine.next_check)
         for outcome in outcomes:
-            if type(outcome) is events.Send:
+            if type(outcome) is events.SendMessage:
                 await self._transport.send(outcome)
             else:
                 self._handle(outcome)
@@ -204,7 +204,7 @@ class MachineDriver:
         # A received message never makes a deadline earlier; only a sent request can.
         stale = self._timer.due is None
         for outcome in outcomes:
-            if type(outcome) is events.Send:
+            if type(outcome) is events.SendMessage:
                 self._background.send(outcome)
                 stale = True
             else:
@@ -224,7 +224,7 @@ class MachineDriver:
         self.perform(self.machine.check_timeouts(self.now()))
 
     def _handle(self, outcome: Any) -> None:
-        """Handle an outcome other than `Send`."""
+        """Handle an outcome other than `SendMessage`."""
         if self.responses.handle(outcome):
             if type(outcome) is events.ProgressReceived:
                 self._handler.notify(_PROGRESS, _progress_params(outcome))

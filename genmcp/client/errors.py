@@ -27,7 +27,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
@@ -351,7 +351,7 @@ def transport_failure(error: ClientError) -> TransportFailure:
 
 
 def lost_response_error(
-    message: Send, error: ClientError, *, delivered: bool = False
+    message: SendMessage, error: ClientError, *, delivered: bool = False
 ) -> ClientError:
     """Return the error for the sender of *message*, whose response was lost because of *error*.
 

@@ -10,7 +10,7 @@ import msgspec
 
 from genmcp._core.client import events
 from genmcp._core.client.dispatch import ClientDispatch
-from genmcp._core.client.events import LateAnswer, Send
+from genmcp._core.client.events import LateAnswer, SendMessage
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
 from genmcp.client.errors import (
@@ -227,7 +227,7 @@ class BackgroundSender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._initialized: asyncio.Task[None] | None = None
 
-    def send(self, message: Send) -> None:
+    def send(self, message: SendMessage) -> None:
         """Send *message* in a task of its own, and return at once."""
         # An empty context: a response to the message belongs to no caller, and must not see the
         # context variables of the one in whose time it was sent.
@@ -256,7 +256,7 @@ class BackgroundSender:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _send(self, message: Send) -> None:
+    async def _send(self, message: SendMessage) -> None:
         what = message.method or "a response"
         try:
             await self._transport.send(message)

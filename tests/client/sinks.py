@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.errors import ClientError
 
 MODERN = "2026-07-28"
@@ -78,14 +78,14 @@ class Recorder:
 
 def request(
     id: int, method: str = "tools/call", *, revision: str | None = MODERN, **params: Any
-) -> Send:
+) -> SendMessage:
     """A request."""
     body = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
     name = params.get("name") if revision == MODERN else None
-    return Send(json.dumps(body).encode(), id, method, name, revision)
+    return SendMessage(json.dumps(body).encode(), id, method, name, revision)
 
 
-def notification(method: str, revision: str | None = LEGACY) -> Send:
+def notification(method: str, revision: str | None = LEGACY) -> SendMessage:
     """A notification."""
     body = {"jsonrpc": "2.0", "method": method}
-    return Send(json.dumps(body).encode(), None, method, None, revision)
+    return SendMessage(json.dumps(body).encode(), None, method, None, revision)

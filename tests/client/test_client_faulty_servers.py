@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientClosed,
@@ -56,7 +56,7 @@ class Scripted(Transport):
     async def open(self, sink: TransportSink) -> None:
         self.sink = sink
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         said = msgspec.json.decode(message.message)
         method = said.get("method", "")
         self.asked.append(method)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ConnectError, RequestTimeout
 from genmcp.client.options import ClientOptions
@@ -42,7 +42,7 @@ class Late(Transport):
     async def open(self, sink: TransportSink) -> None:
         self.sink = sink
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         said = msgspec.json.decode(message.message)
         match said:
             case {"id": id, "method": "server/discover"}:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._transports.endpoint import Endpoint
 from genmcp.channel import Channel
 from genmcp.client.errors import (
@@ -48,7 +48,7 @@ class Count(Tool):
         return "done"
 
 
-def call(id: int, name: str, **options: Any) -> Send:
+def call(id: int, name: str, **options: Any) -> SendMessage:
     meta = {**META, "progressToken": id}
     return request(id, name=name, arguments=options, _meta=meta)
 
@@ -80,7 +80,7 @@ async def test_headers_mirror_the_message() -> None:
     async with scripted(script, options) as (transport, _):
         plain = request(1, name="grüße")
         await transport.send(
-            Send(plain.message, 1, "tools/call", "grüße", MODERN, ((b"mcp-param-a", b"b"),))
+            SendMessage(plain.message, 1, "tools/call", "grüße", MODERN, ((b"mcp-param-a", b"b"),))
         )
 
     [asked] = seen

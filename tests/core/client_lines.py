@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
-from genmcp._core.client.events import CloseResponse, Outcome, Send
+from genmcp._core.client.events import CloseResponse, Outcome, SendMessage
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
@@ -83,12 +83,12 @@ def error(id: int | None, code: int, text: str = "no", **more: Any) -> bytes:
 
 def said(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """The messages among *outcomes*, decoded."""
-    return [msgspec.json.decode(each.message) for each in outcomes if isinstance(each, Send)]
+    return [msgspec.json.decode(each.message) for each in outcomes if isinstance(each, SendMessage)]
 
 
 def told(outcomes: list[Outcome]) -> list[Any]:
     """The events among *outcomes*."""
-    return [each for each in outcomes if not isinstance(each, Send | CloseResponse)]
+    return [each for each in outcomes if not isinstance(each, SendMessage | CloseResponse)]
 
 
 def cancelled(id: Any, **more: Any) -> bytes:

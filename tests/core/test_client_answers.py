@@ -16,7 +16,7 @@ from genmcp._core.client.events import (
     PingReceived,
     RequestFailed,
     RequestRejected,
-    Send,
+    SendMessage,
     TaskCreated,
 )
 from genmcp.errors import (
@@ -349,7 +349,7 @@ def test_client_accepts_batches() -> None:
 
     assert [
         Answered,
-        Send,
+        SendMessage,
         PingReceived,
         MessageDropped,
         RequestRejected,

@@ -12,7 +12,7 @@ from genmcp._core.client.events import (
     PingReceived,
     ReceivedRequestCancelled,
     RequestReceived,
-    Send,
+    SendMessage,
     SubscriptionEnded,
 )
 from genmcp.errors import (
@@ -87,7 +87,7 @@ def test_client_question_is_answered_once() -> None:
     params = ElicitRequestParams("Go on?", {"type": "object", "properties": {}})
     assert RequestReceived(1, "elicitation/create", params, {"progressToken": "p"}) == asked
     (send,) = client.answer(1, ElicitResult("accept", {"a": 1}))
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert (None, None, "2025-11-25") == (send.id, send.method, send.revision)
     assert {
         "jsonrpc": "2.0",

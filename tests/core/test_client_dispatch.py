@@ -19,7 +19,7 @@ from genmcp._core.client.events import (
     RequestRejected,
     RequestTimedOut,
     RestartTransport,
-    Send,
+    SendMessage,
     SubscriptionEnded,
     TaskCreated,
 )
@@ -195,7 +195,7 @@ def test_client_request_ends_once_in_any_order_of_events(
     now, sent, ended = 0.0, list[int](), list[int]()
 
     def perform(outcomes: list[Any]) -> None:
-        sent.extend(each.id for each in outcomes if isinstance(each, Send) and each.id)
+        sent.extend(each.id for each in outcomes if isinstance(each, SendMessage) and each.id)
         ends = (
             Answered,
             RequestRejected,

@@ -11,7 +11,7 @@ from genmcp._core.client.events import (
     MessageDropped,
     PeerFault,
     RestartTransport,
-    Send,
+    SendMessage,
 )
 from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.capabilities import (
@@ -50,7 +50,7 @@ def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None
 
     (send,) = client.begin(0)
 
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert (1, "server/discover", None, "2026-07-28") == (
         send.id,
         send.method,
@@ -201,7 +201,7 @@ def test_client_opening_unsupported_version_is_asked_again_with_a_supported_one(
 
     (send,) = client.received(error(1, UNSUPPORTED, **versions("2026-07-28", "1999-01-01", 5)), 0)
 
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert (2, "server/discover", "2026-07-28") == (send.id, send.method, send.revision)
     assert [Connected("2026-07-28", SERVED, TOOLS, "Be kind.")] == client.received(
         result(2, DISCOVERED), 0
@@ -287,7 +287,7 @@ def test_client_opening_handshake_is_initialize_then_initialized() -> None:
 
     send, connected = client.received(result(2, WELCOME), 0)
 
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert {"jsonrpc": "2.0", "method": "notifications/initialized"} == said([send])[0]
     assert (None, "notifications/initialized", "2025-11-25") == (
         send.id,

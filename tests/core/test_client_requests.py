@@ -8,7 +8,7 @@ import pytest
 
 from genmcp._core.client.dispatch import ClientDispatch, ConnectionState
 from genmcp._core.client.events import (
-    Send,
+    SendMessage,
 )
 from genmcp.errors import (
     LocalIllegalTransition,
@@ -51,7 +51,7 @@ def test_client_request_of_2026_is_self_contained() -> None:
 
     id, (send,) = client.request("tools/call", CALL, now=0, param_headers=((b"mcp-param-a", b"1"),))
 
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert (2, "tools/call", "add", "2026-07-28", ((b"mcp-param-a", b"1"),)) == (
         id,
         send.method,
@@ -88,7 +88,7 @@ def test_client_request_of_an_older_revision_has_no_metadata() -> None:
 
     _, (send,) = client.request("tools/call", params, now=0)
 
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert (None, "2025-11-25") == (send.name, send.revision)
     assert {"name": "add", "arguments": {}} == said([send])[0]["params"]
 
@@ -153,7 +153,7 @@ def test_client_request_has_the_value_of_its_name_header(
     """2026-07-28, "Standard Request Headers": the member depends on the method."""
     _, (send,) = modern().request(method, params, now=0)
 
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert name == send.name
 
 
@@ -271,7 +271,7 @@ def test_client_request_that_is_no_json_is_not_pending() -> None:
 def test_client_notification_is_sent_where_it_is_defined() -> None:
     """Changes of roots are sent before 2026-07-28 only; unknown methods are sent."""
     (send,) = legacy().notify("notifications/roots/list_changed")
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessage)
     assert (None, "notifications/roots/list_changed", "2025-11-25") == (
         send.id,
         send.method,

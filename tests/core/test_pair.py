@@ -23,7 +23,7 @@ from genmcp._core.client.events import (
     RequestReceived,
     RequestRejected,
     RequestTimedOut,
-    Send,
+    SendMessage,
 )
 from genmcp._core.request import Request
 from genmcp._core.server import (
@@ -103,7 +103,7 @@ class Pair(RuleBasedStateMachine):
         self.pipe = ServerConnection(Offer())
         self.session: Session | None = None
         self.welcomed = False
-        self.up: list[Send] = []
+        self.up: list[SendMessage] = []
         self.down: list[tuple[bytes, RequestId | None, int]] = []
         self.running: dict[RequestId, Request] = {}
         self.asked: set[RequestId] = set()
@@ -122,7 +122,7 @@ class Pair(RuleBasedStateMachine):
     def take(self, outcomes: list[Outcome]) -> None:
         for each in outcomes:
             match each:
-                case Send():
+                case SendMessage():
                     self.up.append(each)
                 case CloseResponse(id=id):
                     self.hang_up(id)
@@ -242,7 +242,7 @@ class Pair(RuleBasedStateMachine):
             self.respond(send.id, jsonrpc.encode_error(send.id, error), error.status)
         assert send.withdraws not in self.running, "a cancellation had no effect"
 
-    def post(self, send: Send) -> None:
+    def post(self, send: SendMessage) -> None:
         """As the endpoint does."""
         headers = {name.lower(): value for name, value in message_headers(send)}
         if self.welcomed:
@@ -258,7 +258,7 @@ class Pair(RuleBasedStateMachine):
         connection = ServerConnection(Offer(), session, headers=headers)
         self.perform(connection, connection.receive(message, era), send)
 
-    def perform(self, connection: ServerConnection, action: Any, send: Send) -> None:
+    def perform(self, connection: ServerConnection, action: Any, send: SendMessage) -> None:
         match action:
             case StartRequest(request=request):
                 assert request.id not in self.running

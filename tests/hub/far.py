@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._core.client_key import LOCAL
 from genmcp.channel import Channel
 from genmcp.client.errors import ConnectError, SessionEnded
@@ -33,7 +33,7 @@ class Far(Transport):
     per_message: ClassVar[bool] = True
     server_name = "far"
 
-    def __init__(self, **answers: Callable[["Far", Send], Awaitable[Any]]) -> None:
+    def __init__(self, **answers: Callable[["Far", SendMessage], Awaitable[Any]]) -> None:
         self.answers = answers
         self.called: list[str] = []
         self.names = ["slow", "quick"]
@@ -58,7 +58,7 @@ class Far(Transport):
         if self.stream is not None:
             self.stream.cancel()
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         """Answer a known request."""
         body = msgspec.json.decode(message.message)
         method, params = body.get("method"), body.get("params", {})
@@ -83,7 +83,7 @@ class Far(Transport):
                 method = params["name"]
             self.reply(message.id, await self.result(method, message))
 
-    async def result(self, method: str, message: Send) -> Any:
+    async def result(self, method: str, message: SendMessage) -> Any:
         """Return the result of a request, None for an error."""
         rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         offered = {"tools": {"listChanged": True}}
@@ -145,11 +145,11 @@ class User(ClientHandler[None]):
         return {"action": "accept", "content": {"name": self.name}}
 
 
-def gate() -> tuple[asyncio.Event, asyncio.Event, Callable[[Far, Send], Awaitable[Any]]]:
+def gate() -> tuple[asyncio.Event, asyncio.Event, Callable[[Far, SendMessage], Awaitable[Any]]]:
     """Return an event for a begun call, one that lets it end, and the function that answers it."""
     came, go = asyncio.Event(), asyncio.Event()
 
-    async def answer(far: Far, message: Send) -> Any:
+    async def answer(far: Far, message: SendMessage) -> Any:
         came.set()
         await go.wait()
         return said("done")

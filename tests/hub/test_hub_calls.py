@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from genmcp import McpError, Mux
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
@@ -87,7 +87,7 @@ ASKS = {"resultType": "input_required", "requestState": "s"}
 async def test_call_with_a_first_response_is_not_repeated(first: Any) -> None:
     """After a task handle or a question, a lost server is an unknown outcome."""
 
-    async def answer(far: Far, message: Send) -> Any:
+    async def answer(far: Far, message: SendMessage) -> Any:
         far.down = True
         return first
 
@@ -116,7 +116,7 @@ async def test_question_of_unknown_call_is_rejected() -> None:
     far = Far(slow=answer)
     ada, bob = User("Ada"), User("Bob")
 
-    async def quick(far: Far, message: Send) -> Any:
+    async def quick(far: Far, message: SendMessage) -> Any:
         far.questions.put_nowait(("q", "Bob, who?"))
         return said(str(await far.replies.get()))
 
@@ -144,11 +144,11 @@ async def test_question_after_cancelled_call_is_rejected() -> None:
     came, _, answer = gate()
     ids: list[Any] = []
 
-    async def slow(far: Far, message: Send) -> Any:
+    async def slow(far: Far, message: SendMessage) -> Any:
         ids.append(message.id)
         return await answer(far, message)
 
-    async def quick(far: Far, message: Send) -> Any:
+    async def quick(far: Far, message: SendMessage) -> Any:
         far.questions.put_nowait((f"q{len(far.called)}", "Who?"))
         return said(str(await far.replies.get()))
 
@@ -178,7 +178,7 @@ async def test_question_after_own_cancelled_call_is_forwarded(whose: str) -> Non
     """Both calls are of one client. It is rejected if another client cancelled a call."""
     came, _, answer = gate()
 
-    async def quick(far: Far, message: Send) -> Any:
+    async def quick(far: Far, message: SendMessage) -> Any:
         far.questions.put_nowait(("q", "Who?"))
         return said(str(await far.replies.get()))
 
@@ -209,11 +209,11 @@ async def test_answered_cancelled_call_is_forgotten() -> None:
     gates = [gate(), gate()]
     ids: list[Any] = []
 
-    async def slow(far: Far, message: Send) -> Any:
+    async def slow(far: Far, message: SendMessage) -> Any:
         ids.append(message.id)
         return await gates[len(ids) - 1][2](far, message)
 
-    async def quick(far: Far, message: Send) -> Any:
+    async def quick(far: Far, message: SendMessage) -> Any:
         far.questions.put_nowait((f"q{len(far.called)}", "Who?"))
         return said(str(await far.replies.get()))
 
@@ -285,7 +285,7 @@ async def test_stream_of_changes_is_opened_again(breaks: str) -> None:
         body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
         far.sink.on_message(msgspec.json.encode(body), id)
 
-    async def listen(far: Far, message: Send) -> Any:
+    async def listen(far: Far, message: SendMessage) -> Any:
         listens.append(message.id)
         honored = {"toolsListChanged": True}
         told(far, "subscriptions/acknowledged", message.id, notifications=honored)

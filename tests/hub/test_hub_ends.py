@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.errors import ConnectError, ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import UnknownServer
@@ -130,7 +130,7 @@ async def test_unregister_waits_until_the_connection_is_closed(moment: str) -> N
         far.may.clear()
         again.set()
 
-    async def tools(_: Far, message: Send) -> Any:
+    async def tools(_: Far, message: SendMessage) -> Any:
         if again.is_set():
             assert message.id is not None
             far.sink.on_failure(message.id, ProtocolError("bad", "far"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._schema.document import Document
 from genmcp.client import tool_catalog
 from genmcp.client.options import ClientOptions
@@ -28,10 +28,10 @@ def offering(*schemas: Any) -> Far:
     """Return a server with a tool for each of *schemas*: t0, t1 and so on."""
     tools = [{"name": f"t{n}", "inputSchema": each} for n, each in enumerate(schemas)]
 
-    async def listed(far: Far, message: Send) -> Any:
+    async def listed(far: Far, message: SendMessage) -> Any:
         return {"tools": tools}
 
-    async def called(far: Far, message: Send) -> Any:
+    async def called(far: Far, message: SendMessage) -> Any:
         return said("called")
 
     return Far(**{LIST: listed, **{each["name"]: called for each in tools}})

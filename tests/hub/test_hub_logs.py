@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -115,7 +115,7 @@ async def test_handler_of_the_hub_gets_log_messages() -> None:
 async def test_log_message_before_the_response_is_forwarded() -> None:
     """Both may be read at once."""
 
-    async def quick(far: Far, message: Send) -> Any:
+    async def quick(far: Far, message: SendMessage) -> Any:
         params = {"level": "error", "data": "hot"}
         body = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
         far.sink.on_message(msgspec.json.encode(body), message.id)
@@ -134,7 +134,7 @@ async def test_log_message_over_stdio_needs_a_single_call() -> None:
     """With two calls running its caller is unknown."""
     came, go, answer = gate()
 
-    async def quick(far: Far, message: Send) -> Any:
+    async def quick(far: Far, message: SendMessage) -> Any:
         params = {"level": "error", "data": len(far.called)}
         far.questions.put_nowait({"method": "notifications/message", "params": params})
         await far.questions.join()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from genmcp import Accepted, CapabilityMissing, Continue, Done, Failed, McpError, WorkerLost
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -102,7 +102,7 @@ async def test_dangerous_url_is_rejected() -> None:
     """
     answers: list[Any] = []
 
-    async def slow(far: Far, message: Send) -> Any:
+    async def slow(far: Far, message: SendMessage) -> Any:
         for id, url in enumerate(("javascript:alert(1)", "https://a.example/")):
             params = {"mode": "url", "message": "Go", "url": url, "elicitationId": "1"}
             far.questions.put_nowait(
@@ -134,7 +134,7 @@ async def test_dangerous_url_is_rejected() -> None:
     assert answers[1]["result"] == {"action": "accept"}
 
 
-async def welcomed(far: Far, message: Send) -> Any:
+async def welcomed(far: Far, message: SendMessage) -> Any:
     """Connect with 2025-11-25, the first revision with URL questions."""
     return {
         "protocolVersion": "2025-11-25",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import Mux
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
@@ -35,7 +35,7 @@ class Undecided(User):
         return await super().handle_elicitation_create(message, schema, state)
 
 
-async def asks(far: Far, message: Send) -> Any:
+async def asks(far: Far, message: SendMessage) -> Any:
     """Answer a call after its question was answered."""
     id = f"q{len(far.called)}"
     far.questions.put_nowait((id, "Who?"))
@@ -113,7 +113,7 @@ async def test_reconnection_waits_for_running_calls() -> None:
         await give_up(one, came, far)
         under_way: list[asyncio.Task[Any]] = []
 
-        async def quick(far: Far, message: Send) -> Any:
+        async def quick(far: Far, message: SendMessage) -> Any:
             far.questions.put_nowait(("q", "Who?"))
             reply = await far.replies.get()
             under_way.append(asyncio.ensure_future(one.call("far/slow")))
@@ -132,7 +132,7 @@ async def test_reconnection_waits_for_running_calls() -> None:
         assert far.closed == 1
 
 
-async def form(far: Far, message: Send) -> Any:
+async def form(far: Far, message: SendMessage) -> Any:
     """Ask a question, and never answer the call."""
     far.questions.put_nowait(("q", "Sure?"))
     await far.over.wait()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from genmcp import Channel, Endpoint, Middleware, Mux, Resource, ResourceRepo, Suite, tool
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
@@ -68,7 +68,7 @@ class Library(Far):
         self.asked: list[tuple[str, Any]] = []
         self.news = asyncio.Event()
 
-    async def result(self, method: str, message: Send) -> Any:
+    async def result(self, method: str, message: SendMessage) -> Any:
         """Return the result of a request."""
         params = msgspec.json.decode(message.message).get("params", {})
         uri, rest = params.get("uri"), {"resultType": "complete"}
@@ -280,7 +280,7 @@ async def test_ended_stream_is_opened_again(breaks: str) -> None:
         body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
         far.sink.on_message(msgspec.json.encode(body), id)
 
-    async def listen(far: Far, message: Send) -> Any:
+    async def listen(far: Far, message: SendMessage) -> Any:
         listens.append(message.id)
         if breaks == "refuses" and len(listens) == 2:
             return None
@@ -337,7 +337,7 @@ async def test_subscribe_during_unsubscribe() -> None:
     """The server gets both requests in order."""
     came, go, answer = gate()
 
-    async def late(far: Far, message: Send) -> Any:
+    async def late(far: Far, message: SendMessage) -> Any:
         assert isinstance(far, Library)
         far.asked.append(("unsubscribe", NOTE))
         return await answer(far, message)

@@ -20,7 +20,7 @@ from genmcp._core.client.events import (
     ReceivedRequestCancelled,
     RequestFailed,
     RequestTimedOut,
-    Send,
+    SendMessage,
 )
 from genmcp._core.client.lifecycle import (
     ConnectionState,
@@ -179,7 +179,7 @@ class ClientDispatch:
             raise
         name = _name_in(params, request.known) if revision.modern else None
         return request.id, [
-            Send(message, request.id, method, name, revision.version, param_headers)
+            SendMessage(message, request.id, method, name, revision.version, param_headers)
         ]
 
     def notify(self, method: str, params: Params = None) -> list[Outcome]:
@@ -193,7 +193,7 @@ class ClientDispatch:
             return []
         revision = self._connector.revision
         message = self._encoder.notification(revision, method, params)
-        return [Send(message, method=method, revision=revision.version)]
+        return [SendMessage(message, method=method, revision=revision.version)]
 
     def log_level(
         self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
@@ -224,13 +224,15 @@ class ClientDispatch:
         if not self._peer_requests.remove(id):
             return []
         revision = self._connector.revision
-        return [Send(self._encoder.response(revision, id, result), revision=revision.version)]
+        return [
+            SendMessage(self._encoder.response(revision, id, result), revision=revision.version)
+        ]
 
     def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
         """Respond to the server's request *id* with an error; otherwise as `answer`."""
         if not self._peer_requests.remove(id):
             return []
-        return [Send(encode_error(id, error), revision=self._connector.revision.version)]
+        return [SendMessage(encode_error(id, error), revision=self._connector.revision.version)]
 
     def received(
         self, body: bytes, now: float, *, about: RequestId | None = None, status: int = 200
@@ -294,7 +296,7 @@ class ClientDispatch:
         outcomes = _cancellation(self._encoder, request, reason, per_message=self._per_message)
         for id in self._peer_requests.remove_for(request.id, self.is_pending):
             error = InternalError("The request that this belongs to was cancelled")
-            outcomes.append(Send(encode_error(id, error), revision=request.revision.version))
+            outcomes.append(SendMessage(encode_error(id, error), revision=request.revision.version))
             outcomes.append(ReceivedRequestCancelled(id, reason))
         return outcomes
 
@@ -318,7 +320,7 @@ def _cancellation(
         params = CancelledNotificationParams(request_id=request.id, reason=reason)
         message = encoder.notification(revision, method, params)
         version = revision.version
-        outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
+        outcomes.append(SendMessage(message, method=method, revision=version, withdraws=request.id))
     if per_message:
         outcomes.append(CloseResponse(request.id))
     return outcomes

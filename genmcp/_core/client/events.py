@@ -37,7 +37,7 @@ class PeerIllegalTransition(IllegalTransition, PeerFault):
         self.args = (f"the server sent {step} {state}, which it must not",)
 
 
-class Send(msgspec.Struct, frozen=True):
+class SendMessage(msgspec.Struct, frozen=True):
     """Action: send *message*.
 
     Args:
@@ -247,7 +247,7 @@ class MessageDropped(msgspec.Struct, frozen=True):
     id: RequestId | None = None
 
 
-Action = Send | CloseResponse
+Action = SendMessage | CloseResponse
 Event = (
     Connected
     | ConnectionFailed

@@ -19,7 +19,7 @@ from genmcp._core.client.events import (
     PeerFault,
     RequestFailed,
     RestartTransport,
-    Send,
+    SendMessage,
     SessionReset,
 )
 from genmcp._core.client.lifecycle import (
@@ -421,10 +421,12 @@ class Connector:
             seconds = options.connect_timeout if self._per_message else options.probe_timeout
             request = self._add("server/discover", now, seconds)
             message = self._encoder.request(revision, request.id, request.method, None, {})
-            return [Send(message, request.id, request.method, revision=revision.version)]
+            return [SendMessage(message, request.id, request.method, revision=revision.version)]
         self._lifecycle.take(ConnectionStep.HANDSHAKE)
         request = self._add("initialize", now, options.connect_timeout)
-        return [Send(self._encoder.initialize(revision, request.id), request.id, request.method)]
+        return [
+            SendMessage(self._encoder.initialize(revision, request.id), request.id, request.method)
+        ]
 
     def _add(self, method: str, now: float, seconds: float) -> Pending:
         timeouts = Timeouts(idle=None, total=seconds)
@@ -440,4 +442,4 @@ class Connector:
             return [connected]
         method = "notifications/initialized"
         message = self._encoder.notification(self.revision, method, None)
-        return [Send(message, method=method, revision=self.revision.version), connected]
+        return [SendMessage(message, method=method, revision=self.revision.version), connected]

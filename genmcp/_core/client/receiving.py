@@ -20,7 +20,7 @@ from genmcp._core.client.events import (
     RequestFailed,
     RequestReceived,
     RequestRejected,
-    Send,
+    SendMessage,
     SubscriptionEnded,
 )
 from genmcp._core.client.lifecycle import (
@@ -330,9 +330,9 @@ class MessageReceiver:
         except McpError as error:
             return [self._reply(jsonrpc.encode_error(id, error)), MessageDropped(error, id)]
 
-    def _reply(self, message: bytes) -> Send:
+    def _reply(self, message: bytes) -> SendMessage:
         ready = self._lifecycle.state is ConnectionState.READY
-        return Send(message, revision=self._connector.revision.version if ready else None)
+        return SendMessage(message, revision=self._connector.revision.version if ready else None)
 
     def _notification(self, message: Message, now: float, about: RequestId | None) -> list[Outcome]:
         try:

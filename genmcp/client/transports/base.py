@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.errors import ClientError, MessageTooLarge
 
@@ -76,7 +76,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         """Send a message. Several may be sent concurrently.
 
         With `per_message` this returns when the response has ended and all of it was passed to the

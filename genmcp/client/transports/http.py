@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._core.client.opening import MODERN_CODES
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import RequestId
@@ -87,7 +87,7 @@ class HttpTransport(Transport):
             raise self._closed
         self._sink = sink
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         """Send a message and pass its whole response to the sink."""
         if self._closed is not None:
             raise self._closed
@@ -129,7 +129,7 @@ class HttpTransport(Transport):
             await self.requester.close()
             await asyncio.gather(*self._drains, return_exceptions=True)
 
-    async def _exchange(self, message: Send) -> None:
+    async def _exchange(self, message: SendMessage) -> None:
         """Post a message, and read the response until the request is answered."""
         if message.method in _OPENING:
             self._endpoint.session = None
@@ -149,7 +149,7 @@ class HttpTransport(Transport):
             raise error
         await self._fall_back_to_sse(message, error)
 
-    async def _read(self, message: Send, response: HttpResponse) -> bool:
+    async def _read(self, message: SendMessage, response: HttpResponse) -> bool:
         """Read a successful response.
 
         Returns:
@@ -177,7 +177,7 @@ class HttpTransport(Transport):
             raise ProtocolError(reason, self.server_name)
         return False
 
-    async def _read_stream(self, message: Send, response: HttpResponse) -> bool:
+    async def _read_stream(self, message: SendMessage, response: HttpResponse) -> bool:
         """Read an event stream until the request is answered, and resume it if it breaks.
 
         Returns:
@@ -203,7 +203,7 @@ class HttpTransport(Transport):
         await self._resume(message, cursor, cause)
         return False
 
-    async def _resume(self, message: Send, cursor: SseCursor, cause: ClientError) -> None:
+    async def _resume(self, message: SendMessage, cursor: SseCursor, cause: ClientError) -> None:
         """Resume the broken stream of a request until the request is answered.
 
         2025-11-25, transports, "Resumability and Redelivery".
@@ -262,7 +262,7 @@ class HttpTransport(Transport):
         finally:
             await self._release(response, unread=answered)
 
-    async def _fall_back_to_sse(self, message: Send, error: ClientError) -> None:
+    async def _fall_back_to_sse(self, message: SendMessage, error: ClientError) -> None:
         """Switch to HTTP+SSE of 2024-11-05, or raise *error* if the server does not speak it."""
         sse = SseTransport(self._url, self.requester, self._options, max_message=self._max_message)
         try:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._wire import jsonrpc
 from genmcp._wire.param_headers import encode_value
 from genmcp.client.errors import (
@@ -77,7 +77,7 @@ class HttpEndpoint:
         self._post_headers = [_ACCEPT, CONTENT_TYPE, *custom]
         self._get_headers = [EVENT_STREAM, *custom]
 
-    async def post(self, message: Send) -> HttpResponse:
+    async def post(self, message: SendMessage) -> HttpResponse:
         """Send a message and return the response.
 
         Raises:
@@ -196,7 +196,7 @@ class HttpEndpoint:
         raise ConnectError(self.server_name, f"it redirected {_MAX_REDIRECTS} times in a row")
 
 
-def message_headers(message: Send) -> HeaderList:
+def message_headers(message: SendMessage) -> HeaderList:
     """Return the headers that mirror *message*: 2026-07-28, Streamable HTTP, "Request Metadata".
 
     They are sent to legacy servers as well, where an intermediary may use them.

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import SplitResult
 
 from genmcp._core.backoff import backoff
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._wire.jsonrpc import RequestId
 from genmcp._wire.lines import MAX_MESSAGE, OversizedMessage
 from genmcp._wire.sse import EventReader, SseEvent
@@ -284,7 +284,7 @@ class SseTransport(Transport):
             raise RequestTimeout("the endpoint event", self.server_name, self._timeout) from None
         self._reading = asyncio.create_task(self._read(response, events), context=Context())
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         """Post a message to the endpoint. Its answer is received on the stream."""
         if self._error is not None:
             raise self._error
@@ -337,7 +337,7 @@ class SseTransport(Transport):
         self._error = ConnectionLost(self.server_name, reason)
         self._sink.on_failure(None, self._error)
 
-    async def _post(self, message: Send) -> None:
+    async def _post(self, message: SendMessage) -> None:
         response = await self._requester.request(
             "POST",
             self._path,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from genmcp._core.client.events import Send
+from genmcp._core.client.events import SendMessage
 from genmcp._wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 from genmcp.client.errors import (
     ClientClosed,
@@ -91,7 +91,7 @@ class StdioTransport(Transport):
                 await self._process.end()
                 raise ClientClosed(self.server_name)
 
-    async def send(self, message: Send) -> None:
+    async def send(self, message: SendMessage) -> None:
         """Write a message, once the server has read most of the previous ones.
 
         A request that is cancelled before it was written is never written, and neither is the
@@ -140,7 +140,7 @@ class StdioTransport(Transport):
             raise ConnectError(self.server_name, f"it cannot be started: {error}") from error
         return process
 
-    async def _wait_until_writable(self, process: "_ServerProcess", message: Send) -> bool:
+    async def _wait_until_writable(self, process: "_ServerProcess", message: SendMessage) -> bool:
         """Wait until the server reads; return whether *message* is still to be sent."""
         if message.id is not None:
             self._unsent.add(message.id)
