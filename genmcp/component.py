@@ -27,8 +27,11 @@ from genmcp.protocol.value import CacheScope
 class ServerComponent:
     """The base of tools, prompts, resources and their repositories.
 
-    cache_ttl, cache_scope: seconds for which clients may cache its list entries and contents, and
-    whether the cache may be shared (2026-07-28, server/utilities, "Caching").
+    Attributes:
+        cache_ttl: seconds for which clients may cache the component's list entries and contents
+            (2026-07-28, server/utilities, "Caching"). Default 0.
+        cache_scope: "public" if a cache may share them between users, else "private". Default
+            "private" for resources, "public" for tools and prompts.
     """
 
     cache_ttl: float = 0
@@ -39,32 +42,36 @@ class ServerComponent:
     __genmcp_hook__ = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check that a call can continue if the first hook is annotated to return Continue."""
+        """Check the class: a hook annotated to return Continue needs a step to continue in."""
         super().__init_subclass__(**options)
         hook = cls.__genmcp_hook__
         check_continues(f"{cls.__name__}.{hook}", getattr(cls, hook, None), cls)
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel[Any]) -> Any:
-        """Continue a request that waited under *tag*, and return a result or another wait.
+        """Continue a request after a wait, and return a result or another wait.
 
-        It is the general form of `then`. It may run in another process than the first hook: the
-        arguments, or the key of a resource, are in `channel.request.arguments`, the name or URI is
-        in `channel.request.params`, and the values that hooks have set are in `channel.assigns`.
+        This is the general form of `then`. The hook may run in another process than the first
+        hook: `channel.request.arguments` has the arguments, or the key of a resource;
+        `channel.request.params` has the name or URI; `channel.assigns` has the values that hooks
+        have set.
 
         Args:
-            tag: the tag of the `Continue`.
+            tag: the tag of the `Continue` that began the wait.
             outcome: `Done(value)` or `Failed(error)`.
+            channel: the channel of the request.
 
         Raises:
-            ToolError: the work of a tool failed in a way the model should read.
-            PromptNotFound, ResourceNotFound: the component does not exist; None is an error here.
+            ToolError: the work of a tool failed. The model gets the text of the error.
+            PromptNotFound, ResourceNotFound: the component does not exist. Unlike a first hook,
+                this hook must not return None to state that.
         """
         raise NotImplementedError
 
     def visible(self, principal: str | None) -> bool:
-        """Return whether it exists for *principal*, None being an unauthenticated client.
+        """Return whether *principal* may see and use the component.
 
-        It is called when the component is listed, requested or completed, and must not block.
+        Called when the component is listed, requested or completed. The hook must not block.
+        *principal* is None for an unauthenticated client.
         """
         return True
 
@@ -72,7 +79,8 @@ class ServerComponent:
 def can_continue(provider: ServerComponent | type[ServerComponent]) -> bool:
     """Return whether a call of *provider* can continue after a wait.
 
-    It needs `continue_`, a step of a function, or a method for `then` that is not a hook.
+    A call can continue if *provider* has `continue_`, a step of a decorated function, or a method
+    for `then` that is not itself a hook.
     """
     if function_of(provider.continue_) is not ServerComponent.continue_:
         return True
@@ -87,12 +95,12 @@ def can_continue(provider: ServerComponent | type[ServerComponent]) -> bool:
 def check_continues(
     owner: str, hook: Any, provider: ServerComponent | type[ServerComponent]
 ) -> None:
-    """Check that a call can continue after a *hook* that is annotated to return Continue.
+    """Check that *provider* has a step to continue in if *hook* is annotated to return Continue.
 
-    If the annotation is unreadable, the check is left to the first call that returns a Continue.
+    If the annotation cannot be read, the first call that returns a Continue is checked instead.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: *provider* has no such step.
     """
     if _names_continue(hint_of(inspect.unwrap(hook), "return")) and not can_continue(provider):
         raise ConfigurationError(
@@ -101,7 +109,7 @@ def check_continues(
 
 
 def missing_step(owner: str, provider: ServerComponent | type[ServerComponent]) -> str:
-    """Return the part of an error that names the hook or step *provider* lacks, and the remedy."""
+    """Return the text of an error: the hook or step that *provider* lacks, and how to add it."""
     if isinstance(provider, HasSteps):
         return (
             f"it has no step in which to continue: decorate a function with @{owner}.step and pass "
@@ -123,7 +131,7 @@ class DescribedComponent(ServerComponent):
     meta: Mapping[str, Any] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Take the docstring as the description, unless the class sets one."""
+        """Set the description to the docstring of the class, unless the class sets one."""
         described = inspect.cleandoc(cls.__doc__ or "")
         if described and "description" not in cls.__dict__:
             cls.description = described
@@ -134,7 +142,7 @@ V = TypeVar("V")
 
 
 class Metadata(TypedDict, total=False):
-    """The options of all kinds of components that describe it."""
+    """The options that describe a component, common to tools, prompts and resources."""
 
     name: str
     title: str
@@ -143,7 +151,7 @@ class Metadata(TypedDict, total=False):
     meta: Mapping[str, Any]
 
 
-# 2026-07-28, server/tools, "Tool Names".
+# The characters and the length that 2026-07-28 allows (server/tools, "Tool Names").
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 _MEMBERS: Mapping[str, tuple[Any, str]] = {
@@ -168,12 +176,15 @@ _CHOICES: Mapping[str, tuple[str, str]] = {
 def check_metadata(
     owner: str, values: Mapping[str, Any], *, annotations: type = ToolAnnotations
 ) -> None:
-    """Check the attributes of *owner*, *values*; None is ignored.
+    """Check the attributes that describe a component. Attributes that are None are ignored.
 
-    *annotations* is the type of its annotations.
+    Args:
+        owner: the name of the component's class in errors.
+        values: the attributes by name.
+        annotations: the type of the component's annotations.
 
     Raises:
-        ConfigurationError: one is invalid; the message names *owner* and the attribute.
+        ConfigurationError: an attribute is invalid; the message names *owner* and the attribute.
     """
     for key, (kinds, words) in _MEMBERS.items():
         value = values.get(key)
@@ -201,7 +212,7 @@ def check_tool_name(owner: str, name: str) -> None:
     """Check the *name* of a tool.
 
     Raises:
-        ConfigurationError: the specification does not permit it.
+        ConfigurationError: the specification does not permit *name*.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -210,7 +221,9 @@ def check_tool_name(owner: str, name: str) -> None:
 
 
 def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
-    """Return the annotations *given* as a *kind*, or as a mapping with the names of the protocol.
+    """Return the annotations *given* as a struct of type *kind*; None if *given* is None.
+
+    *given* is such a struct, or a mapping with the names of the protocol.
 
     Raises:
         ConfigurationError: an annotation is unknown, or of another type.
@@ -234,16 +247,16 @@ def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
 
 
 def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **members: Any) -> V:
-    """Return the definition of *kind* with *members*, and others by name from *values*.
+    """Return a definition of type *kind*: *members*, and the fields that *values* has by name.
 
-    It is encoded to JSON and decoded: invalid values are rejected here, and a later change of a
-    dict that was passed has no effect.
+    The definition is encoded to JSON and decoded again. Invalid values are thereby rejected here,
+    and the definition has no dict in common with the attributes of the component.
 
     Raises:
         ConfigurationError: a value cannot be listed.
     """
     fields: Sequence[str] = kind.__struct_fields__  # type: ignore[attr-defined]
-    # Fields of the definition have the names of the attributes.
+    # The fields of the definition have the same names as the attributes of the component.
     given = {key: values[key] for key in fields if key in values} | members
     try:
         return msgspec.json.decode(json_of(kind(**given)), type=kind)
@@ -257,20 +270,20 @@ def attributes_of(kind: type) -> Sequence[str]:
 
 
 def class_attributes(cls: type, keys: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of these *keys* that *cls* itself sets.
+    """Return those of the attributes *keys* that *cls* itself sets to a value.
 
-    Those with a `__get__`, such as a property or a slot, have a value only for an instance.
+    Descriptors, such as a property or a slot, are left out: only an instance has their value.
     """
     own = {key: cls.__dict__[key] for key in keys if key in cls.__dict__}
-    # A property of the class has no value to check until there is an instance.
+    # An object with `__get__` is a descriptor, which has no value to check without an instance.
     return {key: value for key, value in own.items() if not hasattr(type(value), "__get__")}
 
 
 def instance_attributes(provider: object, keys: Collection[str]) -> tuple[str, dict[str, Any]]:
-    """Return the name of *provider* in errors, and its attributes of these *keys*.
+    """Return the name of *provider* in errors, and those of its attributes that *keys* name.
 
     Raises:
-        ConfigurationError: it has no name.
+        ConfigurationError: *provider* has no attribute `name`.
     """
     owner: str = getattr(provider, "__name__", type(provider).__name__)
     values = {key: getattr(provider, key, None) for key in keys}
@@ -280,10 +293,12 @@ def instance_attributes(provider: object, keys: Collection[str]) -> tuple[str, d
 
 
 def instance_of(given: object, kind: type[V]) -> V | None:
-    """Return *given*, or an instance if it is a class; None if it is not of *kind*.
+    """Return *given* if it is an instance of *kind*, or a new instance if it is a subclass.
+
+    Returns None for any other object.
 
     Raises:
-        ConfigurationError: the class takes arguments.
+        ConfigurationError: *given* is a class that requires arguments.
     """
     if isinstance(given, kind):
         return given
@@ -298,9 +313,9 @@ def instance_of(given: object, kind: type[V]) -> V | None:
 
 
 def type_argument(cls: type, root: type, value: Any = Any) -> Any:
-    """Return T if *cls* is declared as a `root[T]`; None if not, or if T is a plain dict.
+    """Return T if *cls* is declared as a `root[T]`; None if it is not, or if T is a plain dict.
 
-    A plain dict has texts as keys, and any value or a *value* as values.
+    A plain dict is `dict`, `dict[str, Any]` or `dict[str, value]`.
 
     Raises:
         ConfigurationError: T is a string.
@@ -318,9 +333,10 @@ def type_argument(cls: type, root: type, value: Any = Any) -> Any:
 
 
 def _argument(cls: type, root: type) -> Any:
-    """Return the T of *cls* from its own bases: a type, a TypeVar if it is open, or None.
+    """Return the T that the bases of *cls* pass to *root*: a type, a TypeVar, or None without one.
 
-    A class in between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
+    A class between *cls* and *root* may be generic itself: `class Search(Tool[A], Generic[A])`,
+    whose subclass has the base `Search[Books]`.
     """
     # `__orig_bases__` is read from the class itself: a subclass without brackets inherits the
     # attribute from a class with other arguments.

@@ -1,13 +1,16 @@
-"""The routes of components: how their hooks are called, resumed after a wait, and completed.
+"""The routes of components: they call the hooks of a component and resume a call after its wait.
 
-2026-07-28, server/utilities, "Completion". A component completes its arguments with a hook,
+Completion is here too (2026-07-28, server/utilities, "Completion"): a client asks for the possible
+values of an argument of a prompt, or of a variable of a resource template, while the user types.
+A component suggests values with a hook:
 
     async def complete(self, argument, value, context, channel):
         return [city for city in cities if city.startswith(value)]
 
-where *argument* is the name of the argument, *value* its text so far, and *context* the values of
-other arguments. It returns texts, the likeliest first; or a `Completion`, with the total number; or
-None for the fixed values of the argument.
+*argument* is the name of the argument, *value* is the text that the user has typed, and *context*
+has the values of other arguments. The hook returns a list of texts, the likeliest first; or a
+`Completion`, which also states how many values there are in all; or None, upon which those fixed
+values of the argument that begin with *value* are suggested.
 """
 
 import inspect
@@ -46,16 +49,18 @@ from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.value import CacheScope, Result
 from genmcp.server import Route
 
-#: 2026-07-28, "Completion Results".
+#: The most values that a completion may return (2026-07-28, "Completion Results").
 MOST_VALUES: Final = 100
 
 
 class Completer(msgspec.Struct, frozen=True, kw_only=True):
     """Completes the arguments of one prompt, or the variables of one resource template.
 
-    owner: its name in errors. names: the arguments; None if only the hook knows them. hook: the
-    `complete` of the provider, or None. options: fixed values by argument, for which the hook
-    returns None.
+    Attributes:
+        owner: the name of the prompt or template in errors.
+        names: the names of the arguments; None if only the hook knows them.
+        hook: the `complete` of the component; None if the component does not override it.
+        options: fixed values by argument. They are used if the hook is None or returns None.
     """
 
     owner: str
@@ -86,14 +91,21 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComponentRoute(Route, frozen=True, kw_only=True):
-    """The route of a component. Its first hook is `call`, `get` or `read`.
+    """The route of a component: its first hook (`call`, `get` or `read`) and its list entries.
 
-    owner: the name of the class or function in errors. place: the component (`tool 'add'`).
-    provider: the object that has the hooks as methods. continues: its `continue_`, or None.
-    key: the name or URI by which it is found; their prefix if is_prefix.
-    definition: the entry in its list; a repository has a *lister* instead. template: its entry in
-    the list of resource templates. completer: completes its arguments or variables. ttl_ms,
-    cache_scope: how clients may cache its list entries.
+    Attributes:
+        owner: the name of the class or function in errors.
+        place: the kind and name of the component in errors (`tool 'add'`).
+        provider: the component, which has the hooks as methods.
+        continues: its `continue_`, or None.
+        key: the name or URI that requests find the component by; a prefix of them if `is_prefix`.
+        is_prefix: whether the component serves every key that begins with `key`.
+        definition: its entry in the list; None for a repository.
+        template: its entry in the list of resource templates, or None.
+        lister: the `list` hook of a repository, which returns its entries; otherwise None.
+        completer: completes its arguments or variables; None if there is nothing to complete.
+        ttl_ms: milliseconds for which clients may cache its list entries.
+        cache_scope: whether a cache may share these entries between users.
     """
 
     owner: str
@@ -111,10 +123,10 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
 
     @staticmethod
     def members_of(provider: ServerComponent) -> dict[str, Any]:
-        """Return the members that the routes of all kinds of components have in common.
+        """Return the fields of the route of *provider* that all kinds of components have.
 
         Raises:
-            ConfigurationError: `continue_` yields, or `visible` is not a `def`.
+            ConfigurationError: `continue_` is a generator function, or `visible` is not a `def`.
         """
         return {
             "provider": provider,
@@ -126,28 +138,30 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> str:
-        """The name, URI or prefix by which `Suite.remove` finds it."""
+        """The name, URI or prefix that identifies the component in `Suite.remove`."""
         return self.key
 
     def key_of(self, definition: Any) -> str:
-        """Return the key of a *definition*, returned by the `list` hook of a repository.
+        """Return the key of *definition*, an entry that the `list` hook of a repository returned.
 
         Raises:
-            ContractError: it is not a definition of a component of the repository.
+            ContractError: *definition* does not describe a component of the repository.
         """
         raise NotImplementedError
 
     def completer_of(self, key: str) -> Completer | None:
-        """Return the completer of the component *key*, None if it has no completions."""
+        """Return the completer of the component *key*; None if it has no completions."""
         return self.completer
 
     @abstractmethod
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Run the first hook for *request*."""
+        """Run the first hook for *request*. Return its result, or a wait."""
 
     @abstractmethod
     async def prepare(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with its arguments, decoded and validated, or the key of a resource.
+        """Return a copy of *request* with the arguments that the hooks get.
+
+        They are decoded and validated. For a resource they are the key of its URI.
 
         Raises:
             McpError: the request is invalid.
@@ -155,30 +169,34 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
 
     @abstractmethod
     def result_of(self, hook: str, value: Any, request: Request) -> Result:
-        """Return the result for *value*, which a *hook* has returned.
+        """Convert *value*, which *hook* has returned, to the result that is sent.
 
         Raises:
             ContractError: the hook must not return such a value.
         """
 
     def first_of(self, request: Request) -> Any:
-        """Return the first argument of a method for `then`."""
+        """Return the first argument of a method for `then`: *request*, or the key of a resource."""
         return request
 
     def declined(self, text: str) -> Any:
-        """Return the value for a question that was declined or cancelled, as *text* states.
+        """Return the value that ends a call whose question was declined without an `otherwise`.
+
+        *text* states that the user declined or cancelled the question. The value is converted
+        as if the hook had returned it.
 
         Raises:
-            ToolError: a text cannot be the result.
+            ToolError: the result of the component cannot be a text.
         """
         raise ToolError(text)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Continue a call that has waited.
+        """Continue a call after its wait, and return its result or another wait.
 
-        Its arguments are decoded and validated again unless the first hook ran with this request.
+        The arguments are decoded and validated again, unless the first hook ran in this process
+        with the same request object.
         """
         await self.set_arguments(channel)
         if continuation.method:
@@ -209,10 +227,11 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
     async def _in_method(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Any:
-        """Run the method given to `then`, or `otherwise` if a question was declined.
+        """Run the first method given to `then`, or its `otherwise` if a question was declined.
 
-        Only the method that runs is looked up: a release may lack the other one. A declined
-        question without `otherwise` needs the first method, which may take the outcome.
+        Only the method that runs is looked up: a newer release of the component may lack the other.
+        If there is no `otherwise`, the first method gets the outcome of a declined question
+        if its parameter takes an outcome.
         """
         value: Any = None
         declined = ""
@@ -233,11 +252,11 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         return await hook(channel, self.first_of(channel.request), value, channel)
 
     def _method(self, name: str) -> tuple[Callable[..., Any], StepValue]:
-        """Return the method *name*, bound to the provider, and its parameter for the value.
+        """Return the method *name* of the provider, and its parameter for the value of the wait.
 
         Raises:
             UnknownTag: this release of the provider has no such method.
-            ContractError: it cannot be called with a request, a value and a channel.
+            ContractError: the method cannot be called with a request, a value and a channel.
         """
         method = getattr(self.provider, name, None)
         if not callable(method):
@@ -256,11 +275,11 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         return method, parameter
 
     def waiting(self, hook: str, step: Continue) -> Continue:
-        """Return *step*, which *hook* has returned, if the call can continue after it.
+        """Check that the call can continue after *step*, a wait that *hook* returned; return it.
 
         Raises:
-            ContractError: the provider has no hook, method or step in which it can. The awaited
-                work is released.
+            ContractError: the provider has no hook, method or step in which the call could
+                continue. The awaited work is released.
         """
         # Checked when the wait begins, so that the author reads the error at once and not when the
         # wait ends, perhaps days later and in another process.
@@ -295,12 +314,12 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         )
 
     async def begin(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with its arguments, which the request of *channel* gets too.
+        """Prepare *request* and return it; set the arguments of the request of *channel*, too.
 
-        They are the same request, unless a server on the way has replaced the name or arguments:
-        the state of the call stays bound to the request that the client has sent.
+        Both are the same request, unless a middleware has replaced the name or the arguments. The
+        state of the call remains bound to the request of *channel*, which the client has sent.
         """
-        # 2026-07-28: `requestState` is sealed for the received name and arguments.
+        # Keep the received params: `requestState` is sealed for the received name and arguments.
         received = channel.request
         begun = await self.prepare(request, channel)
         same = received is request
@@ -308,7 +327,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         return begun
 
     async def set_arguments(self, channel: Channel) -> None:
-        """Set the arguments of the request of *channel* to those of the first hook, once."""
+        """Decode the arguments of the request of *channel*, unless that was already done."""
         if channel.request.arguments is None:
             await self.begin(channel.request, channel)
 
@@ -317,14 +336,16 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         return f"{self.owner}.{hook} ({self.place})"
 
     def broken(self, hook: str, value: Any, why: str) -> ContractError:
-        """Return the error for a *value* that *hook* must not return, and *why*."""
+        """Return the error for a *value* that *hook* must not return; *why* is the reason."""
         return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
 
 
 async def complete(
     request: Request, channel: Channel, completer: Completer | None
 ) -> CompleteResult:
-    """Answer a `completion/complete` by the *completer* of the prompt or template it refers to.
+    """Return the result of a `completion/complete` request.
+
+    *completer* is that of the prompt or template that *request* names; None if that does not exist.
 
     Raises:
         InvalidParams: the prompt, template or argument does not exist.
@@ -339,10 +360,10 @@ async def complete(
 
 
 def complete_result(found: Any) -> CompleteResult:
-    """Return the result for *found*, which a hook has returned: at most 100 values.
+    """Convert *found*, which a `complete` hook returned, to a result of at most 100 values.
 
     Raises:
-        ContractError: it is not a list of texts, a Completion or a CompleteResult of them.
+        ContractError: *found* is not a list of texts, a Completion or a CompleteResult.
     """
     if isinstance(found, CompleteResult):
         return CompleteResult(completion=_bounded(found.completion), meta=found.meta)
@@ -352,7 +373,7 @@ def complete_result(found: Any) -> CompleteResult:
 
 
 def prefix_matches(options: Iterable[str], value: str) -> list[str]:
-    """Return the *options* that begin with *value*, in their order; case is ignored."""
+    """Return those *options* that begin with *value*, in their order; case is ignored."""
     typed = value.casefold()
     return [option for option in options if option.casefold().startswith(typed)]
 

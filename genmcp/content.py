@@ -94,7 +94,7 @@ class Audio(msgspec.Struct, frozen=True):
 
 
 CONTENT: Final = (*_BLOCKS, Image, Audio, CallToolResult)
-"""The types of content, as opposed to data."""
+"""The types of values that are content. Values of other types are data, which is sent as JSON."""
 
 
 def resource_link(uri: str, name: str, **members: Any) -> ResourceLink:
@@ -129,16 +129,17 @@ def result(
         result(error="The warehouse does not answer.")
 
     Args:
-        content: texts, content blocks, `Image`, `Audio` or `(bytes, mime type)`. A dict among them
-            is the structured content, and its JSON a text block at its place.
+        content: texts, content blocks, `Image`, `Audio` or `(bytes, mime type)`. One of them may be
+            a dict, which becomes the structured content. Its JSON is also sent as a text block, at
+            the position of the dict among the blocks.
         data: the structured content.
-        as_text: whether its JSON is also a text block, for clients that do not read structured
-            content.
-        error: True if the call failed, or a text that explains it.
-        meta: `_meta` of the result.
+        as_text: whether the JSON of *data* is also sent as a text block, for clients that do not
+            read structured content.
+        error: True if the call failed, or a text that explains the failure.
+        meta: the `_meta` of the result.
 
     Raises:
-        ContractError: there are two structured contents, or a part is not content.
+        ContractError: more than one structured content is passed, or a part is not content.
     """
     blocks: list[Any] = []
     structured = [part for part in content if isinstance(part, Mapping)]
@@ -156,19 +157,19 @@ def result(
     return CallToolResult(
         content=blocks,
         structured_content=msgspec.Raw(json_of(structured[0])) if structured else msgspec.UNSET,
-        # An empty text is an error, too: `error=str(exception)` of an exception without a message.
+        # `error=""` is an error, too: `str(exception)` is empty for an exception without a message.
         is_error=bool(error) or error == "",
         meta=meta,
     )
 
 
 def to_result(value: Any, *, structured: bool) -> CallToolResult:
-    """Return the result for *value*, which a tool has returned.
+    """Convert *value*, which a hook of a tool returned, to the result of the call.
 
     Args:
-        value: the value.
-        structured: whether the tool has an output schema. Any JSON value is then structured
-            content, otherwise only objects are.
+        value: the value that the hook returned.
+        structured: whether the tool has an output schema. If it has, any JSON value is sent as
+            structured content; if not, only objects are.
 
     Raises:
         ContractError: a tool must not return such a value.
@@ -182,7 +183,8 @@ def to_result(value: Any, *, structured: bool) -> CallToolResult:
         blocks = _blocks_or_none(value)
         if blocks is not None:
             return CallToolResult(content=blocks)
-    # Encoded once, and kept as `msgspec.Raw`: the bytes that are validated are those that are sent.
+    # The data is encoded once and kept as `msgspec.Raw`, so that the bytes that are validated are
+    # the bytes that are sent.
     text = json_of(value)
     kept = structured or text.startswith(b"{")
     return CallToolResult(
@@ -192,11 +194,11 @@ def to_result(value: Any, *, structured: bool) -> CallToolResult:
 
 
 def json_of(data: Any) -> bytes:
-    """Return *data* as JSON; structs, dataclasses, dates and pydantic models may be in it.
+    """Encode *data*, which may contain structs, dataclasses, dates and pydantic models, as JSON.
 
     Raises:
-        ContractError: it contains a value without a JSON form; or it is a question, a job, an
-            outcome or the result of another method, instead of data.
+        ContractError: *data* contains a value without a JSON form; or it is not data, but a
+            question, a job, an outcome, or a result of another protocol method.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         raise ContractError(
@@ -209,8 +211,8 @@ def json_of(data: Any) -> bytes:
         raise ContractError(f"it is not JSON: {error}") from error
 
 
-# Each of these types has a JSON form: without the check a forgotten Continue would appear to
-# succeed, and disclose the arguments of a job to the client.
+# A hook that returns one of these has forgotten `.then`. Each of these types has a JSON form:
+# without the check the call would appear to succeed, and send the arguments of a job to the client.
 _WAITED_FOR: Final = (
     Question,
     Job,
@@ -227,15 +229,16 @@ _OUTCOMES: Final = (Done, Failed)
 _MESSAGES: Final = (PromptMessage, SamplingMessage)
 
 
-# Compared with the bases of a type: `isinstance` checks each class in turn, which took 2 us.
+# The check intersects this set with the bases of a type. `isinstance` with a tuple of these classes
+# checks each in turn, which took 2 us.
 _NOT_DATA: Final = frozenset({*_WAITED_FOR, *_OUTCOMES, *_MESSAGES, Result})
 
 
 def _check_is_data(data: Any) -> None:
-    """Reject a value that directs the call instead of being data.
+    """Reject a value that is not data, such as a question, a job or an outcome.
 
-    Of a dict or a list only the first value is examined: a dict of questions holds nothing else,
-    and the cost must not grow with the data.
+    Only the first value of a dict or a list is examined, so that the cost does not grow with the
+    data. That is enough for a dict of questions, all values of which are questions.
 
     Raises:
         ContractError: *data* is, or contains, such a value.
@@ -326,32 +329,32 @@ def _base64(data: bytes) -> str:
 
 
 def user(content: Any) -> PromptMessage:
-    """Return a message of the user, of a text or other content.
+    """Return a prompt message with the role "user"; *content* is a text or other content.
 
     Raises:
-        ContractError: it is not content, or is more than one.
+        ContractError: *content* is not content, or is more than one block.
     """
     return _message(content, "user")
 
 
 def assistant(content: Any) -> PromptMessage:
-    """Return a message of the model, of a text or other content.
+    """Return a prompt message with the role "assistant"; *content* is a text or other content.
 
     Raises:
-        ContractError: it is not content, or is more than one.
+        ContractError: *content* is not content, or is more than one block.
     """
     return _message(content, "assistant")
 
 
 def prompt_result(value: Any) -> GetPromptResult:
-    """Return the result for *value*, which a prompt has returned.
+    """Convert *value*, which a hook of a prompt returned, to the result that is sent.
 
     Raises:
         ContractError: a prompt must not return such a value.
     """
     if isinstance(value, GetPromptResult):
         return value
-    # A tuple that begins with bytes is one content: (bytes, mime type).
+    # A tuple that begins with bytes is not a list of messages but one content: (bytes, mime type).
     is_list = isinstance(value, list | tuple) and not (value and isinstance(value[0], bytes))
     parts = value if is_list else [value]
     return GetPromptResult(
@@ -371,7 +374,8 @@ def _message(content: Any, role: Role) -> PromptMessage:
     return PromptMessage(role, blocks[0])
 
 
-# Python's own table, not that of the machine, with types that only later versions know.
+# The table built into Python, not the files of the machine, so that all servers send the same type.
+# Some types are added that only later versions of Python have.
 _TYPES: Final[Mapping[str, str]] = {
     **mimetypes.MimeTypes(filenames=()).types_map[True],
     ".markdown": "text/markdown",
@@ -387,14 +391,14 @@ _QUERY = re.compile(r"[?#]")
 
 
 def guessed_type(path: str) -> str | None:
-    """Return the media type for the suffix of *path*, None if it is unknown."""
+    """Return the media type for the suffix of *path*; None if the suffix is unknown."""
     return _TYPES.get(posixpath.splitext(path)[1].lower())
 
 
 def contents_of(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """Return the contents for *value*, which a hook has returned for *uri*.
+    """Convert *value*, which a hook has returned for the resource *uri*, to its contents.
 
-    *mime_type* is the declared one.
+    *mime_type* is the declared media type of the resource, or None.
 
     Raises:
         ContractError: a hook must not return such a value.
@@ -405,7 +409,7 @@ def contents_of(value: Any, uri: str, mime_type: str | None) -> list[ResourceCon
 
 
 def size_of(contents: Sequence[ResourceContents]) -> int:
-    """Return the size of *contents* in bytes, before they are encoded."""
+    """Return the size of *contents* in bytes: of texts in UTF-8, of blobs without base64."""
     return sum(
         len((each.text or "").encode()) + len(b64decode(each.blob or "")) for each in contents
     )

@@ -68,8 +68,10 @@ _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 class Signature(msgspec.Struct, frozen=True):
     """The parameters of a function.
 
-    arguments: a struct with a field for each parameter. channels: those that get the channel
-    instead. returned: the hint of its result, None without one.
+    Attributes:
+        arguments: a struct with a field for each parameter that a client passes.
+        channels: the names of the parameters that get the channel.
+        returned: the annotation of the result; None without one.
     """
 
     arguments: type[msgspec.Struct]
@@ -80,13 +82,13 @@ class Signature(msgspec.Struct, frozen=True):
     def of(
         cls, function: Callable[..., Any], *, decorator: str, closed: bool = True
     ) -> "Signature":
-        """Read *function*, which is under *decorator*.
+        """Return the signature of *function*; *decorator* names its decorator in errors.
 
-        closed: whether other arguments are rejected, as a call of the function would.
+        With *closed*, the struct of the arguments rejects unknown arguments, as Python does.
 
         Raises:
-            ConfigurationError: it yields, a parameter cannot be passed by name, or its type is
-                not JSON.
+            ConfigurationError: the function is a generator, a parameter cannot be passed by name,
+                or the type of a parameter has no JSON form.
         """
         owner = name_of(function)
         check_call(owner, function)
@@ -116,9 +118,9 @@ class Signature(msgspec.Struct, frozen=True):
 
 
 class Stepped(Protocol[P, R_co]):
-    """A function under `@tool` or `@prompt`, as type checkers see it.
+    """The type of a function decorated with `@tool` or `@prompt`, for type checkers.
 
-    It is called as without the decorator.
+    Calling the decorated function calls the original one.
     """
 
     __name__: str
@@ -141,17 +143,18 @@ class Stepped(Protocol[P, R_co]):
             @book.step
             async def sure(wish: Wish, room: str, channel: Channel) -> str: ...
 
-        Its first parameter is the value of the wait. The others are arguments of the decorated
-        function, by their names, or annotated `Channel`. The name identifies the step.
+        The first parameter of *function* gets the value of the wait. Every other parameter has the
+        name of an argument of the decorated function and gets its value, or is annotated `Channel`.
+        The name of *function* identifies the step in other processes.
 
         Raises:
-            ConfigurationError: a parameter is neither, the function cannot be called with the value
-                first and the others by name, or the name is taken.
+            ConfigurationError: a parameter is neither an argument nor a channel, the parameters
+                cannot be passed in that way, or the name is already used.
         """
 
 
 class PromptOptions(Metadata, total=False):
-    """The options of `@prompt`: those of `Prompt`, of which `complete` and `visible` are hooks."""
+    """The options of `@prompt`: attributes of `Prompt`, and its hooks `complete` and `visible`."""
 
     completions: Mapping[str, Sequence[str]]
     complete: Callable[[str, str, Mapping[str, str], Channel], Any]
@@ -161,7 +164,7 @@ class PromptOptions(Metadata, total=False):
 
 
 class ToolOptions(Metadata, total=False):
-    """The options of `@tool`: those of `Tool`, of which `visible` and `on_cancel` are hooks."""
+    """The options of `@tool`: attributes of `Tool`, and its hooks `visible` and `on_cancel`."""
 
     annotations: ToolAnnotations | Mapping[str, Any]
     output_schema: Mapping[str, Any] | type
@@ -198,12 +201,13 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         async def forecast(city: str, days: int = 3, *, channel: Channel) -> str:
             \"\"\"Tells the weather of the next days.\"\"\"
 
-    Its name, docstring and type hints become the tool's name, description and input schema; a
-    parameter annotated `Channel` gets the channel. A return type that is a struct, dataclass,
-    TypedDict or pydantic model becomes the output schema. *options* are the attributes of `Tool`.
+    The function's name, docstring and type hints become the tool's name, description and input
+    schema; a parameter annotated `Channel` gets the channel. A return type that is a struct,
+    dataclass, TypedDict or pydantic model becomes the output schema. *options* are the attributes
+    of `Tool`.
 
-    A call that has to wait returns a wait, as a method would, and continues in a step, which gets
-    the value of the wait, and the arguments it names:
+    A call that has to wait returns a wait, and continues in a step: a second function, which gets
+    the value of the wait, and those arguments of the call that its parameters name:
 
         @tool
         async def book(room: str) -> Continue:
@@ -239,9 +243,9 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
             \"\"\"Asks for a review.\"\"\"
             return f"Review this {language} code:\\n{code}"
 
-    Its name, docstring and type hints become the prompt's name, description and arguments; a
-    parameter annotated `Channel` gets the channel. *options* are the attributes of `Prompt`. A
-    prompt that has to wait continues in a step, `@review.step`, as a function under `@tool` does.
+    The function's name, docstring and type hints become the prompt's name, description and
+    arguments; a parameter annotated `Channel` gets the channel. *options* are the attributes of
+    `Prompt`. A prompt that has to wait continues in a step, `@review.step`, as with `@tool`.
 
     A method may be decorated too; the method of an instance is then registered.
 
@@ -255,7 +259,7 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
 class FunctionComponent(HasSteps, ServerComponent):
     """A component made of a function by a decorator. Its arguments are those of the function.
 
-    Its own attributes are private: a step may have any other name.
+    The attributes that this class adds are private, so that a step may have any public name.
     """
 
     function_steps: dict[str, FunctionStep]
@@ -264,7 +268,7 @@ class FunctionComponent(HasSteps, ServerComponent):
     _known: ClassVar[frozenset[str]]  # the names of the options
     _arguments: ClassVar[str]  # the attribute that describes the arguments
     _route: ClassVar[Any]
-    _others: ClassVar[str]  # what else may be registered as this kind, for errors
+    _others: ClassVar[str]  # for errors: the other objects that may be registered as this kind
 
     def __init__(
         self, function: Any, options: Mapping[str, Any], steps: dict[str, FunctionStep]
@@ -282,14 +286,15 @@ class FunctionComponent(HasSteps, ServerComponent):
         self.__name__ = owner
         self.name = function.__name__
         self.description = inspect.getdoc(function) or None
-        # An attribute of the instance, which takes precedence over the hook of the base class.
+        # Set on the instance, where it takes precedence over the hook of the base class.
         setattr(self, self.__genmcp_hook__, _hook_of(function, signature))
         setattr(self, self._arguments, signature.arguments)
         if "output_schema" in self._known and _is_data(signature.returned):
             self.output_schema = signature.returned
         for key, value in options.items():
             setattr(self, key, value)
-        self._route.of(self)  # checks the options; the traceback shows the decorated function
+        # Checks the options now, so that the traceback shows the decorated function.
+        self._route.of(self)
 
 
 class FunctionTool(FunctionComponent, Tool[Any]):
@@ -316,7 +321,7 @@ def function_component(kind: type[C], function: Any) -> C:
     """Return the component that the decorator of *kind* has attached to *function*.
 
     Raises:
-        ConfigurationError: it is not decorated, or is a method without its instance.
+        ConfigurationError: *function* is not decorated, or is a method without its instance.
     """
     made = getattr(function, f"__genmcp_{kind._decorator}__", None)
     if not isinstance(made, kind):
@@ -325,7 +330,8 @@ def function_component(kind: type[C], function: Any) -> C:
             f"@{kind._decorator}"
         )
     if made._function is not function:  # a method of an instance, or another decorator's
-        # The steps are shared: some may be decorated after the instance was made.
+        # The dict of steps is shared, not copied: a step may be decorated after this component
+        # was made.
         made = kind(function, made._options, made.function_steps)
     if next(iter(inspect.signature(function).parameters), None) == "self":
         raise ConfigurationError(
@@ -337,7 +343,7 @@ def function_component(kind: type[C], function: Any) -> C:
 
 
 def _decorate(kind: type[FunctionComponent], function: Any, options: Mapping[str, Any]) -> Any:
-    """Attach a component to *function* and return it; without one, return a decorator."""
+    """Attach a component to *function* and return *function*; for None, return a decorator."""
     if function is None:
         return partial(_decorate, kind, options=options)
     if not inspect.isfunction(function):
@@ -349,7 +355,10 @@ def _decorate(kind: type[FunctionComponent], function: Any, options: Mapping[str
 
 
 def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    """Return the first hook of a component of *function*, which is `async def` if that is."""
+    """Return the hook that calls *function* with the arguments of a request.
+
+    The hook is an `async def` if *function* is.
+    """
     if not inspect.iscoroutinefunction(function):
         return lambda request, channel: function(**signature.given(request.arguments, channel))
 
@@ -360,7 +369,10 @@ def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[...
 
 
 def _is_data(hint: Any) -> bool:
-    """Return whether values of type *hint* are one object of data, and not content."""
+    """Return whether values of type *hint* are JSON objects, so that *hint* has an output schema.
+
+    Content, such as `Image`, is not data.
+    """
     kind = get_origin(hint) or hint
     return (
         isinstance(kind, type)
@@ -378,7 +390,7 @@ def _add_step(made: FunctionComponent, function: F) -> F:
     owner, name = made.__name__, getattr(function, "__name__", "")
     if not inspect.isfunction(function):
         raise ConfigurationError(f"@{owner}.step is for functions, not for {function!r}")
-    # Steps are found by `getattr` on the component, so that a name must not have two meanings.
+    # A step is looked up with `getattr` on the component: it must not have an attribute's name.
     if hasattr(made, name):
         raise ConfigurationError(
             f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "
@@ -436,7 +448,7 @@ def is_channel(hint: Any) -> bool:
 
 
 def _described(owner: str, name: str, hint: Any) -> Any:
-    """Return *hint* with its annotations as msgspec reads them; a text is a description."""
+    """Return *hint* with its annotations as msgspec reads them: a str becomes a description."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
         read = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
@@ -469,6 +481,7 @@ def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> Any:
         return parameter.name, hint
     if isinstance(default, str | bytes | int | float | None):
         return parameter.name, hint, default
-    # Each call gets a copy of its own; the listing would not see the default in a factory.
+    # A mutable default needs a factory, so that each call gets a copy. msgspec does not list the
+    # default of a factory, so the schema states it.
     listed = Annotated[hint, msgspec.Meta(extra_json_schema={"default": default})]
     return parameter.name, listed, msgspec.field(default_factory=partial(deepcopy, default))

@@ -1,7 +1,7 @@
-"""Hooks and steps: the functions of a user, and those in which a call continues after a wait.
+"""Hooks and steps: the functions of a component that genmcp calls.
 
-A hook is `def` or `async def`. An `async def` runs where it is called; a `def` may block and runs
-in a thread.
+A hook serves a request; a step is a function in which a call continues after a wait. Both may be
+`def` or `async def`. An `async def` runs on the event loop; a `def` may block and runs in a thread.
 """
 
 import inspect
@@ -24,17 +24,17 @@ Visible = Callable[[str | None], bool]
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A function of a user: an `async def` runs where it is called, a `def` in a thread."""
+    """A hook of a component. An `async def` runs on the event loop, a `def` in a thread."""
 
     function: Callable[..., Any]
     is_async: bool
 
     @classmethod
     def of(cls, provider: object, name: str, kind: type) -> "Hook | None":
-        """Return the hook *name* of *provider*; None if it has only that of its base, *kind*.
+        """Return the hook *name* of *provider*, or None if *provider* inherits it from *kind*.
 
         Raises:
-            ConfigurationError: it yields.
+            ConfigurationError: the hook is a generator function.
         """
         if not overrides(provider, name, kind):
             return None
@@ -51,7 +51,7 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 def overrides(provider: object, name: str, kind: type) -> bool:
-    """Return whether *provider* overrides the hook *name* of its base, *kind*."""
+    """Return whether *provider* overrides the hook *name* of its base class *kind*."""
     function = getattr(provider, name, None)
     base = getattr(kind, name, None)
     return function is not None and (
@@ -63,7 +63,7 @@ def check_call(owner: str, call: Callable[..., Any]) -> None:
     """Check that *call* is not a generator function.
 
     Raises:
-        ConfigurationError: it yields.
+        ConfigurationError: *call* is a generator function.
     """
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise ConfigurationError(
@@ -72,10 +72,10 @@ def check_call(owner: str, call: Callable[..., Any]) -> None:
 
 
 def visibility(provider: Any, kind: type) -> Visible | None:
-    """Return the `visible` of *provider*; None if it does not override that of *kind*.
+    """Return the hook `visible` of *provider*, or None if *provider* inherits it from *kind*.
 
     Raises:
-        ConfigurationError: it is not a `def`.
+        ConfigurationError: the hook is not a `def`.
     """
     if not overrides(provider, "visible", kind):
         return None
@@ -88,7 +88,8 @@ def visibility(provider: Any, kind: type) -> Visible | None:
     return visible
 
 
-_SCALARS = frozenset({str, int, float, bool})  # of JSON; a subclass is a Python object
+# The Python types of JSON scalars. A value of a subclass, such as an Enum, is no JSON scalar.
+_SCALARS = frozenset({str, int, float, bool})
 
 
 class UnknownTag(ContractError):
@@ -98,7 +99,9 @@ class UnknownTag(ContractError):
 class StepValue(msgspec.Struct, frozen=True):
     """The parameter of a method that receives the value of a wait.
 
-    outcome: whether it receives the outcome instead. hint: its annotation, None if unreadable.
+    Attributes:
+        outcome: whether the parameter receives the outcome (`Done` or `Failed`) instead.
+        hint: the annotation of the parameter; None if the annotation cannot be read.
     """
 
     outcome: bool
@@ -106,7 +109,7 @@ class StepValue(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, function: Callable[..., Any], place: int) -> "StepValue":
-        """Return the parameter of *function* at *place*."""
+        """Return the parameter at the position *place* of *function*."""
         name = list(inspect.signature(function).parameters)[place]
         hint = hint_of(function, name)
         return cls(name == "outcome" or Failed in get_args(hint), hint)
@@ -114,8 +117,8 @@ class StepValue(msgspec.Struct, frozen=True):
     def convert(self, method: str, found: Any) -> Any:
         """Return *found*, the value of a wait, converted to the annotated type.
 
-        The value of a job is JSON: without this a method that annotates a `date` or an Enum would
-        get a `str`. Python objects, which only an awaitable returns, are passed unchanged.
+        The value of a job is JSON: without the conversion, a method that annotates a `date` or an
+        Enum would get a `str`. Only an awaitable returns Python objects, which are not converted.
 
         Raises:
             ContractError: *found* does not match the type.
@@ -124,7 +127,7 @@ class StepValue(msgspec.Struct, frozen=True):
         container = isinstance(found, dict | list)
         if hint in (None, Any, dict, list) or not (container or type(found) in _SCALARS):
             return found
-        validate = getattr(hint, "model_validate", None)  # of a pydantic model
+        validate = getattr(hint, "model_validate", None)  # defined by pydantic models
         try:
             # A bool is an int here as in Python; msgspec would reject it.
             if not container and isinstance(hint, type) and isinstance(found, hint):
@@ -137,10 +140,13 @@ class StepValue(msgspec.Struct, frozen=True):
 
 
 class FunctionStep(msgspec.Struct, frozen=True, eq=False):
-    """A step of a function under `@tool` or `@prompt`, called as a method would be.
+    """A step of a function under `@tool` or `@prompt`, called like a method given to `then`.
 
-    function: takes the value first. names, channels: its parameters that are arguments of the
-    decorated function, and those that get the channel. bound: the instance, if it is a method.
+    Attributes:
+        function: the function of the step. Its first parameter gets the value of the wait.
+        names: its parameters that are arguments of the decorated function.
+        channels: its parameters that get the channel.
+        bound: the instance if the decorated function is a method.
     """
 
     function: Callable[..., Any]
@@ -161,9 +167,11 @@ class FunctionStep(msgspec.Struct, frozen=True, eq=False):
 
 
 class HasSteps:
-    """A component made of a function: its calls continue in *function_steps*, by their names.
+    """A component made of a function, with the steps in which its calls continue.
 
-    bound: the instance, if the function is a method.
+    Attributes:
+        function_steps: the steps by name.
+        bound: the instance if the function is a method.
     """
 
     function_steps: Mapping[str, FunctionStep] = {}
@@ -180,7 +188,11 @@ class HasSteps:
 # Cached for resumed calls, and bounded: functions may be made at run time.
 @lru_cache(maxsize=1024)
 def step_value(function: Callable[..., Any], place: int) -> StepValue | str:
-    """Return the parameter of *function* at *place*, or why it cannot be called with a channel."""
+    """Return the parameter at position *place* of *function*, which gets the value of a wait.
+
+    Returns:
+        The parameter; or a str, the reason why *function* cannot be called with a channel as well.
+    """
     try:
         inspect.signature(function).bind(*[None] * (place + 2))
     except (TypeError, ValueError) as error:
@@ -189,9 +201,10 @@ def step_value(function: Callable[..., Any], place: int) -> StepValue | str:
 
 
 def is_step(method: Any) -> bool:
-    """Return whether *method*, a function of a class, may be one for `then`.
+    """Return whether *method*, a function of a class, may be passed to `then`.
 
-    It has a third parameter that is called `channel` or annotated `Channel`.
+    After `self` such a method takes three parameters: the request, the value of the wait, and the
+    channel, which is called `channel` or annotated `Channel`.
     """
     if not inspect.isfunction(method):
         return False
@@ -202,15 +215,16 @@ def is_step(method: Any) -> bool:
 
 
 def function_of(method: Any) -> Any:
-    """Return the function of a bound method or a step, anything else unchanged."""
+    """Return the function behind a bound method or a step; return any other object unchanged."""
     return getattr(method, "__func__", method)
 
 
 def answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
-    """Return the value for a method, and a text if a question was declined or cancelled, or "".
+    """Return the value that a method for `then` gets, and a text if the user declined a question.
 
-    The value of an accepted answer is its content. If any of several questions was declined, the
-    answers are returned as they are.
+    The value of an accepted question is the content of its answer. If one of several questions
+    was declined, the value is the answers unchanged. The text states that a question was declined
+    or cancelled; it is empty if all were accepted.
     """
     if not continuation.asked:
         return value, ""
@@ -226,9 +240,10 @@ def answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
 
 
 def hint_of(function: Any, name: str) -> Any:
-    """Return the annotation *name* of *function*, None if that cannot be read."""
+    """Return the annotation of the parameter *name* of *function*; None if it cannot be read."""
     try:
-        # Other annotations are ignored: their names may exist only for a type checker.
+        # Only this annotation is evaluated: the others may use names that exist only for type
+        # checkers.
         one = SimpleNamespace(__annotations__={name: function.__annotations__[name]})
         return get_type_hints(one, getattr(function, "__globals__", {}))[name]
     except (AttributeError, KeyError, NameError, SyntaxError, TypeError):

@@ -29,22 +29,27 @@ from genmcp.protocol.value import PaginatedResult, Result
 
 
 class Route(RouteFacts, frozen=True, kw_only=True):
-    """A tool, resource or prompt as `Server.find` returns it, before any of its hooks runs.
+    """A tool, resource or prompt that `Server.find` found for a request.
+
+    A route runs the hooks of its component, and states the facts that the mux needs before the
+    first hook runs (see `RouteFacts`).
 
     Attributes:
-        visible: whether a principal may use it; None: all may. `find` does not call it: the
-            principal is known only to `handle`.
-        headers, on_disconnect, policy, eager, pending: see `RouteFacts`.
+        visible: a function that returns whether a principal may use the component; None: all may.
+            `find` does not call this function, since the principal is known only later, to
+            `handle`.
     """
 
     visible: Visible | None = None
 
     def is_visible(self, principal: str | None) -> bool:
-        """Return whether *principal* may use it."""
+        """Return whether *principal* may use the component."""
         return self.visible is None or self.visible(principal)
 
     async def resolve(self, channel: Channel) -> "Route":
-        """Return the final route, if this one is *pending*.
+        """Return the route to run the request with; *self* unless the route is *pending*.
+
+        A pending route cannot state its facts before the principal of the request is known.
 
         Raises:
             McpError: the component does not exist for the principal of *channel*.
@@ -63,19 +68,23 @@ class Route(RouteFacts, frozen=True, kw_only=True):
 
 def route_of(request: Request) -> Route:
     """Return the route of *request*, which `Server.find` returned."""
-    # The core knows only the facts of a route; those that `find` returns are always a Route.
+    # `Request.route` is declared as RouteFacts, since `_core` must not import this module. `find`
+    # returns a Route, so the facts always belong to a Route.
     assert isinstance(request.route, Route)
     return request.route
 
 
 async def resolve_route(channel: Channel) -> Request:
-    """Resolve the route of the request of *channel*, and return the request with it.
+    """Resolve the route of the request of *channel* if it is pending, and return the request.
+
+    The request of *channel* is replaced by a copy with the resolved route.
 
     Raises:
-        McpError: the route does not exist, or rejects the request.
+        McpError: the component does not exist for the principal, or the resolved route rejects
+            the request, for example because of its headers.
     """
-    # This comes before the hook runs: the policy of the route decides whether the call becomes a
-    # task, and the headers that repeat arguments have not been checked yet.
+    # Resolve before the hook runs: the policy of the resolved route decides whether the call
+    # becomes a task, and its header rules have not been checked yet.
     request = channel.request
     if request.route is not None and request.route.pending:
         route = await route_of(request).resolve(channel)
@@ -104,35 +113,35 @@ class Server(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> ServerCapabilities:
-        """The capabilities that are declared to clients; see also `methods`."""
+        """The capabilities that are declared to clients. `methods` must agree with them."""
 
     @property
     @abstractmethod
     def methods(self) -> Collection[str]:
-        """The methods that `handle` and `listed` serve; all others are unknown methods."""
+        """The methods that `handle` and `listed` serve. Others get the error "Method not found"."""
 
     @property
     def changes(self) -> ChangeNotifier | None:
-        """The notifier of changes, always the same object; None: the server never changes.
+        """The notifier of changes, always the same object; None if the server never changes.
 
-        `capabilities` declare which changes it announces.
+        `capabilities` declare the kinds of changes that the notifier announces.
         """
         return None
 
     def watch_resources(
         self, uris: Collection[str]
     ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Return a context in which updates of resources are announced.
+        """Return a context manager; while it is entered, `changes` announces updates of *uris*.
 
-        A mux enters it while clients are subscribed to these resources, all of which `find` has
-        found. Override it if the server itself has to subscribe somewhere; that should be complete
-        when the context is entered.
+        The mux enters the context when clients subscribe, and leaves it when they unsubscribe.
+        Override this method if the server has to subscribe to another system: subscribe when the
+        context is entered, and return from `__aenter__` only once the subscription is active.
 
         Args:
-            uris: the URIs that clients have subscribed to.
+            uris: the URIs that clients have subscribed to. `find` has found a route for each.
 
         Returns:
-            A context manager that yields the URIs of *uris* that will be announced.
+            A context manager that yields those of *uris* of which updates will be announced.
         """
         return nullcontext(uris)
 
@@ -147,15 +156,16 @@ class Server(ABC):
 
     @abstractmethod
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Run *request*; its `route` was returned by `find`.
+        """Run *request*. `request.route` is the route that `find` returned for it.
 
         Returns:
-            The result; or a `Continue`: `resume` is called after its wait.
+            The result of the request; or a `Continue`, after whose wait the mux calls `resume`.
 
         Raises:
-            ToolError: the call failed in a way that the model should read.
-            McpError: the request fails with this error.
-            Exception: any other is logged, and the client gets a reference to the log.
+            ToolError: the call failed. The model gets the text of the error.
+            McpError: the client gets this error as the response.
+            Exception: any other exception is logged; the client gets an error with the id of the
+                log entry.
         """
 
     async def resume(
@@ -163,8 +173,8 @@ class Server(ABC):
     ) -> Result | Continue:
         """Continue a call for which `handle` or `resume` has returned a `Continue`.
 
-        It may run in another process: `channel.request` is then the same request with the route
-        that `find` returned there.
+        The method may run in another process than `handle`. `channel.request` is then the same
+        request, with the route that `find` returned in that process.
 
         Args:
             continuation: names the step in which the call continues.
@@ -177,19 +187,21 @@ class Server(ABC):
         raise ContractError(f"{type(self).__name__} answers with Continue, and has no resume")
 
     async def cancelled(self, channel: Channel) -> None:
-        """Handle the cancellation of the request of *channel*, of which nothing runs any more."""
+        """Clean up after the request of *channel* was cancelled. None of its hooks still runs."""
         return
 
     @abstractmethod
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return one page of a list.
 
-        Return the same object as long as the list does not change: it is then encoded only once.
+        Return the same object as long as the list does not change, so that the mux encodes it only
+        once.
 
         Args:
             method: the list, such as `"tools/list"`.
-            cursor: None for the first page, then the `next_cursor` of the previous page. The mux
-                seals it and binds it to the list and the principal, so that it may be any text.
+            cursor: None for the first page, then the `next_cursor` of the previous page. A cursor
+                may be any text: the mux seals it, and binds it to the list and the principal,
+                before it is sent to the client.
             channel: the channel of the request.
 
         Raises:
@@ -198,17 +210,18 @@ class Server(ABC):
 
 
 class Middleware(Server):
-    """A server that forwards everything to an inner one. Subclass it and override some methods.
+    """A server that forwards every request to an inner server. Subclass it to change some methods.
 
     Args:
-        inner: the server.
+        inner: the server to forward to.
 
     Raises:
         ConfigurationError: *inner* is not a server.
     """
 
     def __init__(self, inner: Server) -> None:
-        # A class instead of an instance, or a hub, would fail only at the first request.
+        # Without the check, a class instead of an instance, or a hub, would fail only at the first
+        # request.
         if not isinstance(inner, Server):
             raise ConfigurationError(
                 f"{type(self).__name__}: inner must be a Server (a Suite), not {inner!r}"

@@ -10,10 +10,11 @@ A tool is a class with hooks; each may be `def` or `async def`:
         async def call(self, request: ToolRequest[AddArguments], channel: Channel) -> float:
             return request.arguments.a + request.arguments.b
 
-A `def call` runs in a pool of threads, so that it may block; a `def validate` runs at once.
+A `def call` runs in a pool of threads, so that it may block. A `def validate` runs on the event
+loop and must not block.
 
-A call that waits for something that may take long, or for its client, returns that, and names the
-method in which it continues: `elicit("Sure?").then(self.sure)`.
+A call that has to wait, for a job or for an answer of the client, returns the wait and names the
+method in which the call continues: `elicit("Sure?").then(self.sure)`.
 """
 
 import inspect
@@ -61,49 +62,58 @@ A = TypeVar("A", default=dict[str, Any])
 
 
 class Tool(DescribedComponent, Generic[A]):
-    """A tool. Subclass it, name it, and write `call`.
+    """A tool: a function that a model calls. Subclass it, set `name`, and write `call`.
 
-    It is configured by attributes of the class or of an instance (one class may be registered
-    twice, under two names), or by properties. An attribute of the instance takes precedence.
+    Set the attributes in the class, on an instance (so that one class may be registered twice,
+    under two names), or as properties. An attribute of the instance takes precedence.
 
-    name: the name of the tool; letters, digits, `_`, `-` and `.`, at most 128.
-    title, description, icons, meta: as in `tools/list`; the default of description is the docstring
-        of the class.
-    annotations: hints to the client, or a mapping of them (`{"readOnlyHint": True}`).
-    input_schema: a JSON Schema of type object, or a type (struct, dataclass, TypedDict,
-        pydantic model): `Tool[T]` is short for it. Arguments are passed as that type, otherwise as
-        a dict. None accepts any object.
-    output_schema: a JSON Schema, or a type; the value that `call` returns is then structured
-        content, and is validated before it is sent.
-    formats: whether `format` in the input schema is checked, or custom checkers by name. Results
-        are not checked for it. Default True.
-    extra_arguments: whether to "forbid" (default) or "ignore" arguments that the type of the input
-        does not define. A pydantic model that configures `extra`, and a JSON Schema, decide it
-        themselves.
-    on_disconnect: how a call of an earlier revision is handled if its client disconnects: "finish"
-        (default) stores the response for a client that resumes the stream, "cancel" cancels the
-        call. From 2026-07-28 on a disconnect always cancels, except for tasks.
-    task: when a call becomes a task, which its client polls: "auto" (default), once it waits for a
-        `Job` or has run for `promote_after` seconds; "always", before it runs; "never". Calls of
-        clients without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) are held
-        instead.
-    requires_tasks: reject the calls of clients without that extension.
-    max_hold: seconds after which such a client gets an `isError` result with the id of the call,
-        while the work continues; None: never. "auto" (default): 50 for a tool that can wait (it has
-        `continue_`, or a method for `then`), if the suite offers the tool that fetches the result
-        (`Suite(result_tool=)`); otherwise never. If the call waits for an answer of the client
-        then, the time starts again.
-    result_ttl: seconds for which the result of a task is kept; default 86400.
-    single_use: whether an answer to a question resumes a call only once. Otherwise a client may
-        send the same answer again, and the call is resumed again.
-    on_worker_lost: whether to "rerun" or "fail" a job whose worker has died; None: "rerun" if the
-        annotations declare the tool idempotent or read-only.
-    cache_ttl, cache_scope: seconds for which a client may cache the list of tools, and whether the
-        cache may be shared (2026-07-28, server/utilities, "Caching").
+    Attributes:
+        name: the name of the tool. Letters, digits, `_`, `-` and `.`, at most 128. Required.
+        title: a name for people, as in `tools/list`. Default None.
+        description: as in `tools/list`. Default: the docstring of the class.
+        icons: as in `tools/list`. Default: no icons.
+        meta: the `_meta` of the tool in `tools/list`. Default None.
+        annotations: hints to the client, or a mapping of them (`{"readOnlyHint": True}`). Default
+            None.
+        input_schema: a JSON Schema of type object, or a type (struct, dataclass, TypedDict,
+            pydantic model); `Tool[T]` sets it to T. Hooks get the arguments as an instance of the
+            type, and as a dict with a JSON Schema. Default None: any object.
+        output_schema: a JSON Schema, or a type. The value that `call` returns is then sent as
+            structured content, and is validated before. Default None.
+        formats: whether `format` in the input schema is checked, or a mapping of further checkers
+            by the name of the format. `format` in results is never checked. Default True.
+        extra_arguments: whether to "forbid" or "ignore" arguments that the type of the input does
+            not define. It has no effect on a JSON Schema, or on a pydantic model that configures
+            `extra`. Default "forbid".
+        on_disconnect: the effect of a disconnect of the client on a call of a revision before
+            2026-07-28. "finish" stores the response for a client that resumes the stream; "cancel"
+            cancels the call. In 2026-07-28 a disconnect cancels every call that is not a task.
+            Default "finish".
+        task: when a call becomes a task, which its client polls. "auto": once the call waits for a
+            `Job` or has run for `promote_after` seconds; "always": before it runs; "never". A call
+            of a client without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`)
+            never becomes a task: its response is sent when the call ends. Default "auto".
+        requires_tasks: whether to reject calls of clients without the tasks extension. Default
+            False.
+        promote_after: seconds after which a running call becomes a task. Default 10.
+        max_hold: seconds that a call of a client without the tasks extension may take. The client
+            then gets an `isError` result with the id of the call, while the work continues. An
+            answer of the client to a question restarts this time. None: unlimited. Default "auto":
+            50 if the tool can wait (it has `continue_`, or a method for `then`) and the suite
+            offers the tool that fetches the result (`Suite(result_tool=)`), otherwise unlimited.
+        result_ttl: seconds for which the result of a task is kept. Default 86400.
+        single_use: whether an answer to a question resumes a call only once. Otherwise, a client
+            that sends the same answer again resumes the call again. Default False.
+        on_worker_lost: whether to "rerun" or "fail" a job whose worker has died. Default None:
+            "rerun" if the annotations declare the tool idempotent or read-only, otherwise "fail".
+        cache_ttl: seconds for which a client may cache the list of tools (2026-07-28,
+            server/utilities, "Caching"). Default 0.
+        cache_scope: "public" if a cache may share the list between users, else "private". Default
+            "public".
 
     Raises:
-        ConfigurationError: an attribute is invalid. Raised when the class is defined if possible,
-            otherwise, or if the name or `call` is missing, when the tool is registered.
+        ConfigurationError: an attribute is invalid, or the name or `call` is missing. Raised when
+            the class is defined, or when the tool is registered if an attribute is only known then.
     """
 
     __genmcp_hook__ = "call"
@@ -140,8 +150,9 @@ class Tool(DescribedComponent, Generic[A]):
     def validate(self, request: ToolRequest[A], channel: Channel) -> Any:
         """Return the request that `call` gets: *request*, or `request.replace(arguments)`.
 
-        It runs after the check of the schema and before `call`. It must have no effects: it runs
-        again when the call continues with another request or in another process.
+        Called after the arguments were checked against the schema, and before `call`. The hook must
+        have no side effects: it is called again when the call continues after a wait with another
+        request or in another process.
 
         Raises:
             InvalidParams: the call is rejected, as if the schema had rejected it.
@@ -149,26 +160,37 @@ class Tool(DescribedComponent, Generic[A]):
         return request
 
     def call(self, request: ToolRequest[A], channel: Channel) -> Any:
-        """Do the work and return its result, as `genmcp.content` lists them; or a wait.
+        """Do the work. Return its result, or a wait after which the call continues.
 
-        A wait names the method in which the call continues: `elicit("Sure?").then(self.sure)`. The
-        general form is `Continue(tag, on)`, which continues in `continue_`.
+        `genmcp.content` lists the values that are results. A wait names the method in which the
+        call continues: `elicit("Sure?").then(self.sure)`. After the general form, `Continue(tag,
+        on)`, the call continues in `continue_`.
 
         Raises:
-            ToolError: the work failed in a way the model should read.
+            ToolError: the work failed. The model gets the text of the error.
         """
         raise NotImplementedError
 
     def on_cancel(self, channel: Channel[ToolRequest[A]]) -> Any:
-        """Handle the cancellation of the call by its client, also while it waits.
+        """Clean up after the client has cancelled a call, whether the call was running or waiting.
 
-        Its result is dropped. If it waited for a job, `channel.run_id` is the id of that job, the
-        same that the job has as `run.id`; the job is being stopped, and may continue for a moment.
+        The value that this hook returns is dropped. If the call waited for a job, `channel.run_id`
+        is the id of that job (its `run.id`). The job is told to stop, but may run a moment longer.
         """
 
 
 class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
-    """The route of a tool."""
+    """A tool as it is registered: its checked attributes, its schemas and its hooks.
+
+    Attributes:
+        provider: the tool.
+        definition: its entry in `tools/list`.
+        arguments: the schema and the decoder of its arguments.
+        output: its output schema, or None.
+        validates: whether the tool overrides `validate`.
+        is_async: whether `call` is an `async def`.
+        cancels: its `on_cancel`, or None if the tool does not override it.
+    """
 
     provider: Tool[Any]
     definition: ToolDefinition
@@ -180,7 +202,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, tool: Tool[Any]) -> "ToolRoute":
-        """Return the route of *tool*.
+        """Check the attributes of *tool*, compile its schemas, and return its route.
 
         Raises:
             ConfigurationError: an attribute is invalid or missing.
@@ -206,8 +228,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
         )
         policy = Policy.of(owner, tool, definition.annotations)
-        # A tool that has no step in which to continue is expected to return soon: its call is held
-        # until it does.
+        # A tool without `continue_` or another step cannot wait, and is expected to return soon:
+        # the response is held until `call` returns, without the time limit of `max_hold`.
         if policy.auto_hold and not can_continue(tool):
             policy = replace(policy, auto_hold=False)
         return cls(
@@ -228,11 +250,12 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         )
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
-        """Run the tool's hooks for *request*."""
+        """Decode and validate the arguments of *request*, run `call`, and return its result."""
         if self.validates or channel.request is not request:
             request = await self.begin(request, channel)
         else:
-            # The transport, telemetry and middleware keep the request as it was received.
+            # The decoded arguments are set on a copy: the transport, telemetry and middleware keep
+            # the request as it was received.
             channel.request = request = replace(request, arguments=self._decode(request))
         if self.is_async:
             value = await self.provider.call(request, channel)  # type: ignore[arg-type]
@@ -255,13 +278,21 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         return replace(request, arguments=arguments)
 
     def declined(self, text: str) -> str:
-        """Return *text*, unless the tool has an output schema."""
+        """Return *text* as the result of a call with a declined question.
+
+        Raises:
+            ToolError: the tool has an output schema, which a text does not fit.
+        """
         if self.output is not None:
             raise ToolError(text)
         return text
 
     def result_of(self, hook: str, value: Any, request: Request) -> CallToolResult:
-        """Return the result for *value*, checked against the output schema."""
+        """Convert *value*, which *hook* returned, to the result of the call.
+
+        Raises:
+            ContractError: a tool must not return *value*, or it does not fit the output schema.
+        """
         try:
             result = to_result(value, structured=self.output is not None)
         except ContractError as error:
@@ -270,7 +301,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             if result.structured_content is msgspec.UNSET:
                 raise self.broken(hook, value, "output_schema needs structured content: an object")
             text = json_of(result.structured_content)
-            # The value is checked in the form that is sent: a date, for example, is a text there.
+            # The check reads the JSON that is sent, in which a date, for example, is a string.
             faults = self.output.check(msgspec.json.decode(text), text)
             if faults:
                 raise self.broken(
@@ -280,7 +311,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def cancelled(self, channel: Channel) -> None:
         """Call `on_cancel` for the call of *channel*."""
-        # The arguments may not be there: a task is cancelled in any process, from its record.
+        # The arguments may not be decoded yet: any process may cancel a task, and the task's record
+        # contains only the JSON of the request.
         if self.cancels is not None:
             await self.set_arguments(channel)
             await self.cancels(channel, channel)
@@ -298,7 +330,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             if inspect.isawaitable(validated):
                 validated = await validated
         except InvalidParams as error:
-            # SEP-1303: the model should read what `validate` rejects, too.
+            # SEP-1303: the model should read input validation errors, so that it can correct them.
+            # The error becomes an `isError` result, as an error of the schema does.
             raise InvalidArguments(self.definition.name, [error.message], error.data) from error
         if not isinstance(validated, ToolRequest):
             raise self.broken("validate", validated, "return request, or request.replace(...)")
@@ -323,15 +356,15 @@ def _schemas(
             return arguments, None
         is_schema = isinstance(returned, Mapping)
         document = returned if is_schema else schema_of(returned, origin="output_schema")
-        # Formats of results are not checked: a `datetime` without a time zone is a valid value of
-        # its type but not a `date-time`, and is sent, as other servers do.
+        # `format` is not checked in results: a `datetime` without a time zone is valid in Python,
+        # but is not a `date-time`. Other servers send such values too.
         return arguments, Schema(document, formats=False, origin="output_schema")
     except ConfigurationError as error:
         raise ConfigurationError(f"{owner}: {error}") from error
 
 
 def _check_one_input(cls: type, argument: Any) -> None:
-    """Reject a `Tool[T]` that would not get its arguments as a T."""
+    """Reject a `Tool[T]` whose own `input_schema` would decode the arguments to another type."""
     given = cls.__dict__.get("input_schema", argument)
     as_dict = isinstance(given, Mapping) and is_typeddict(argument)
     if given is not argument and not as_dict and not hasattr(type(given), "__get__"):

@@ -16,20 +16,19 @@ def wire_name(field: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-# Type checkers do not know that msgspec inherits `frozen`.
+# For type checkers, which otherwise treat the subclasses as mutable: msgspec inherits `frozen`.
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, rename=wire_name):
-    """An object of the protocol: immutable, compared by its members.
+    """An object of the protocol: immutable, and equal to objects with equal members.
 
-    A member the specification requires has no default and is always sent; an optional one
-    is None when it is absent, and then not sent. Unknown members are ignored when a value is
-    decoded.
+    A member that the specification requires has no default and is always sent. An optional member
+    is None if it is absent, and is then not sent. Unknown members are ignored in decoding.
     """
 
 
 @cache
 def decoder_for(type_: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of *type_*, made once.
+    """Return the decoder of *type_*, which is made once and then cached.
 
     Its `decode` raises `msgspec.DecodeError` for a text that is not JSON, and
     `msgspec.ValidationError` for JSON of another shape.
@@ -38,10 +37,10 @@ def decoder_for(type_: Any) -> msgspec.json.Decoder[Any]:
 
 
 class Result(Value, kw_only=True):
-    """The members common to all results; as such, an empty result.
+    """The base class of all results. An instance of this class is an empty result.
 
-    `result_type` is the `resultType` on the wire. The encoder writes it, for the revisions that
-    have it.
+    `result_type` is the `resultType` of the JSON object. The encoder writes this member, and only
+    for revisions that define it.
     """
 
     result_type: ClassVar[str] = "complete"
@@ -53,7 +52,7 @@ CacheScope = Literal["public", "private"]
 
 
 class CacheableResult(Result, kw_only=True):
-    """A result that a client may cache for `ttl_ms` milliseconds: 2026-07-28, "Caching".
+    """A result that a client may cache for `ttl_ms` milliseconds (2026-07-28, "Caching").
 
     `cache_scope` is `"public"` only if the result is the same for every client.
     """

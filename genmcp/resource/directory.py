@@ -54,18 +54,23 @@ _Entries = Sequence[tuple[str, bool]]
 
 
 class Directory(ResourceRepo):
-    """The files of a folder and its subfolders; the URI is *prefix* and the path of a file.
+    """The files of a folder and its subfolders. A file's URI is *prefix* followed by its path.
 
         Directory("handbook", prefix="handbook://", name="handbook")
 
-    A file in UTF-8 is read as text, any other as a blob; the media type follows from the suffix. A
-    file outside of the folder cannot be read by any URI, name or link.
+    A file in UTF-8 is read as text, any other file as a blob. The media type is guessed from the
+    suffix. A file outside of the folder cannot be read by any URI, name or link.
 
-    root: the folder. prefix: the prefix of the URIs.
-    hidden: whether to serve files and folders with a dot as the first letter of their names.
-    max_bytes: the size of the largest file that is read; larger ones are listed with their size.
-    page_size: the maximum number of files of one page of a list.
-    name: the name of the template; the default is the name of the folder.
+    Attributes:
+        root: the folder. Required.
+        prefix: the prefix of the URIs. Default "file:///".
+        hidden: whether to serve files and folders whose names begin with a dot. Default False.
+        max_bytes: the size in bytes of the largest file that is read. Larger files are listed, but
+            reading them is an error. Default 4 MiB.
+        page_size: the maximum number of files in one page of the list. Default 100.
+        name: the name of the template in the list. Default: the name of the folder.
+        title, description, icons, meta, annotations, mime_type, cache_ttl, cache_scope: as of
+            `ResourceRepo`.
 
     Raises:
         ConfigurationError: the folder does not exist, or a number is not positive.
