@@ -66,10 +66,11 @@ class ClientLifecycle:
         await self._opened.open()
 
     async def close(self) -> None:
-        """Disconnect, and wait until it is done. Pending requests fail with `ClientClosed`.
+        """Disconnect, and wait until the connection is closed.
 
-        May be called repeatedly. If the caller is cancelled, the closing continues. In a hook of
-        the handler it returns at once, since the closing waits for hooks.
+        Pending requests fail with `ClientClosed`. May be called repeatedly. If the caller is
+        cancelled, the closing continues. A call by a hook of the handler returns at once, since the
+        closing waits for the hooks.
         """
         self._closes += 1
         if self._opened is not None:
@@ -91,7 +92,7 @@ class ClientLifecycle:
 
     @property
     def abandoned_calls(self) -> int:
-        """The number of calls that were given up and that the server may still work on."""
+        """The number of calls that this client has cancelled and the server may still process."""
         return 0 if self._opened is None else len(self._opened.connection.abandoned_calls)
 
     async def ended(self) -> ClientError | None:
@@ -140,37 +141,38 @@ class Client(ClientLifecycle):
             print(result.data)
 
     Args:
-        target: A URL; a `Command`, which is started and used over stdio; or a `Suite`, `Mux` or
-            `Endpoint` of this process.
+        target: A URL; a `Command`, which is started and used over stdio; a `Suite`, `Mux` or
+            `Endpoint` of this process; or a `Transport` of your own.
         handler: Answers the input requests of the server, and receives its notifications.
         options: Timeouts and limits.
 
-    A client may be used by any number of asyncio tasks of the event loop that it is opened in, and
-    be opened again after it was closed. Its methods return values of `genmcp.protocol` in the form
-    of 2026-07-28, whatever the negotiated revision. They raise a `ClientError`, with a class for
-    each cause; cancelling one cancels its request. A request that may have been carried out is
-    never sent again.
+    A client may be used by any number of asyncio tasks of the event loop in which it was opened.
+    It may be opened again after it was closed, unless its target is a `Transport` that can be used
+    only once. The methods return values of `genmcp.protocol` in the form of 2026-07-28, for any
+    negotiated revision. They raise a `ClientError`, with a class for each cause. If the task that
+    awaits a method is cancelled, the request is cancelled. A request that may have been carried out
+    is never sent again.
     """
 
     async def tools(self) -> Sequence[ToolDefinition]:
-        """Return the tools of the server, all pages together, as do the other lists.
+        """Return the tools of the server: all pages of the list together.
 
-        Over HTTP a tool with invalid `x-mcp-header` annotations is left out, with a warning in the
-        log (2026-07-28, server/tools, "x-mcp-header").
+        Over HTTP, a tool with invalid `x-mcp-header` annotations is left out, and a warning is
+        logged (2026-07-28, server/tools, "x-mcp-header").
         """
         return await self._session.calls.tools()
 
     async def resources(self) -> Sequence[ResourceDefinition]:
-        """Return the resources of the server."""
+        """Return the resources of the server: all pages of the list together."""
         return await self._session.requests.list_all("resources/list", "resources")
 
     async def templates(self) -> Sequence[ResourceTemplateDefinition]:
-        """Return the resource templates of the server."""
+        """Return the resource templates of the server: all pages of the list together."""
         requests = self._session.requests
         return await requests.list_all("resources/templates/list", "resource_templates")
 
     async def prompts(self) -> Sequence[PromptDefinition]:
-        """Return the prompts of the server."""
+        """Return the prompts of the server: all pages of the list together."""
         return await self._session.requests.list_all("prompts/list", "prompts")
 
     async def call(
@@ -184,22 +186,24 @@ class Client(ClientLifecycle):
     ) -> CallToolResult:
         """Call a tool and return its result.
 
-        The handler answers the input requests of the tool; if the call becomes a task, the client
-        waits for it. If the tool fails, `is_error` of the result is true. `result.data` is the
-        structured content, or the text. Over HTTP, the first call of a tool lists the tools before,
-        because its headers may repeat arguments.
+        The handler answers the input requests of the tool. If the call becomes a task, the client
+        waits for the result of the task. If the tool fails, `is_error` of the result is true.
+        `result.data` is the structured content or, without structured content, the text. Over HTTP,
+        the client lists the tools before it calls a tool for the first time: the definition of the
+        tool says which arguments the headers of the call repeat.
 
         Args:
             name: The name of the tool.
             arguments: The arguments; None: no arguments.
             progress: A function or coroutine function, called with the progress, the total or None,
                 and a message or None.
-            timeout: Seconds for the call in all; None: no limit. Default: that of the options.
-            idle_timeout: Seconds without progress; None: no limit. Default: that of the options.
+            timeout: Seconds for the whole call; None: no limit. Default: `ClientOptions.timeout`.
+            idle_timeout: Seconds without progress; None: no limit. Default:
+                `ClientOptions.idle_timeout`.
 
         Raises:
             ServerError: The server responds with an error.
-            RequestTimeout: A timeout expired; the call is cancelled, and its task.
+            RequestTimeout: A timeout expired; the call and its task, if it has one, are cancelled.
             TaskCancelled: The task of the call was cancelled by another client or the server.
             OutcomeUnknown: The connection broke; the call may have been carried out.
             ProtocolError: The result is invalid, or does not match the tool's `outputSchema`.
@@ -217,9 +221,10 @@ class Client(ClientLifecycle):
         timeout: Wait = UNSET,
         idle_timeout: Wait = UNSET,
     ) -> TaskHandle:
-        """Call a tool, and return as soon as it has a result or becomes a task.
+        """Call a tool, and return a handle as soon as the call has a result or becomes a task.
 
-        Store the `id` of the handle: `task(id)` finds the task again after a restart.
+        To continue after a restart of this process, store the `id` of the handle, and pass that id
+        to `task`.
 
         Raises:
             ClientError, McpError: As for `call`.
@@ -238,14 +243,33 @@ class Client(ClientLifecycle):
         return self._session.calls.task(id, tool)
 
     async def read(self, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
-        """Read a resource, in *timeout* seconds at most."""
+        """Read a resource and return its contents.
+
+        Args:
+            uri: The URI of the resource.
+            timeout: Seconds for the whole request; None: no limit. Default:
+                `ClientOptions.timeout`.
+
+        Raises:
+            ClientError: The resource does not exist, or the request failed.
+        """
         requests = self._session.requests
         return await requests.read(uri, requests.deadline(timeout))
 
     async def prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET
     ) -> GetPromptResult:
-        """Get a prompt, in *timeout* seconds at most."""
+        """Get a prompt and return its messages.
+
+        Args:
+            name: The name of the prompt.
+            arguments: The arguments; None: no arguments.
+            timeout: Seconds for the whole request; None: no limit. Default:
+                `ClientOptions.timeout`.
+
+        Raises:
+            ClientError: The prompt does not exist, or the request failed.
+        """
         requests = self._session.requests
         return await requests.prompt(name, arguments or {}, requests.deadline(timeout))
 
@@ -261,13 +285,16 @@ class Client(ClientLifecycle):
         Args:
             reference: The prompt or template.
             argument: The name of the argument or variable.
-            value: The beginning of its value, as typed so far.
-            context: The arguments that have a value already.
+            value: The beginning of the argument's value, as typed so far.
+            context: The other arguments that already have a value.
         """
         return await self._session.requests.complete(reference, argument, value, context)
 
     def subscribe(self, *uris: str) -> ChangeStream:
-        """Return a stream of the changes of the resources *uris* and the resources below them."""
+        """Return a stream that reports changes of the resources *uris* and of resources below them.
+
+        The stream opens when it is entered with `async with`.
+        """
         return self._session.change_stream(SubscriptionFilter(resource_subscriptions=uris))
 
     def listen(
@@ -277,9 +304,10 @@ class Client(ClientLifecycle):
         prompts: bool = False,
         resources: bool = False,
     ) -> ChangeStream:
-        """Return a stream of the changes of the server's lists, and of the resources *uris*.
+        """Return a stream that reports changes of the server's lists, and of the resources *uris*.
 
-        While it is open, cached results are discarded as soon as the server reports a change.
+        The stream opens when it is entered with `async with`. While it is open, the client discards
+        a cached result as soon as the server reports that the result has changed.
 
         Args:
             uris: Resources; changes of resources below them are included.
@@ -297,27 +325,38 @@ class Client(ClientLifecycle):
         )
 
     async def log_level(self, level: LoggingLevel) -> None:
-        """Receive log messages of *level* and above from now on, by `handle_log`."""
+        """Set the log level of the server for this client.
+
+        The server then sends log messages of *level* and above, which are passed to `handle_log` of
+        the handler.
+        """
         await self._session.set_log_level(level)
 
     async def ping(self) -> None:
-        """Check that the server responds: by `ping`, or `server/discover` since 2026-07-28.
+        """Check that the server responds.
+
+        Sends `ping`, or `server/discover` in 2026-07-28, which has no `ping`.
 
         Raises:
-            ClientError: It does not.
+            ClientError: The server does not respond.
         """
         session = self._session
         method = "ping" if session.connection.supports("ping") else "server/discover"
         await session.requests.result(method, {})
 
     async def discover(self) -> DiscoverResult:
-        """Return the description of the server; before 2026-07-28, that of the handshake."""
+        """Return the server's description of itself: its revisions, capabilities and instructions.
+
+        Sends `server/discover` in 2026-07-28. Before 2026-07-28, the description is made of the
+        result of the handshake, and nothing is sent.
+        """
         return await self._session.discover()
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """Send a request of any method, and return its result.
 
-        A value of `genmcp.protocol`; decoded JSON for a method that no revision defines.
+        The result is a value of `genmcp.protocol`. For a method that no revision defines, the
+        result is decoded JSON.
         """
         return await self._session.requests.result(method, params or {})
 

@@ -1,7 +1,8 @@
 """Outcomes of the client's state machine: actions for its transport, events for its owner.
 
-A method of `ClientDispatch` returns both in one list. The owner performs the actions and handles
-the events in the order of the list.
+A method of `ClientDispatch` returns actions and events in one list. The owner of the
+`ClientDispatch`, a `MachineDriver` (`client/connection.py`), performs the actions and handles the
+events in the order of the list. `SendMessage` is public: transports of other packages send it.
 """
 
 from collections.abc import Mapping
@@ -24,11 +25,11 @@ class PeerFault(GenmcpError):
 
 
 class LateAnswer(PeerFault):
-    """A response to a request that is not pending, or not any more."""
+    """A response to a request that is not pending: it was never sent, or has already ended."""
 
 
 class PeerIllegalTransition(IllegalTransition, PeerFault):
-    """A message that the server may not send in the current state of the connection."""
+    """The server sent a message that is not allowed in the current state of the connection."""
 
     culprit = "the peer"
 
@@ -38,17 +39,20 @@ class PeerIllegalTransition(IllegalTransition, PeerFault):
 
 
 class SendMessage(msgspec.Struct, frozen=True):
-    """Action: send *message*.
+    """A message that a `Transport` sends to the server. An action of the client's state machine.
+
+    Only `message` is sent over stdio. The other members save a transport from decoding the message.
 
     Args:
-        message: The encoded message.
+        message: One JSON-RPC message as UTF-8 encoded JSON, without a line end.
         id: The id of the request; None for notifications and responses.
-        method: The method; None for a response.
-        name: The value of `Mcp-Name`; None where the header does not apply.
-        revision: The value of `MCP-Protocol-Version`; None before a revision is negotiated.
+        method: The method of the request or notification; None for a response.
+        name: The value of the HTTP header `Mcp-Name`; None if the message has no such header.
+        revision: The value of the HTTP header `MCP-Protocol-Version`; None before a revision is
+            negotiated or proposed.
         param_headers: The `Mcp-Param-*` headers.
-        withdraws: The id of the request that the message cancels. The message can be dropped if
-            that request was never sent.
+        withdraws: The id of the request that this message, a `notifications/cancelled`, cancels.
+            A transport that has not yet written that request can drop both messages.
     """
 
     message: bytes
@@ -61,7 +65,10 @@ class SendMessage(msgspec.Struct, frozen=True):
 
 
 class CloseResponse(msgspec.Struct, frozen=True):
-    """Action: close the HTTP response to request *id*; its content is no longer needed."""
+    """Action: close the HTTP response to request *id*; its content is no longer needed.
+
+    The owner performs this action by cancelling `Transport.send` of that request.
+    """
 
     id: int
 
@@ -101,13 +108,16 @@ class SessionReset(msgspec.Struct, frozen=True):
 
 
 class RestartTransport(msgspec.Struct, frozen=True):
-    """The transport ended during the handshake: reopen it and call `begin` again."""
+    """The transport ended during the handshake. The state is NEW.
+
+    The owner opens the transport again and calls `begin` again.
+    """
 
     error: Exception
 
 
 class NotificationsMissed(msgspec.Struct, frozen=True):
-    """Notifications of the server may have been lost, and will not be sent again."""
+    """Notifications of the server may have been lost. The server does not send them again."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -127,7 +137,8 @@ class Answered(msgspec.Struct, frozen=True):
 class RequestRejected(msgspec.Struct, frozen=True):
     """The server responded to request *id* with a JSON-RPC error.
 
-    *cause* is the HTTP error that carried it, with its headers, where there is one.
+    *cause* is the `HttpStatusError` whose body was the JSON-RPC error; None if the HTTP status was
+    not an error, or over stdio.
     """
 
     id: int
@@ -136,9 +147,10 @@ class RequestRejected(msgspec.Struct, frozen=True):
 
 
 class InputNeeded(msgspec.Struct, frozen=True):
-    """Request *id* needs input: send it again with the responses, and with *state* if not None.
+    """Request *id* has ended with input requests, which the client answers.
 
-    2026-07-28, basic/patterns, "Multi Round-Trip Requests". The repeated request has a new id.
+    2026-07-28, basic/patterns, "Multi Round-Trip Requests": the client sends the same method and
+    params again under a new id, with the responses, and with *state* unless it is None.
     """
 
     id: int
@@ -147,7 +159,7 @@ class InputNeeded(msgspec.Struct, frozen=True):
 
 
 class TaskCreated(msgspec.Struct, frozen=True):
-    """Request *id* continues as a task (SEP-2663)."""
+    """The server responded to request *id* with a task, which will have the result (SEP-2663)."""
 
     id: int
     task: CreateTaskResult
@@ -156,7 +168,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 class RequestTimedOut(msgspec.Struct, frozen=True):
     """Request *id* timed out after *seconds* and is cancelled.
 
-    *silent*: the idle timeout expired, not the total timeout.
+    *silent* tells which timeout expired: True for the idle timeout, False for the total timeout.
     """
 
     id: int
@@ -168,7 +180,8 @@ class RequestTimedOut(msgspec.Struct, frozen=True):
 class RequestFailed(msgspec.Struct, frozen=True):
     """Request *id* will get no response; *error* is None if the client closed the connection.
 
-    *may_have_run*: the server may have processed it. If False, it is safe to send it again.
+    *may_have_run* is False only if the server has certainly not processed the request, so that the
+    request can be sent again safely.
     """
 
     id: int
@@ -198,8 +211,10 @@ class NotificationReceived(msgspec.Struct, frozen=True):
     Args:
         method: The method.
         params: A value of 2026-07-28; decoded JSON for a method that no revision defines.
-        subscription: The id of the request that opened its subscription, if any.
-        about: The id of the request in whose HTTP response it was sent, if any.
+        subscription: The id of the `subscriptions/listen` request that the notification belongs to;
+            None if it belongs to no subscription.
+        about: The id of the request in whose HTTP response the notification was sent; None outside
+            of such a response.
     """
 
     method: str
@@ -209,7 +224,7 @@ class NotificationReceived(msgspec.Struct, frozen=True):
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
-    """A request of the server (before 2026-07-28), to be answered under its *id*.
+    """A request of the server (before 2026-07-28), which the client answers under the same *id*.
 
     Args:
         id: The id that the server chose.
@@ -225,7 +240,7 @@ class RequestReceived(msgspec.Struct, frozen=True):
 
 
 class PingReceived(msgspec.Struct, frozen=True):
-    """A `ping` of the server, which has been answered."""
+    """The server sent a `ping`. The response to it is in the same list of outcomes."""
 
     id: RequestId
 
@@ -233,7 +248,8 @@ class PingReceived(msgspec.Struct, frozen=True):
 class ReceivedRequestCancelled(msgspec.Struct, frozen=True):
     """The server's request *id* needs no response any more.
 
-    The server has cancelled it, or the request that it belongs to was given up.
+    Either the server has cancelled its request, or this client has given up its own request
+    during which the server sent that request.
     """
 
     id: RequestId
@@ -241,7 +257,10 @@ class ReceivedRequestCancelled(msgspec.Struct, frozen=True):
 
 
 class MessageDropped(msgspec.Struct, frozen=True):
-    """A message of the server was ignored because of *fault*; *id* is its id, if it had one."""
+    """A message of the server was ignored because of *fault*.
+
+    *id* is the id of the message; None if the message has none or the id cannot be read.
+    """
 
     fault: GenmcpError
     id: RequestId | None = None

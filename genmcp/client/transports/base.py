@@ -1,4 +1,8 @@
-"""The interfaces of this folder: a transport and its sink, and an HTTP client and its response."""
+"""The interfaces of client transports: `Transport` and its sink, `HttpRequester` and its response.
+
+`genmcp/_transports` is the server's counterpart of this folder. docs/client.md, "Writing a
+transport", is the guide for transports of other packages.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,43 +19,48 @@ Headers = Iterable[tuple[bytes, bytes]]
 class TransportSink(Protocol):
     """Receives the messages and failures of a transport. Implemented by the client's connection.
 
-    Its methods are called in the event loop and must not block. Over HTTP, *request_id* is the
-    request whose response contained the message; otherwise it is None.
+    A transport calls these methods in the event loop; none of them blocks or raises. With
+    `Transport.per_message`, *request_id* is the request whose response contained the message.
+    Without `per_message`, it is None.
 
-    `on_message` and `on_oversized` return whether that request needs nothing more: it was answered,
-    has failed, or was cancelled. If its response ends before that, the transport resumes the
-    response where the revision allows it, and reports a failure otherwise.
+    `on_message` and `on_oversized` return whether request *request_id* is finished: it was
+    answered, has failed, or was cancelled. If the response ends while the request is unfinished,
+    the transport resumes the response where the revision allows resumption, and otherwise calls
+    `on_failure`. For a *request_id* of None the return value has no meaning.
     """
 
     def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
-        """Handle one message as it was received: it may be a batch or invalid JSON."""
+        """Handle the bytes of one message; they may be a JSON-RPC batch or invalid JSON."""
         ...
 
     def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
         """Handle a message that was discarded because of its size.
 
         Args:
-            size: The bytes that were received of it; there may have been more.
+            size: The number of bytes that were received before the message was discarded.
             head: The beginning of the message.
-            request_id: The request whose response contained it.
+            request_id: The request whose response contained the message.
         """
         ...
 
     def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
         """Handle the failure of a request, or of the whole transport if *request_id* is None.
 
-        After a failure of the transport nothing more is received, and `send` raises the same error
-        until the transport is opened again. A server of a legacy revision may exit because of the
-        first request, so the client may open it again.
+        After a failure of the whole transport, the transport passes no more messages, and
+        `Transport.send` raises *error* until `Transport.open` is called again.
         """
         ...
 
     def on_lost_notifications(self) -> None:
-        """Handle a gap in the notifications outside of requests."""
+        """Handle a possible loss of notifications: the client clears its caches."""
         ...
 
     def on_session_ended(self, error: ClientError) -> None:
-        """Handle the end of the session, reported by the stream for notifications."""
+        """Handle the loss of the session on the server: the client begins another session.
+
+        Called when the event stream for notifications reports the loss. A lost session that a
+        request reports is passed to `on_failure` as `SessionEnded`.
+        """
         ...
 
 
@@ -59,8 +68,14 @@ class Transport(ABC):
     """Carries messages to one server, and the server's messages to a sink. Owned by a client.
 
     Attributes:
-        per_message: Whether each request has a response of its own, as over HTTP. A request of
-            2026-07-28 is then cancelled by cancelling its `send`, without a notification.
+        per_message: Whether each request has a response of its own, as over HTTP. If true, in
+            2026-07-28:
+
+            - The client cancels a request by cancelling its `send`, and sends no notification.
+            - A server that does not respond to `server/discover` within `open_timeout` has failed.
+              Otherwise silence for `probe_timeout` means a server of an earlier revision.
+            - `SendMessage.param_headers` repeats arguments of tool calls, and tools whose
+              `x-mcp-header` annotations are invalid are left out.
         server_name: The server as errors and logs name it: a URL or a command, secrets masked.
     """
 
@@ -69,31 +84,49 @@ class Transport(ABC):
 
     @abstractmethod
     async def open(self, sink: TransportSink) -> None:
-        """Prepare to send, or do so again after the transport has failed.
+        """Connect, and pass the messages of the server to *sink* from now on.
+
+        Called again on the same transport in two cases:
+
+        - The transport failed during the handshake, because a server of an earlier revision may
+          exit on the first request. The client opens the transport once more, without `close`.
+        - The user opens a client again that was closed, and whose target is this transport. A
+          transport that can be used only once raises `ClientClosed`, as those of genmcp do.
 
         Raises:
-            ClientError: The server cannot be reached.
+            ClientError: The server cannot be reached, or the transport cannot be opened again.
         """
 
     @abstractmethod
     async def send(self, message: SendMessage) -> None:
-        """Send a message. Several may be sent concurrently.
+        """Send a message. Several calls may run concurrently.
 
-        With `per_message` this returns when the response has ended and all of it was passed to the
-        sink; cancelling the caller abandons the response. Otherwise it returns when the message was
-        written. The failure of a request is passed to the sink and not raised.
+        With `per_message`, return when the response has ended and all of it was passed to the sink.
+        Otherwise return when the message was written. If the task of the caller is cancelled, the
+        message need not be written, and its response is closed.
+
+        If a request (`message.id` is not None) fails, call `TransportSink.on_failure` with its id,
+        and do not raise the error. A notification that cancels request `message.withdraws` can be
+        dropped if that request was not written yet; the request must not be written then.
 
         Raises:
-            ClientError: A notification or an answer could not be delivered, or the transport is not
-                open.
+            ClientError: A notification or a response could not be delivered. Or the transport is
+                not open: the error is then that of the last `on_failure` for the whole transport,
+                or `ClientClosed`.
         """
 
     async def notifications_ready(self) -> None:  # noqa: B027  # most transports need not wait
-        """Wait until notifications outside of requests are received, or none are expected soon."""
+        """Wait until the server can send notifications that belong to no request.
+
+        Return at once if the transport always receives them, or if it cannot expect them soon.
+        """
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the transport, after which the sink is not called. May be called repeatedly."""
+        """Disconnect, and wait until that is done. The sink is not called after it.
+
+        May be called repeatedly, and while `open` or `send` runs.
+        """
 
 
 class HttpResponse(ABC):
@@ -119,7 +152,7 @@ class HttpResponse(ABC):
 
     @abstractmethod
     async def chunk(self) -> bytes:
-        """Return the next part of the body as soon as it was received, empty at the end.
+        """Wait for the next part of the body and return it; return `b""` at the end.
 
         Raises:
             ConnectionLost: The connection was closed within the body.
@@ -127,7 +160,7 @@ class HttpResponse(ABC):
         """
 
     async def read(self, limit: int) -> bytes:
-        """Return the rest of the body.
+        """Read the body to its end, and return the part that was not read before.
 
         Args:
             limit: Maximum number of bytes.
@@ -149,7 +182,8 @@ class HttpResponse(ABC):
     async def close(self) -> None:
         """Release the connection. May be called repeatedly.
 
-        The connection is reused if the response was read to its end, and is closed otherwise.
+        The connection can be reused if the response was read to its end. Otherwise the connection
+        is closed.
         """
         on_close, self.on_close = self.on_close, None
         try:
@@ -190,10 +224,11 @@ class HttpRequester(ABC):
             method: The HTTP method.
             path: The path with its query, as in the request line.
             headers: Headers besides those of the connection, such as Host and Content-Length.
-            body: The content, None without.
-            counts_against_limit: Whether the request takes one of the `max_connections` slots, and
-                waits for one. False for a request that may never end, and for one that an open
-                request depends on: waiting for a slot could then be a deadlock.
+            body: The content; None: the request has no content.
+            counts_against_limit: Whether the request waits for one of the `max_connections` slots
+                and occupies it. False for a request whose response may never end, and for a
+                message that an open request depends on: that request occupies a slot, so that
+                waiting for a slot could be a deadlock.
 
         Raises:
             ConnectError: The connection could not be established; nothing was sent.
