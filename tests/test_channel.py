@@ -50,11 +50,11 @@ async def test_channel_progress_is_sent_under_the_clients_token() -> None:
     async with speak(doing(work)) as client:
         answer = await client.call("do", progressToken="t")
 
-    assert ["sent", "sent"] == value(answer)
-    assert [
+    assert value(answer) == ["sent", "sent"]
+    assert [said["params"] for said in answer.notifications] == [
         {"progressToken": "t", "progress": 1},
         {"progressToken": "t", "progress": 2.5, "total": 3, "message": "nearly"},
-    ] == [said["params"] for said in answer.notifications]
+    ]
 
 
 async def test_channel_progress_needs_a_token() -> None:
@@ -66,7 +66,7 @@ async def test_channel_progress_needs_a_token() -> None:
     async with speak(doing(work)) as client:
         answer = await client.call("do")
 
-    assert ("unwanted", []) == (value(answer), answer.notifications)
+    assert (value(answer), answer.notifications) == ("unwanted", [])
 
 
 @pytest.mark.parametrize("second", [1, 0.5, -1, float("nan"), float("inf")])
@@ -79,8 +79,8 @@ async def test_channel_progress_increases(second: float) -> None:
     async with connect(doing(work)) as client:
         result = await client.call("do")
 
-    assert {"value": ["sent", "not increasing"]} == result.structured_content
-    assert [1] == [said.progress for said in client.progress]
+    assert result.structured_content == {"value": ["sent", "not increasing"]}
+    assert [said.progress for said in client.progress] == [1]
 
 
 async def test_channel_says_nothing_after_the_answer() -> None:
@@ -101,14 +101,14 @@ async def test_channel_says_nothing_after_the_answer() -> None:
             await channel.log("error", "late"),
             await channel.notify("notifications/x", NotificationParams()),
         ]
-        assert [SendStatus.CLOSED] * 3 == late  # a loop that reports may end itself
+        assert late == [SendStatus.CLOSED] * 3  # a loop that reports may end itself
         assert not any(late)
         channel.start_stream()
         channel.release()
 
-    assert [] == client.notifications
-    assert {"value": "<Channel tools/call 3, open>"} == result.structured_content
-    assert "<Channel tools/call 3, closed>" == repr(channel)
+    assert client.notifications == []
+    assert result.structured_content == {"value": "<Channel tools/call 3, open>"}
+    assert repr(channel) == "<Channel tools/call 3, closed>"
 
 
 @pytest.mark.parametrize("asked", [None, "debug", "warning", "emergency"])
@@ -142,8 +142,8 @@ async def test_channel_logs_from_the_level_the_session_has_set(version: str) -> 
         await client.request("logging/setLevel", {"level": "error"})
         after = await client.call("do")
 
-    assert ["info", "error"] == [said["params"]["level"] for said in before.notifications]
-    assert ["error"] == [said["params"]["level"] for said in after.notifications]
+    assert [said["params"]["level"] for said in before.notifications] == ["info", "error"]
+    assert [said["params"]["level"] for said in after.notifications] == ["error"]
 
 
 async def test_channel_knows_the_levels() -> None:
@@ -173,7 +173,7 @@ async def test_channel_starts_a_stream_on_demand() -> None:
         client.http.event_hooks = {"response": [remember]}
         answer = await client.call("do")
 
-    assert (["text/event-stream"], None) == (types, value(answer))
+    assert (types, value(answer)) == (["text/event-stream"], None)
 
 
 async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> None:
@@ -184,7 +184,7 @@ async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> No
         return "here"
 
     async with speak(doing(work)) as client:
-        assert "here" == value(await client.call("do"))
+        assert value(await client.call("do")) == "here"
 
 
 async def test_channel_release_gives_up_the_connection_but_not_the_call() -> None:
@@ -225,7 +225,7 @@ async def test_channel_tells_who_asks() -> None:
     async with speak(endpoint, "2025-06-18") as client:
         answer = await client.call("do")
 
-    assert ["2025-06-18", "ann", "tools/call"] == value(answer)
+    assert value(answer) == ["2025-06-18", "ann", "tools/call"]
 
 
 # Assigns.
@@ -281,8 +281,8 @@ async def test_channel_assigns_of_its_own_win_and_go_nowhere() -> None:
         values = [(await client.call("do")).structured_content["value"] for _ in range(2)]
     await mux.aclose()
 
-    assert [[{"user": "ann", "db": 1}, {"user": "bob", "db": 2, "new": 3}]] * 2 == values
-    assert ({"user": "ann"}, {"db": 1}) == (state, static)
+    assert values == [[{"user": "ann", "db": 1}, {"user": "bob", "db": 2, "new": 3}]] * 2
+    assert (state, static) == ({"user": "ann"}, {"db": 1})
 
 
 async def test_channel_assigns_are_those_of_when_they_were_given() -> None:
@@ -295,7 +295,7 @@ async def test_channel_assigns_are_those_of_when_they_were_given() -> None:
     mux = Mux(doing(work), assigns=static)
     static["db"] = 2
     async with connect(mux) as client:
-        assert {"db": 1} == (await client.call("do")).structured_content["value"]
+        assert (await client.call("do")).structured_content["value"] == {"db": 1}
     await mux.aclose()
 
 
@@ -309,7 +309,7 @@ async def test_channel_assigns_do_not_change_under_a_hook() -> None:
 
     mux = Mux(doing(work), assigns={"db": 1})
     async with connect(mux) as client:
-        assert [{"db": 1}, {"db": 1}] == (await client.call("do")).structured_content["value"]
+        assert (await client.call("do")).structured_content["value"] == [{"db": 1}, {"db": 1}]
     await mux.aclose()
 
 
@@ -325,7 +325,7 @@ async def test_channel_assigns_can_only_be_deleted_where_they_were_set() -> None
 
     endpoint = Endpoint(doing(work), copy_assigns=["user"])
     async with connect(endpoint, state={"user": "ann"}) as client:
-        assert "ann" == (await client.call("do")).structured_content["value"]
+        assert (await client.call("do")).structured_content["value"] == "ann"
 
 
 # ThreadPool.
@@ -344,11 +344,11 @@ async def test_channel_in_loop_lets_a_thread_speak() -> None:
     async with connect(suite(work)) as client:
         result = await client.call("work", {"steps": 2})
 
-    assert {
+    assert result.structured_content == {
         "sent": ["sent", "not increasing", "sent"],
         "logged": "sent",
-    } == result.structured_content
-    assert [1, 2] == [said.progress for said in client.progress]
+    }
+    assert [said.progress for said in client.progress] == [1, 2]
 
 
 async def test_channel_in_loop_is_for_threads() -> None:
@@ -363,7 +363,7 @@ async def test_channel_in_loop_is_for_threads() -> None:
 
     async with connect(doing(work)) as client:
         assert not (await client.call("do")).is_error
-    assert [] == client.notifications
+    assert client.notifications == []
 
 
 def test_channel_in_loop_does_not_outwait_its_loop() -> None:
@@ -423,8 +423,8 @@ async def test_channel_threads_are_bounded() -> None:
         results = await asyncio.gather(*calls)
     await mux.aclose()
 
-    assert 2 == most[0]
-    assert 4 == len(results)
+    assert most[0] == 2
+    assert len(results) == 4
 
 
 async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
@@ -454,9 +454,9 @@ async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
         after = await client.call("other")
 
     assert call.cancelled()
-    assert [SendStatus.CLOSED] == sent
-    assert "fine" == after.content[0].text  # type: ignore[union-attr]
-    assert [] == client.notifications
+    assert sent == [SendStatus.CLOSED]
+    assert after.content[0].text == "fine"  # type: ignore[union-attr]
+    assert client.notifications == []
 
 
 async def test_channel_thread_has_the_context_of_its_request() -> None:
@@ -468,7 +468,7 @@ async def test_channel_thread_has_the_context_of_its_request() -> None:
         return await channel.in_thread(lambda word: f"{word} {user.get()}", "hello")
 
     async with connect(doing(work)) as client:
-        assert {"value": "hello ann"} == (await client.call("do")).structured_content
+        assert (await client.call("do")).structured_content == {"value": "hello ann"}
 
 
 @pytest.mark.parametrize("gives", ["Continue", "coroutine", "nothing", "error"])

@@ -78,7 +78,7 @@ async def test_content_of_a_text_is_a_text_block(version: str) -> None:
     """A str is one text block, and never structured."""
     answer = await returned("hello", version)
 
-    assert [{"type": "text", "text": "hello"}] == answer.result["content"]
+    assert answer.result["content"] == [{"type": "text", "text": "hello"}]
     assert not {"structuredContent", "isError"} & answer.result.keys()
 
 
@@ -87,7 +87,7 @@ async def test_content_of_none_is_empty(version: str) -> None:
     """None is an empty result, and a success."""
     answer = await returned(None, version)
 
-    assert [] == answer.result["content"]
+    assert answer.result["content"] == []
     assert not {"structuredContent", "isError"} & answer.result.keys()
 
 
@@ -163,7 +163,7 @@ async def test_content_blocks_stay_as_they_are() -> None:
         ]
     )
 
-    assert [
+    assert answer.result["content"] == [
         {"type": "text", "text": "a", "annotations": {"priority": 1}},
         {
             "type": "image",
@@ -181,7 +181,7 @@ async def test_content_blocks_stay_as_they_are() -> None:
         },
         {"type": "resource", "resource": {"uri": "file:///c", "blob": "BA=="}},
         {"type": "text", "text": "plain"},
-    ] == answer.result["content"]
+    ]
 
 
 @pytest.mark.parametrize("value", [Image(b"\x89"), (b"\x89", "image/png")])
@@ -190,7 +190,7 @@ async def test_content_may_be_one_block(value: Any) -> None:
     answer = await returned(value)
 
     (block,) = answer.result["content"]
-    assert ("image", "iQ==") == (block["type"], block["data"])
+    assert (block["type"], block["data"]) == ("image", "iQ==")
 
 
 async def test_content_result_is_sent_as_it_is() -> None:
@@ -204,9 +204,9 @@ async def test_content_result_is_sent_as_it_is() -> None:
 
     answer = await returned(given)
 
-    assert "a" == answer.text
-    assert {"id": 1, "day": "2026-07-28"} == answer.result["structuredContent"]
-    assert 1 == answer.result["_meta"]["com.example/a"]
+    assert answer.text == "a"
+    assert answer.result["structuredContent"] == {"id": 1, "day": "2026-07-28"}
+    assert answer.result["_meta"]["com.example/a"] == 1
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ async def test_content_that_is_none_is_a_defect(
     """-32603 with a reference; the log names the tool and the type."""
     answer = await returned(lambda: wrong)
 
-    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (500, -32603)
     assert answer.error["data"]["reference"] in caplog.text
     assert f"Give.call (tool 'give') returned {type(wrong).__name__}: " in caplog.text
 
@@ -261,7 +261,7 @@ async def test_content_that_directs_the_call_is_rejected(
     """A forgotten Continue is an error, not a success that shows the client a job's arguments."""
     answer = await returned(lambda: value)
 
-    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (500, -32603)
     assert advice in caplog.text
     assert "attic" not in str(answer.message)
 
@@ -313,7 +313,7 @@ async def test_content_that_does_not_fit_its_output_schema_does_not_leave(
     """It is a defect of the server, and the log has the faults."""
     answer = await returned(value, schema=ORDER)
 
-    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (500, -32603)
     assert said in caplog.text
 
 
@@ -357,9 +357,9 @@ async def test_content_builder_keeps_the_order_of_its_parts() -> None:
     answer = await returned(result("first", {"a": 1}, ["second", Image(b"")], "last"))
 
     kinds = [block["type"] for block in answer.result["content"]]
-    assert ["text", "text", "text", "image", "text"] == kinds
-    assert {"type": "text", "text": '{"a":1}'} == answer.result["content"][1]
-    assert {"a": 1} == answer.result["structuredContent"]
+    assert kinds == ["text", "text", "text", "image", "text"]
+    assert answer.result["content"][1] == {"type": "text", "text": '{"a":1}'}
+    assert answer.result["structuredContent"] == {"a": 1}
 
 
 @pytest.mark.parametrize(("as_text", "expected"), [(True, ["x", "[1]"]), (False, ["x"])])
@@ -370,7 +370,7 @@ async def test_content_builder_takes_data_with_or_without_its_text(
     answer = await returned(result("x", data=[1], as_text=as_text))
 
     assert expected == texts(answer)
-    assert [1] == answer.result["structuredContent"]
+    assert answer.result["structuredContent"] == [1]
 
 
 async def test_content_builder_takes_null_as_data() -> None:
@@ -378,7 +378,7 @@ async def test_content_builder_takes_null_as_data() -> None:
     answer = await returned(result(data=None))
 
     assert None is answer.result["structuredContent"]
-    assert ["null"] == texts(answer)
+    assert texts(answer) == ["null"]
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ async def test_content_builder_refuses_what_it_cannot_put_together(build: Any) -
 
     answer = await returned(build)
 
-    assert -32603 == answer.error["code"]
+    assert answer.error["code"] == -32603
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ async def test_content_builder_marks_an_error(
 
 def test_content_builder_makes_an_empty_result() -> None:
     """No parts are an empty content."""
-    assert CallToolResult(content=[]) == result()
+    assert result() == CallToolResult(content=[])
 
 
 async def test_content_of_a_success_is_no_error_in_python() -> None:
@@ -438,13 +438,13 @@ async def test_content_builder_takes_meta() -> None:
     """`_meta` goes with the result, beside the server's own."""
     answer = await returned(result("x", meta={"com.example/a": 1}))
 
-    assert 1 == answer.result["_meta"]["com.example/a"]
+    assert answer.result["_meta"]["com.example/a"] == 1
 
 
 def test_content_is_encoded_once() -> None:
     """Text and structured content are the same bytes: the checked value is the one that is sent."""
     made = to_result(Order(1), structured=False)
 
-    assert msgspec.Raw(b'{"id":1,"day":"2026-07-28"}') == made.structured_content
-    assert [TextContent('{"id":1,"day":"2026-07-28"}')] == made.content
+    assert made.structured_content == msgspec.Raw(b'{"id":1,"day":"2026-07-28"}')
+    assert made.content == [TextContent('{"id":1,"day":"2026-07-28"}')]
     assert made is to_result(made, structured=True)

@@ -250,7 +250,7 @@ async def test_documentation_of_another_queue_hears_from_it(modules: Path) -> No
         result = await client.call_tool("print", {"order": "8"})
 
     assert told.status_code == 204
-    assert "Printed a poster." == result.content[0].text  # type: ignore[union-attr]
+    assert result.content[0].text == "Printed a poster."  # type: ignore[union-attr]
     assert "8" not in press.PRINTED
 
 
@@ -284,7 +284,7 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
     answers = [line for line in output.decode().splitlines() if line.startswith("{")]
     asking, answered, completed = (json.loads(line)["result"] for line in answers)
     assert "Change them?" in asking["inputRequests"]["approved"]["params"]["message"]
-    assert "complete" == answered["resultType"]
+    assert answered["resultType"] == "complete"
     changes = completed["result"]["structuredContent"]["changes"]
     with closing(sqlite3.connect(tmp_path / "example.db")) as connection:
         minimums = dict(connection.execute("SELECT number, minimum FROM parts"))

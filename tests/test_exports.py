@@ -268,7 +268,7 @@ def test_dir_lists_every_public_name() -> None:
 
     missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert "" == missing.strip()
+    assert missing.strip() == ""
 
 
 def test_exports_lack_what_nobody_has_defined() -> None:
@@ -322,4 +322,4 @@ def test_exports_take_a_docstring_from_an_overridden_method_only() -> None:
     vars(module).update(Store=Store, Memory=Memory, wipe=wipe, _wipe=wipe)
 
     name = module.__name__
-    assert [f"{name}.Memory", f"{name}.Memory.size", f"{name}.wipe"] == list(undocumented(module))
+    assert list(undocumented(module)) == [f"{name}.Memory", f"{name}.Memory.size", f"{name}.wipe"]

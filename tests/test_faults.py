@@ -9,7 +9,7 @@ def test_fault_has_a_pointer_and_two_halves() -> None:
     """RFC 6901: `~` and `/` within a step are escaped."""
     fault = Fault(["a/b", 0, "c~"], Mismatch("a number", "null", separator=";"))
 
-    assert "/a~1b/0/c~0: expected a number; got null" == fault
+    assert fault == "/a~1b/0/c~0: expected a number; got null"
     assert error_data([fault], uri="a://b") == {
         "uri": "a://b",
         "faults": [
@@ -27,10 +27,10 @@ def test_fault_of_another_kind_has_only_a_message() -> None:
     """A line that counts the faults left out has no place: it is about the whole."""
     faults = error_data([Fault([], "unexpected"), "... and 5 more"])["faults"]
 
-    assert [
+    assert faults == [
         {"pointer": "", "message": "unexpected"},
         {"pointer": "", "message": "... and 5 more"},
-    ] == faults
+    ]
 
 
 @pytest.mark.parametrize(

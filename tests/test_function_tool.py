@@ -59,13 +59,13 @@ def test_function_tool_takes_name_docstring_and_hints() -> None:
 
     made = definition(forecast)
 
-    assert ("forecast", "Tells the weather.\n\nOf the next days.") == (made.name, made.description)
-    assert ["city"] == made.input_schema["required"]
-    assert {
+    assert (made.name, made.description) == ("forecast", "Tells the weather.\n\nOf the next days.")
+    assert made.input_schema["required"] == ["city"]
+    assert made.input_schema["properties"] == {
         "city": {"type": "string", "description": "As people call it.", "minLength": 1},
         "days": {"type": "integer", "default": 3},
         "unit": {"type": "string", "enum": ["C", "F"], "default": "C"},
-    } == made.input_schema["properties"]
+    }
     assert None is made.output_schema
 
 
@@ -76,9 +76,9 @@ async def test_function_tool_passes_arguments_and_defaults() -> None:
     async def show(a: int, b: str = "b", *, c: float = 0.5, d: list[int] | None = None) -> Any:
         return [a, b, c, d]
 
-    assert '[1,"b",0.5,null]' == (await call(show, a=1)).content[0].text  # type: ignore[union-attr]
+    assert (await call(show, a=1)).content[0].text == '[1,"b",0.5,null]'  # type: ignore[union-attr]
     given = await call(show, a=1, b="x", c=2, d=[3])
-    assert '[1,"x",2.0,[3]]' == given.content[0].text  # type: ignore[union-attr]
+    assert given.content[0].text == '[1,"x",2.0,[3]]'  # type: ignore[union-attr]
 
 
 async def test_function_tool_stays_a_function() -> None:
@@ -89,9 +89,9 @@ async def test_function_tool_stays_a_function() -> None:
         """Doubles."""
         return 2 * number
 
-    assert 4 == double(2)
-    assert ("double", "Doubles.") == (double.__name__, double.__doc__)
-    assert "4" == (await call(double, number=2)).content[0].text  # type: ignore[union-attr]
+    assert double(2) == 4
+    assert (double.__name__, double.__doc__) == ("double", "Doubles.")
+    assert (await call(double, number=2)).content[0].text == "4"  # type: ignore[union-attr]
 
 
 class Unit(Enum):
@@ -143,8 +143,8 @@ async def test_function_tool_channel_is_found_by_its_annotation(kind: str) -> No
 
     result = await call(function, a=1)
 
-    assert "1 2026-07-28" == result.content[0].text  # type: ignore[union-attr]
-    assert ["a"] == list(definition(function).input_schema["properties"])
+    assert result.content[0].text == "1 2026-07-28"  # type: ignore[union-attr]
+    assert list(definition(function).input_schema["properties"]) == ["a"]
 
 
 async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
@@ -154,7 +154,7 @@ async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
     async def now() -> str:
         return "now"
 
-    assert "now" == (await call(now)).content[0].text  # type: ignore[union-attr]
+    assert (await call(now)).content[0].text == "now"  # type: ignore[union-attr]
     refused = await call(now, a=1)
     assert refused.is_error
     assert "/a: unexpected property" in refused.content[0].text  # type: ignore[union-attr]
@@ -211,8 +211,8 @@ async def test_function_tool_return_type_is_the_output_schema(kind: Any) -> None
 
     schema = definition(order).output_schema
     assert schema is not None
-    assert {"id": {"type": "integer"}} == schema["properties"]
-    assert {"id": 1} == (await call(order)).structured_content
+    assert schema["properties"] == {"id": {"type": "integer"}}
+    assert (await call(order)).structured_content == {"id": 1}
     async with connect(suite(order)) as client:
         with pytest.raises(Exception, match="Internal error"):
             await client.call("order", {"wrong": True})
@@ -246,10 +246,10 @@ def test_function_tool_takes_attributes_of_a_tool() -> None:
 
     made = definition(whisper)
 
-    assert ("shout", "Shout", "Shouts.") == (made.name, made.title, made.description)
-    assert ToolAnnotations(read_only_hint=True) == made.annotations
-    assert ({"a": 1}, {"type": "string"}) == (made.meta, made.output_schema)
-    assert "cancel" == ToolRoute.of(function_component(FunctionTool, whisper)).on_disconnect
+    assert (made.name, made.title, made.description) == ("shout", "Shout", "Shouts.")
+    assert made.annotations == ToolAnnotations(read_only_hint=True)
+    assert (made.meta, made.output_schema) == ({"a": 1}, {"type": "string"})
+    assert ToolRoute.of(function_component(FunctionTool, whisper)).on_disconnect == "cancel"
 
 
 def takes_rest(*rest: int) -> None: ...
@@ -356,10 +356,10 @@ async def test_function_tool_may_be_a_method() -> None:
     """The method of an instance is registered; two instances are two tools."""
     shop = Shop("Ann's")
 
-    assert "nuts of Ann's" == (await call(shop.buy, item="nuts")).content[0].text  # type: ignore[union-attr]
-    assert "1 Shop" == (await call(Shop.count, start=1)).content[0].text  # type: ignore[union-attr]
-    assert "9 to 5" == (await call(Shop.hours)).content[0].text  # type: ignore[union-attr]
-    assert ["item"] == list(definition(shop.buy).input_schema["properties"])
+    assert (await call(shop.buy, item="nuts")).content[0].text == "nuts of Ann's"  # type: ignore[union-attr]
+    assert (await call(Shop.count, start=1)).content[0].text == "1 Shop"  # type: ignore[union-attr]
+    assert (await call(Shop.hours)).content[0].text == "9 to 5"  # type: ignore[union-attr]
+    assert list(definition(shop.buy).input_schema["properties"]) == ["item"]
     with pytest.raises(ConfigurationError, match=r"Shop\.buy is a method: give that of an inst"):
         suite(Shop.buy)
 
@@ -377,7 +377,7 @@ async def test_function_tool_may_be_a_closure() -> None:
     async with connect(suite(make("one"), make("two"))) as client:
         said = [(await client.call(name)).content[0] for name in ("one", "two")]
 
-    assert ["one", "two"] == [block.text for block in said]  # type: ignore[union-attr]
+    assert [block.text for block in said] == ["one", "two"]  # type: ignore[union-attr]
 
 
 async def test_function_tool_under_another_decorator_is_the_decorated_one() -> None:
@@ -399,8 +399,8 @@ async def test_function_tool_under_another_decorator_is_the_decorated_one() -> N
     async def say(word: str) -> str:
         return word
 
-    assert "Say" == definition(say).title
-    assert "HI" == (await call(say, word="hi")).content[0].text  # type: ignore[union-attr]
+    assert definition(say).title == "Say"
+    assert (await call(say, word="hi")).content[0].text == "HI"  # type: ignore[union-attr]
 
 
 def test_function_that_is_not_decorated_is_no_tool() -> None:
@@ -427,7 +427,7 @@ def test_function_tool_parameter_may_be_described_by_a_text() -> None:
     def add(a: Annotated[int, "What to add."]) -> int:
         return a
 
-    assert "What to add." == definition(add).input_schema["properties"]["a"]["description"]
+    assert definition(add).input_schema["properties"]["a"]["description"] == "What to add."
 
 
 def test_function_tool_refuses_what_it_would_ignore() -> None:

@@ -78,8 +78,8 @@ async def test_log_handler_forwards_records_of_a_hook(version: str, install: Any
 
     answer = await call(client, "buy")
 
-    assert [("info", "bought it"), ("error", "lost it")] == logged(answer)
-    assert {"tests.shop"} == {m["params"]["logger"] for m in answer.messages if "method" in m}
+    assert logged(answer) == [("info", "bought it"), ("error", "lost it")]
+    assert {m["params"]["logger"] for m in answer.messages if "method" in m} == {"tests.shop"}
     assert "result" in answer.messages[-1]
 
 
@@ -103,7 +103,7 @@ async def test_log_handler_sends_while_the_hook_still_runs(install: Any) -> None
         go.set()
         await connection.over()
 
-    assert {"message": "begun"} == message["params"]["data"]
+    assert message["params"]["data"] == {"message": "begun"}
 
 
 async def test_log_handler_forwards_from_threads_and_tasks(install: Any) -> None:
@@ -129,10 +129,11 @@ async def test_log_handler_forwards_from_threads_and_tasks(install: Any) -> None
     install()
     client = Client(serving(in_thread, in_others))
 
-    assert [("info", "from the thread of a def")] == logged(await call(client, "in_thread"))
-    assert [("info", "from a task"), ("info", "from a thread")] == logged(
-        await call(client, "in_others")
-    )
+    assert logged(await call(client, "in_thread")) == [("info", "from the thread of a def")]
+    assert logged(await call(client, "in_others")) == [
+        ("info", "from a task"),
+        ("info", "from a thread"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ async def test_log_handler_sends_no_more_than_the_client_wants(version: str, ins
     install()
     client = await Client.begin(serving(both), version)
 
-    assert [("error", "major")] == logged(await call(client, "both", "warning"))
+    assert logged(await call(client, "both", "warning")) == [("error", "major")]
 
 
 async def test_log_handler_respects_the_requested_level(install: Any) -> None:
@@ -193,7 +194,7 @@ async def test_log_handler_has_a_level_of_its_own(install: Any) -> None:
     """The level of the handler limits that of the client."""
     install(ClientLogHandler("ERROR"))
 
-    assert [("error", "major")] == logged(await call(Client(serving(both)), "both"))
+    assert logged(await call(Client(serving(both)), "both")) == [("error", "major")]
 
 
 @tool
@@ -217,7 +218,7 @@ async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -
     finally:
         shop.removeHandler(other)
 
-    assert {"message": "crashed", "exception": "KeyError"} == said
+    assert said == {"message": "crashed", "exception": "KeyError"}
 
 
 async def test_log_handler_sends_tracebacks_on_request(install: Any) -> None:
@@ -227,7 +228,7 @@ async def test_log_handler_sends_tracebacks_on_request(install: Any) -> None:
     said = data(await call(Client(serving(crash)), "crash"))
 
     assert "KeyError: 'a secret'" in said["traceback"]
-    assert "crashed" == said["message"]
+    assert said["message"] == "crashed"
 
 
 async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
@@ -236,7 +237,7 @@ async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
 
     said = data(await call(Client(serving(crash)), "crash"))
 
-    assert "crash: crashed" == said["message"]
+    assert said["message"] == "crash: crashed"
 
 
 async def test_log_handler_truncates_messages(
@@ -274,8 +275,8 @@ async def test_log_handler_reports_dropped_records(install: Any) -> None:
 
     said = logged(await call(Client(serving(log)), "log"))
 
-    assert [("info", "0"), ("info", "1"), ("info", "2")] == said[:3]
-    assert [("warning", "7 log records were dropped: the client did not keep up")] == said[3:]
+    assert said[:3] == [("info", "0"), ("info", "1"), ("info", "2")]
+    assert said[3:] == [("warning", "7 log records were dropped: the client did not keep up")]
 
 
 async def test_log_handler_ignores_records_of_forwarding(
@@ -312,7 +313,7 @@ async def test_log_handler_ignores_records_of_forwarding(
     finally:
         ours.removeHandler(handler)
 
-    assert [("info", "thing")] == said
+    assert said == [("info", "thing")]
 
 
 async def test_log_handler_drops_records_after_the_response(install: Any) -> None:
@@ -339,7 +340,7 @@ async def test_log_handler_drops_records_after_the_response(install: Any) -> Non
         go.set()
         await asyncio.wait_for(left.pop(), 5)
 
-        assert [] == logged(answer)
+        assert logged(answer) == []
 
 
 async def test_log_handler_stops_after_a_disconnect(install: Any) -> None:
@@ -363,7 +364,7 @@ async def test_log_handler_stops_after_a_disconnect(install: Any) -> None:
         connection.disconnect()
         await connection.over()
 
-    assert [] == connection.events
+    assert connection.events == []
 
 
 async def test_log_handler_flush_is_bounded(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,8 +387,8 @@ async def test_log_handler_flush_is_bounded(install: Any, monkeypatch: pytest.Mo
 
     answer = await call(Client(serving(log)), "log")
 
-    assert [] == logged(answer)
-    assert "done" == answer.json["result"]["content"][0]["text"]
+    assert logged(answer) == []
+    assert answer.json["result"]["content"][0]["text"] == "done"
 
 
 async def test_log_handler_survives_an_unavailable_store(install: Any, caplog: Any) -> None:
@@ -403,8 +404,8 @@ async def test_log_handler_survives_an_unavailable_store(install: Any, caplog: A
 
     answer = await client.send(client.call("both"))
 
-    assert "done" == answer.json["result"]["content"][0]["text"]
-    assert 1 == caplog.text.count("cannot be forwarded")
+    assert answer.json["result"]["content"][0]["text"] == "done"
+    assert caplog.text.count("cannot be forwarded") == 1
 
 
 async def test_log_handler_reports_formatting_errors(

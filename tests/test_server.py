@@ -44,8 +44,8 @@ async def test_server_written_by_hand_serves_every_revision(version: str, shop: 
         bought = await client.call("pear", {"count": 3})
         one = await client.call("apple")
 
-    assert ["apple", "pear"] == [tool["name"] for tool in listed]
-    assert ("12 coins", "3 coins") == (bought.text, one.text)
+    assert [tool["name"] for tool in listed] == ["apple", "pear"]
+    assert (bought.text, one.text) == ("12 coins", "3 coins")
 
 
 async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -> None:
@@ -55,9 +55,9 @@ async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -
         prompts = await client.request("prompts/list", {})
         wrong = await client.call("pear", {"count": "x"})
 
-    assert -32602 == plum.error["code"]
-    assert (404, -32601) == (prompts.status, prompts.error["code"])
-    assert (-32602, "count must be an integer") == (wrong.error["code"], wrong.error["message"])
+    assert plum.error["code"] == -32602
+    assert (prompts.status, prompts.error["code"]) == (404, -32601)
+    assert (wrong.error["code"], wrong.error["message"]) == (-32602, "count must be an integer")
 
 
 async def test_server_that_answers_with_nonsense_is_told_in_the_log(
@@ -72,7 +72,7 @@ async def test_server_that_answers_with_nonsense_is_told_in_the_log(
     async with speak(Nonsense(shop)) as client:
         answer = await client.call("pear")
 
-    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (500, -32603)
     assert "Nonsense answered tools/call with str, not a result" in caplog.text
 
 
@@ -83,9 +83,9 @@ async def test_server_that_is_wrapped_does_not_notice(version: str, timed: Any) 
         listed = (await client.request("tools/list", {})).result["tools"]
         answer = await client.call("add", {"a": 1, "b": 2})
 
-    assert (["add"], "3") == ([tool["name"] for tool in listed], answer.text)
+    assert ([tool["name"] for tool in listed], answer.text) == (["add"], "3")
     ((name, seconds),) = timed.took
-    assert "add" == name
+    assert name == "add"
     assert 0 <= seconds < 5
 
 
@@ -109,7 +109,7 @@ async def test_server_wrapper_hears_of_failures() -> None:
         result = await client.call("fail")
 
     assert result.is_error
-    assert "That is not there." == result.content[0].text  # type: ignore[union-attr]
+    assert result.content[0].text == "That is not there."  # type: ignore[union-attr]
 
 
 async def test_server_wrapper_says_what_the_inner_one_says() -> None:
@@ -119,10 +119,10 @@ async def test_server_wrapper_says_what_the_inner_one_says() -> None:
     async with speak(outer, "2025-11-25") as client:
         result = (await client.initialize()).result
 
-    assert {"name": "calculator", "version": "1.0"} == result["serverInfo"]
-    assert {"logging": {}, "tools": {"listChanged": True}} == result["capabilities"]
-    assert "Add." == result["instructions"]
-    assert "<Middleware of <Suite calculator 1.0, 0 tools>>" == repr(outer)
+    assert result["serverInfo"] == {"name": "calculator", "version": "1.0"}
+    assert result["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
+    assert result["instructions"] == "Add."
+    assert repr(outer) == "<Middleware of <Suite calculator 1.0, 0 tools>>"
 
 
 def test_server_wrapper_wraps_a_server() -> None:

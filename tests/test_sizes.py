@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "genmcp"
 FILE_LINES = 500
 CLASS_LINES = 250
 FUNCTION_LINES = 60
+FRAGMENT_LINES = 40
 PARAMETERS = 8  # positional ones: keyword-only options are documentation, not coupling
 
 
@@ -55,7 +56,7 @@ def test_sizes_name_what_is_over_a_limit(source: str, fault: str, tmp_path: Path
     path = tmp_path / "large.py"
     path.write_text(source)
 
-    assert [f"{path}: {fault}"] == list(faults(path))
+    assert list(faults(path)) == [f"{path}: {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,38 @@ def test_sizes_allow_the_limit_itself(source: str, tmp_path: Path) -> None:
     path.write_text(source)
 
     assert list(faults(path)) == []
+
+
+def fragments(package: Path) -> list[str]:
+    """Return the modules under 40 lines that a single other module imports."""
+    importers: dict[str, set[str]] = {}
+    lines: dict[str, int] = {}
+    for path in package.rglob("*.py"):
+        if path.name == "__init__.py":
+            continue
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        text = path.read_text(encoding="utf-8")
+        lines[name] = len(text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                importers.setdefault(node.module, set()).add(name)
+    return [
+        f"{name}: {count} lines, imported by {', '.join(importers[name])}"
+        for name, count in sorted(lines.items())
+        if count < FRAGMENT_LINES and len(importers.get(name, ())) == 1
+    ]
+
+
+def test_sizes_have_no_fragments() -> None:
+    """A short module with one user belongs into that user's module."""
+    assert fragments(PACKAGE) == []
+
+
+def test_fragment_is_reported(tmp_path: Path) -> None:
+    """With the module that imports it."""
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "price.py").write_text("PRICE = 1\n")
+    (package / "cart.py").write_text("from shop.price import PRICE\n")
+
+    assert fragments(package) == ["shop.price: 1 lines, imported by shop.cart"]

@@ -56,13 +56,13 @@ async def test_suite_takes_classes_instances_and_functions() -> None:
     async with connect(Suite(name="test", version="1", tools=[shout, Echo, other])) as client:
         names = [each.name for each in await client.tools()]
 
-    assert ["shout", "echo", "other"] == names
+    assert names == ["shout", "echo", "other"]
 
 
 async def test_suite_may_be_empty() -> None:
     """A server of no tools lists none."""
     async with connect(Suite(name="test", version="1")) as client:
-        assert [] == await client.tools()
+        assert await client.tools() == []
 
 
 @pytest.mark.parametrize(
@@ -108,19 +108,19 @@ async def test_suite_introduces_itself_in_the_handshake(version: str) -> None:
         result = (await client.initialize()).result
 
     info = result["serverInfo"]
-    assert ("test", "1.2") == (info["name"], info["version"])
-    assert "Call echo first." == result["instructions"]
-    assert {"logging": {}, "tools": {"listChanged": True}} == result["capabilities"]
+    assert (info["name"], info["version"]) == ("test", "1.2")
+    assert result["instructions"] == "Call echo first."
+    assert result["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
     assert (version >= "2025-06-18") is ("title" in info)
     if version == "2025-11-25":
-        assert {
+        assert info == {
             "name": "test",
             "version": "1.2",
             "title": "The Test",
             "description": "Tests.",
             "websiteUrl": "https://example.com",
             "icons": [{"src": "https://example.com/i.png"}],
-        } == info
+        }
 
 
 async def test_suite_introduces_itself_in_every_result() -> None:
@@ -131,15 +131,15 @@ async def test_suite_introduces_itself_in_every_result() -> None:
         discovered = (await client.request("server/discover", {})).result
         called = (await client.call("echo")).result
 
-    assert "Call echo first." == discovered["instructions"]
-    assert {
+    assert discovered["instructions"] == "Call echo first."
+    assert discovered["capabilities"] == {
         "logging": {},
         "tools": {"listChanged": True},
         "extensions": {"io.modelcontextprotocol/tasks": {}},
-    } == discovered["capabilities"]
+    }
     for result in (discovered, called):
         info = result["_meta"]["io.modelcontextprotocol/serverInfo"]
-        assert ("test", "The Test", "Tests.") == (info["name"], info["title"], info["description"])
+        assert (info["name"], info["title"], info["description"]) == ("test", "The Test", "Tests.")
 
 
 async def test_suite_says_nothing_it_was_not_told() -> None:
@@ -147,7 +147,7 @@ async def test_suite_says_nothing_it_was_not_told() -> None:
     async with speak(Suite(name="test", version="1"), "2025-11-25") as client:
         result = (await client.initialize()).result
 
-    assert {"name": "test", "version": "1"} == result["serverInfo"]
+    assert result["serverInfo"] == {"name": "test", "version": "1"}
     assert "instructions" not in result
 
 
@@ -157,7 +157,7 @@ async def test_suite_has_no_other_tools(version: str) -> None:
     async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
         answer = await client.call("nothing")
 
-    assert (-32602, {"name": "nothing"}) == (answer.error["code"], answer.error["data"])
+    assert (answer.error["code"], answer.error["data"]) == (-32602, {"name": "nothing"})
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -166,12 +166,12 @@ async def test_suite_has_no_other_pages(version: str) -> None:
     async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
         answer = await client.request("tools/list", {"cursor": "x"})
 
-    assert (-32602, "Invalid cursor") == (answer.error["code"], answer.error["message"])
+    assert (answer.error["code"], answer.error["message"]) == (-32602, "Invalid cursor")
 
 
 def test_suite_tells_what_it_is() -> None:
     """Its repr is for people."""
-    assert "<Suite test 1, 1 tools>" == repr(Suite(name="test", version="1", tools=[Echo]))
+    assert repr(Suite(name="test", version="1", tools=[Echo])) == "<Suite test 1, 1 tools>"
 
 
 def test_suite_finds_each_kind_by_its_method() -> None:

@@ -53,9 +53,9 @@ async def test_testing_client_discovers_lists_and_calls() -> None:
         (listed,) = await client.tools()
         answer = await client.call("greet", {"name": "Ada"})
 
-    assert "2026-07-28" == discovered.supported_versions[0]
-    assert ("greet", "Returns a greeting.") == (listed.name, listed.description)
-    assert "Hello, Ada." == answer.content[0].text  # type: ignore[union-attr]
+    assert discovered.supported_versions[0] == "2026-07-28"
+    assert (listed.name, listed.description) == ("greet", "Returns a greeting.")
+    assert answer.content[0].text == "Hello, Ada."  # type: ignore[union-attr]
 
 
 async def test_testing_client_keeps_what_it_is_told_on_the_way() -> None:
@@ -63,10 +63,10 @@ async def test_testing_client_keeps_what_it_is_told_on_the_way() -> None:
     async with connect(SUITE) as client:
         await client.call("greet", {"name": "Ada"})
 
-    assert [(1, 2)] == [(said.progress, said.total) for said in client.progress]
-    assert [("debug", "Ada")] == [(said.level, said.data) for said in client.logs]
+    assert [(said.progress, said.total) for said in client.progress] == [(1, 2)]
+    assert [(said.level, said.data) for said in client.logs] == [("debug", "Ada")]
     methods = [said.method for said in client.notifications]
-    assert ["notifications/progress", "notifications/message"] == methods[:2]
+    assert methods[:2] == ["notifications/progress", "notifications/message"]
     assert (
         Notification("notifications/tools/list_changed", NotificationParams())
         == (client.notifications[2])
@@ -218,7 +218,7 @@ async def test_testing_client_mirrors_arguments_in_headers() -> None:
         less = await client.call("query", {"region": "north"})
 
     assert arguments == whole.structured_content
-    assert {"region": "north"} == less.structured_content
+    assert less.structured_content == {"region": "north"}
 
 
 async def test_testing_client_takes_what_an_endpoint_takes() -> None:

@@ -197,10 +197,10 @@ def test_tool_description_is_its_docstring() -> None:
     class Newer(Given):
         """Returns another text."""
 
-    assert "Says it.\n\nAnd again." == definition(Long()).description
-    assert "For models." == definition(Given()).description
-    assert "For models." == definition(Heir()).description
-    assert "Returns another text." == definition(Newer()).description
+    assert definition(Long()).description == "Says it.\n\nAnd again."
+    assert definition(Given()).description == "For models."
+    assert definition(Heir()).description == "For models."
+    assert definition(Newer()).description == "Returns another text."
 
 
 def test_tool_annotations_may_be_a_mapping() -> None:
@@ -232,8 +232,8 @@ def test_tool_attributes_may_be_properties() -> None:
 
     made = definition(Named("oslo"))
 
-    assert ("weather_oslo", "Tells the weather of oslo.") == (made.name, made.description)
-    assert "oslo" == made.input_schema["title"]
+    assert (made.name, made.description) == ("weather_oslo", "Tells the weather of oslo.")
+    assert made.input_schema["title"] == "oslo"
     with pytest.raises(ConfigurationError, match=r"^Named\.name must be 1 to 128 letters"):
         definition(Named("são paulo"))
 
@@ -256,8 +256,8 @@ async def test_tool_class_may_be_mounted_twice() -> None:
         listed = [(tool.name, tool.title) for tool in await client.tools()]
         said = [(await client.call(name)).content[0] for name, _ in listed]
 
-    assert [("hello", "Hello"), ("bye", "Goodbye")] == listed
-    assert ["Hello", "Goodbye"] == [block.text for block in said]  # type: ignore[union-attr]
+    assert listed == [("hello", "Hello"), ("bye", "Goodbye")]
+    assert [block.text for block in said] == ["Hello", "Goodbye"]  # type: ignore[union-attr]
 
 
 def test_tool_instance_is_checked_as_its_class_is() -> None:
@@ -289,8 +289,8 @@ async def test_tool_listing_does_not_change_with_what_it_was_made_of() -> None:
         (tool,) = await client.tools()
         result = await client.call("echo", {"b": 5})
 
-    assert ({"a": 1}, {}) == (tool.meta, tool.input_schema["properties"])
-    assert {"got": {"b": 5}} == result.structured_content
+    assert (tool.meta, tool.input_schema["properties"]) == ({"a": 1}, {})
+    assert result.structured_content == {"got": {"b": 5}}
 
 
 async def test_tool_may_have_attributes_of_its_own() -> None:
@@ -302,7 +302,7 @@ async def test_tool_may_have_attributes_of_its_own() -> None:
         def __init__(self) -> None:
             self.website_url = 5
 
-    assert "echo" == definition(Own()).name
+    assert definition(Own()).name == "echo"
 
 
 def test_tool_that_yields_is_refused() -> None:
@@ -394,9 +394,9 @@ async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixt
         with pytest.raises(ServerError, match="Internal error") as caught:
             await client.call("wait")
 
-    assert -32603 == caught.value.code
+    assert caught.value.code == -32603
     assert "Waits.call (tool 'wait') returned Continue: it has no continue_: write" in caplog.text
-    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(waited[0])
+    assert inspect.getcoroutinestate(waited[0]) == inspect.CORO_CLOSED
 
 
 @pytest.mark.parametrize("validates", [False, True])
@@ -517,7 +517,7 @@ def test_tool_subclass_keeps_the_arguments() -> None:
         name = "fourth"
 
     assert Pair is Second.input_schema
-    assert "Third" == definition(Fourth()).input_schema["title"]
+    assert definition(Fourth()).input_schema["title"] == "Third"
 
 
 def test_tool_between_may_be_generic() -> None:
@@ -583,7 +583,7 @@ def test_tool_typed_dict_may_have_a_schema_of_its_own() -> None:
         input_schema = {"type": "object", "title": "Mine"}
         call = echo
 
-    assert "Mine" == definition(Typed()).input_schema["title"]
+    assert definition(Typed()).input_schema["title"] == "Mine"
 
 
 async def test_tool_dict_arguments_get_the_schemas_defaults() -> None:
@@ -598,7 +598,7 @@ async def test_tool_dict_arguments_get_the_schemas_defaults() -> None:
     async with connect(suite(tool)) as client:
         result = await client.call("echo", {"q": "y"})
 
-    assert {"got": {"limit": 10, "q": "y"}} == result.structured_content
+    assert result.structured_content == {"got": {"limit": 10, "q": "y"}}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -607,7 +607,7 @@ async def test_tool_arguments_that_are_missing_are_none(version: str) -> None:
     async with speak(suite(Echo), version) as client:
         answer = await client.call("echo")
 
-    assert '{"got":{}}' == answer.text
+    assert answer.text == '{"got":{}}'
 
 
 @pytest.mark.parametrize("arguments", [[], "x", 5, True])
@@ -616,7 +616,7 @@ async def test_tool_arguments_that_are_no_object_are_malformed(arguments: Any) -
     async with speak(suite(Echo)) as client:
         answer = await client.call("echo", arguments)
 
-    assert (400, -32602) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (400, -32602)
     assert "arguments must be an object" in answer.error["message"]
 
 
@@ -639,7 +639,7 @@ async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> Non
     assert answer.text.startswith("Invalid arguments for tool add:\n- ")
     assert all(fault in answer.text for fault in faults)
     data = answer.result["_meta"]["io.genmcp/error"]
-    assert ("add", ["", "/b"]) == (data["name"], [each["pointer"] for each in data["faults"]])
+    assert (data["name"], [each["pointer"] for each in data["faults"]]) == ("add", ["", "/b"])
 
 
 async def test_tool_explains_at_most_twenty_faults() -> None:
@@ -650,7 +650,7 @@ async def test_tool_explains_at_most_twenty_faults() -> None:
         answer = await client.call("echo", {f"k{n}": "x" for n in range(30)})
 
     lines = answer.text.splitlines()[1:]
-    assert 20 == sum("expected an integer" in line for line in lines)
+    assert sum("expected an integer" in line for line in lines) == 20
     assert "10 more" in lines[-1]
 
 
@@ -690,7 +690,7 @@ async def test_tool_arguments_may_be_mirrored_in_headers() -> None:
     async with speak(suite(tool)) as client:
         answer = await client.call("echo", {"region": "north"})
 
-    assert (400, -32020) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (400, -32020)
 
 
 # validate
@@ -725,7 +725,7 @@ async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
     async with speak(suite(Validating(hook))) as client:
         answer = await client.call("validating", {"a": 4})
 
-    assert "7: 40 2" == answer.text
+    assert answer.text == "7: 40 2"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -739,10 +739,10 @@ async def test_tool_validate_may_refuse_the_call(version: str) -> None:
         answer = await client.call("validating", {"a": 2})
 
     said = "Invalid arguments for tool validating:\n- a and b must differ"
-    assert 200 == answer.status
+    assert answer.status == 200
     assert answer.result["isError"]
     assert said == answer.text
-    assert {"a": 2} == answer.result["_meta"]["io.genmcp/error"]
+    assert answer.result["_meta"]["io.genmcp/error"] == {"a": 2}
 
 
 @pytest.mark.parametrize("wrong", [None, {"a": 1}, Pair(1)])
@@ -753,7 +753,7 @@ async def test_tool_validate_must_return_the_call(
     async with speak(suite(Validating(lambda request: wrong))) as client:
         answer = await client.call("validating", {"a": 2})
 
-    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (500, -32603)
     assert answer.error["data"]["reference"] in caplog.text
     said = f"Validating.validate (tool 'validating') returned {type(wrong).__name__}: return"
     assert said in caplog.text
@@ -772,7 +772,7 @@ async def test_tool_validate_has_a_default_to_call() -> None:
             return request.meta["com.example/a"]
 
     async with speak(suite(Careful)) as client:
-        assert "here" == (await client.call("careful", **{"com.example/a": "here"})).text
+        assert (await client.call("careful", **{"com.example/a": "here"})).text == "here"
 
 
 async def test_tool_validate_is_not_asked_about_what_does_not_fit() -> None:
@@ -783,7 +783,7 @@ async def test_tool_validate_is_not_asked_about_what_does_not_fit() -> None:
         result = await client.call("validating", {"a": "x"})
 
     assert result.is_error
-    assert [] == asked
+    assert asked == []
 
 
 # Exceptions of a hook.
@@ -810,8 +810,8 @@ async def test_tool_error_is_for_the_model(version: str, caplog: pytest.LogCaptu
     async with speak(suite(Raising(ToolError("no such city"))), version) as client:
         answer = await client.call("raising")
 
-    assert (True, "no such city") == (answer.result["isError"], answer.text)
-    assert "" == caplog.text
+    assert (answer.result["isError"], answer.text) == (True, "no such city")
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("kind", [Raising, RaisingInThread])
@@ -852,8 +852,8 @@ async def test_tool_mcp_error_is_answered_as_it_is() -> None:
     async with speak(suite(Raising(error))) as client:
         answer = await client.call("raising")
 
-    assert 402 == answer.status
-    assert {"code": -32042, "message": "Payment required", "data": {"cost": 3}} == answer.error
+    assert answer.status == 402
+    assert answer.error == {"code": -32042, "message": "Payment required", "data": {"cost": 3}}
 
 
 async def test_tool_invalid_params_from_call_are_an_error() -> None:
@@ -861,7 +861,7 @@ async def test_tool_invalid_params_from_call_are_an_error() -> None:
     async with speak(suite(Raising(InvalidParams("the city is closed")))) as client:
         answer = await client.call("raising")
 
-    assert (-32602, "the city is closed") == (answer.error["code"], answer.error["message"])
+    assert (answer.error["code"], answer.error["message"]) == (-32602, "the city is closed")
 
 
 @pytest.mark.parametrize(
@@ -880,7 +880,7 @@ async def test_tool_error_after_progress_ends_the_stream(error: Exception, code:
     async with speak(suite(Late)) as client:
         answer = await client.call("late", progressToken=1)
 
-    assert ["notifications/progress"] == [said["method"] for said in answer.notifications]
+    assert [said["method"] for said in answer.notifications] == ["notifications/progress"]
     assert (200, code) == (answer.status, answer.error["code"])
 
 
@@ -888,4 +888,4 @@ async def test_tool_failure_costs_one_request() -> None:
     """The next call on the same server is served."""
     async with speak(suite(Raising(ValueError()), Echo)) as client:
         assert (await client.call("raising")).result["isError"]
-        assert '{"got":{}}' == (await client.call("echo")).text
+        assert (await client.call("echo")).text == '{"got":{}}'

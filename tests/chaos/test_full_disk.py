@@ -123,6 +123,6 @@ async def is_refused(asked: Awaitable[None]) -> bool:
         await asked
     except Refused as refused:
         (answer,) = refused.args
-        assert (-32603, 1) == (answer["error"]["code"], answer["error"]["data"]["retryAfter"])
+        assert (answer["error"]["code"], answer["error"]["data"]["retryAfter"]) == (-32603, 1)
         return True
     return False

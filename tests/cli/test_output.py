@@ -39,4 +39,4 @@ def test_content_is_text_or_bytes(content: Any, piece: Any) -> None:
 
 def test_bytes_among_other_contents_are_described() -> None:
     """They would spoil the text around them."""
-    assert "[image/png, 2 bytes; --json shows them]" == text_of(BinaryContent("image/png", b"ab"))
+    assert text_of(BinaryContent("image/png", b"ab")) == "[image/png, 2 bytes; --json shows them]"

@@ -23,19 +23,19 @@ def test_remote_commands_use_a_server(target: str, run: Run) -> None:
     status, tools, _ = run("tools", target)
     added = run("call", target, "add", "a=1", "b=2", "c:=3")
 
-    assert (0, "add a=integer b=integer [c=integer]\n    Adds up.\nfail\n") == (
+    assert (
         status,
         tools.partition("draw")[0],
-    )
-    assert (0, "6\n") == added[:2]
+    ) == (0, "add a=integer b=integer [c=integer]\n    Adds up.\nfail\n")
+    assert added[:2] == (0, "6\n")
     assert "warning: adding" in added[2]
-    assert (0, "Hello Oslo\n") == run("read", target, "greeting://Oslo")[:2]
-    assert (0, "\x00\x01") == run("read", target, "greeting://bytes")[:2]
-    assert (0, "user: Greet Rome\n") == run("prompt", target, "greet", "city=Rome")[:2]
+    assert run("read", target, "greeting://Oslo")[:2] == (0, "Hello Oslo\n")
+    assert run("read", target, "greeting://bytes")[:2] == (0, "\x00\x01")
+    assert run("prompt", target, "greet", "city=Rome")[:2] == (0, "user: Greet Rome\n")
     status, said, _ = run("discover", target)
-    assert 0 == status
+    assert status == 0
     lines = said.splitlines()
-    assert ["shop 2", "instructions:", "    Buy something."] == [lines[0], *lines[-2:]]
+    assert [lines[0], *lines[-2:]] == ["shop 2", "instructions:", "    Buy something."]
     assert "revision: 2026-07-28 (also 2025-11-25, " in said
     assert "\nextensions: io.modelcontextprotocol/tasks\n" in said
 
@@ -48,8 +48,8 @@ def test_remote_commands_list_components(run: Run) -> None:
     assert "\n    Plans a trip by land or by sea, and returns its duration." in tools
     assert "\n    city: Where to go.\n" in tools
     assert "In days" not in tools
-    assert (0, "greeting://Oslo  Oslo\n", "") == run("resources", SHOP)
-    assert "greeting://{city}  greeting\n    Greetings, by city.\n" == run("templates", SHOP)[1]
+    assert run("resources", SHOP) == (0, "greeting://Oslo  Oslo\n", "")
+    assert run("templates", SHOP)[1] == "greeting://{city}  greeting\n    Greetings, by city.\n"
     assert "greet city\ntravel city [by]\n    Completes cities: " in run("prompts", SHOP)[1]
 
 
@@ -60,22 +60,22 @@ def test_remote_commands_say_that_there_is_nothing(run: Run, tmp_path: Path) -> 
     command = f"env PYTHONPATH={tmp_path} {sys.executable} -m genmcp serve bare:suite --stdio"
 
     status, said, noise = run("tools", command)
-    assert (0, "") == (status, said)
+    assert (status, said) == (0, "")
     assert "has no tools" in noise
-    assert (0, "[]\n") == run("tools", command, "--json")[:2]
+    assert run("tools", command, "--json")[:2] == (0, "[]\n")
     listed = tmp_path / "listed"
-    assert (0, "") == run("tools", command, "-o", str(listed))[:2]
-    assert "" == listed.read_text()
+    assert run("tools", command, "-o", str(listed))[:2] == (0, "")
+    assert listed.read_text() == ""
 
 
 def test_remote_commands_use_a_server_that_refuses_much(run: Run) -> None:
     """A server without logging, and without a list: the list is empty."""
     status, said, noise = run("resources", STUBBORN)
 
-    assert (0, "") == (status, said)
+    assert (status, said) == (0, "")
     assert f"genmcp: {STUBBORN} has no resources\n" in noise
-    assert (0, "[]\n") == run("prompts", STUBBORN, "--json")[:2]
-    assert (0, "ask\n") == run("tools", STUBBORN)[:2]
+    assert run("prompts", STUBBORN, "--json")[:2] == (0, "[]\n")
+    assert run("tools", STUBBORN)[:2] == (0, "ask\n")
 
 
 def test_remote_commands_show_json_and_nothing_else(run: Run) -> None:
@@ -83,12 +83,12 @@ def test_remote_commands_show_json_and_nothing_else(run: Run) -> None:
     status, said, noise = run("call", SHOP, "plan", "--json")
     tools = json.loads(run("tools", SHOP, "--json")[1])
 
-    assert (0, {"days": 2}) == (status, json.loads(said)["structuredContent"])
+    assert (status, json.loads(said)["structuredContent"]) == (0, {"days": 2})
     assert "planned\n" in noise
     assert "by a child\n" in noise
     names = ["add", "fail", "draw", "data", "plan", "book", "get_call_result"]
     assert names == [each["name"] for each in tools]
-    assert {"a": 1} == json.loads(run("call", SHOP, "data")[1])
+    assert json.loads(run("call", SHOP, "data")[1]) == {"a": 1}
 
 
 def test_remote_commands_write_bytes_to_pipes_and_files(
@@ -97,16 +97,16 @@ def test_remote_commands_write_bytes_to_pipes_and_files(
     """A picture is worth nothing as JSON."""
     picture, greeting = tmp_path / "picture.png", tmp_path / "greeting"
 
-    assert "\ufffdPNG\r\n\x1a\n" == run("call", SHOP, "draw")[1]
-    assert (0, "", "") == run("call", SHOP, "draw", "--output", str(picture))
-    assert b"\x89PNG\r\n\x1a\n" == picture.read_bytes()
-    assert (0, "", "") == run("read", SHOP, "greeting://Rome", "-o", str(greeting))
-    assert "Hello Rome\n" == greeting.read_text()
+    assert run("call", SHOP, "draw")[1] == "\ufffdPNG\r\n\x1a\n"
+    assert run("call", SHOP, "draw", "--output", str(picture)) == (0, "", "")
+    assert picture.read_bytes() == b"\x89PNG\r\n\x1a\n"
+    assert run("read", SHOP, "greeting://Rome", "-o", str(greeting)) == (0, "", "")
+    assert greeting.read_text() == "Hello Rome\n"
     status, _, noise = run("read", SHOP, "greeting://Rome", "-o", str(tmp_path))
-    assert (1, f"genmcp: cannot write the output to {tmp_path}: Is a directory\n") == (
+    assert (
         status,
         noise,
-    )
+    ) == (1, f"genmcp: cannot write the output to {tmp_path}: Is a directory\n")
 
 
 def test_call_takes_arguments_as_an_object(
@@ -116,13 +116,13 @@ def test_call_takes_arguments_as_an_object(
     path = tmp_path / "arguments.json"
     path.write_text('{"a": 1, "b": 2}')
 
-    assert "3\n" == run("call", SHOP, "add", "--arguments", path.read_text())[1]
-    assert "8\n" == run("call", SHOP, "add", "--arguments", f"@{path}", "c=5")[1]
+    assert run("call", SHOP, "add", "--arguments", path.read_text())[1] == "3\n"
+    assert run("call", SHOP, "add", "--arguments", f"@{path}", "c=5")[1] == "8\n"
     with path.open() as given:
         monkeypatch.setattr("sys.stdin", given)
-        assert "3\n" == run("call", SHOP, "add", "--arguments", "-")[1]
-    assert (2, "") == run("call", SHOP, "add", "--arguments", "[1]")[:2]
-    assert (2, "") == run("call", SHOP, "add", "--arguments", "@/no/such/file")[:2]
+        assert run("call", SHOP, "add", "--arguments", "-")[1] == "3\n"
+    assert run("call", SHOP, "add", "--arguments", "[1]")[:2] == (2, "")
+    assert run("call", SHOP, "add", "--arguments", "@/no/such/file")[:2] == (2, "")
 
 
 def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
     target = shlex.join([sys.executable, str(path)])
     status, said, noise = run("call", target, "t\x1b[2J", "b=1")
 
-    assert (0, "called\n") == (status, said)
+    assert (status, said) == (0, "called\n")
     assert "has no argument 'b', only a" in noise
 
 
@@ -166,9 +166,9 @@ def test_remote_commands_report_errors(
 
 def test_complete_shows_how_an_argument_may_go_on(run: Run) -> None:
     """Of a prompt, and of a resource template."""
-    assert (0, "Rome\nRouen\n", "") == run("complete", SHOP, "travel", "city", "Ro")
-    assert (0, "Rouen\n", "") == run("complete", SHOP, "travel", "city", "R", "by=boat")
-    assert (0, "Oslo\n", "") == run("complete", SHOP, "greeting://{city}", "city")
+    assert run("complete", SHOP, "travel", "city", "Ro") == (0, "Rome\nRouen\n", "")
+    assert run("complete", SHOP, "travel", "city", "R", "by=boat") == (0, "Rouen\n", "")
+    assert run("complete", SHOP, "greeting://{city}", "city") == (0, "Oslo\n", "")
     assert '"ref/prompt", "name": "git:commit"' in run("complete", STUBBORN, "git:commit", "a")[1]
     assert '"uri": "git://commit"' in run("complete", STUBBORN, "git://commit", "a")[1]
 
@@ -182,7 +182,7 @@ def test_remote_command_can_be_interrupted(run: Run, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("genmcp.cli.remote.asyncio.run", interrupt)
 
-    assert (130, "", "") == run("tools", SHOP)
+    assert run("tools", SHOP) == (130, "", "")
 
 
 OLD = """
@@ -219,9 +219,9 @@ def test_remote_commands_show_an_older_server_as_it_is(
     shown = run("tools", target)[:2]
     about = run("discover", target)[:2]
 
-    assert (0, "t\x1b[2J [a=any]\n") == piped
-    assert (0, "t[2J [a=any]\n") == shown
-    assert (0, ["old[1m 1", "    2J"]) == (about[0], about[1].splitlines()[::4])
+    assert piped == (0, "t\x1b[2J [a=any]\n")
+    assert shown == (0, "t[2J [a=any]\n")
+    assert (about[0], about[1].splitlines()[::4]) == (0, ["old[1m 1", "    2J"])
 
 
 def test_remote_commands_say_once_that_a_process_has_ended(run: Run) -> None:
@@ -229,9 +229,9 @@ def test_remote_commands_say_once_that_a_process_has_ended(run: Run) -> None:
     target = shlex.join([sys.executable, "-c", "raise SystemExit('no key')"])
     status, _, noise = run("tools", target)
 
-    assert 1 == status
+    assert status == 1
     *said, last = noise.splitlines()
-    assert {"no key"} == {*said}  # it is started again, for an older revision
+    assert {*said} == {"no key"}  # it is started again, for an older revision
     assert f"genmcp: {sys.executable} *** has ended, with exit status 1" in last
     assert "last line of stderr" not in last
 

@@ -118,7 +118,7 @@ async def test_serve_serves_over_http(shop: Path, free_port: int, options: tuple
     """A server, an endpoint, or a mux by several processes; SIGTERM ends them."""
     with started(*options, "--port", str(free_port), cwd=shop) as process:
         path = options[2] if "--path" in options else "/mcp"
-        assert 200 == await status_of(f"http://127.0.0.1:{free_port}{path}")
+        assert await status_of(f"http://127.0.0.1:{free_port}{path}") == 200
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE * 2)
 
@@ -167,9 +167,9 @@ def test_serve_over_streams_redirects_output_of_imports(shop: Path) -> None:
         said, noise = process.communicate(line(modern("tools/list", id=7)), PATIENCE * 2)
 
     (answer,) = map(json.loads, said.splitlines())
-    assert (7, "add") == (answer["id"], answer["result"]["tools"][0]["name"])
+    assert (answer["id"], answer["result"]["tools"][0]["name"]) == (7, "add")
     assert b"imported" in noise
-    assert 0 == process.returncode
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -185,7 +185,7 @@ def test_serve_over_streams_ends_on_a_signal(shop: Path, number: int) -> None:
         process.send_signal(number)
         noise = process.stderr.read()
 
-        assert 0 == process.wait(PATIENCE)
+        assert process.wait(PATIENCE) == 0
     assert b"let go" in noise
 
 
@@ -200,7 +200,7 @@ def test_serve_over_streams_ends_despite_a_thread(shop: Path) -> None:
             pass
         process.stdin.close()
 
-        assert 0 == process.wait(PATIENCE * 2)
+        assert process.wait(PATIENCE * 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_serve_reports_configuration_errors(
     with pytest.raises(SystemExit) as ended:
         main(["serve", *options])
 
-    assert 2 == ended.value.code
+    assert ended.value.code == 2
     assert said in capfd.readouterr().err
 
 
@@ -239,8 +239,8 @@ async def test_serve_closes_endpoint_and_mux(shop: Path, monkeypatch: pytest.Mon
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            assert 404 == (await http.get("/mcp")).status_code
-            assert 404 != (await http.post("/tools/", content=b"{}")).status_code
+            assert (await http.get("/mcp")).status_code == 404
+            assert (await http.post("/tools/", content=b"{}")).status_code != 404
 
 
 def test_serve_passes_options_to_uvicorn(
@@ -256,9 +256,9 @@ def test_serve_passes_options_to_uvicorn(
     main(["serve", "tests.cli.shop:suite", "--reload", "--host", "0.0.0.0"])
 
     (many, together), (again, alone) = run
-    assert {"genmcp.cli.serve:create_app"} == {many, again}
-    assert (3, "127.0.0.1", 1234) == (together["workers"], together["host"], together["port"])
-    assert (True, "0.0.0.0", 8000) == (alone["reload"], alone["host"], alone["port"])
+    assert {many, again} == {"genmcp.cli.serve:create_app"}
+    assert (together["workers"], together["host"], together["port"]) == (3, "127.0.0.1", 1234)
+    assert (alone["reload"], alone["host"], alone["port"]) == (True, "0.0.0.0", 8000)
     assert "the 3 workers do not share" in caplog.text
     assert len(secret) > 32
 
@@ -291,7 +291,7 @@ def test_serve_that_cannot_listen_fails(options: tuple[str, ...]) -> None:
             timeout=PATIENCE,
         )
 
-    assert 1 == ended.returncode
+    assert ended.returncode == 1
     assert b"already in use" in ended.stderr
 
 
@@ -303,7 +303,7 @@ def test_serve_over_streams_needs_streams(
     with pytest.raises(SystemExit):
         main(["serve", "tests.cli.shop:suite", "--stdio"])
 
-    assert "genmcp serve: --stdio: standard output is closed\n" == capfd.readouterr().err
+    assert capfd.readouterr().err == "genmcp serve: --stdio: standard output is closed\n"
 
 
 async def test_serve_logs_its_url_once_it_listens(shop: Path) -> None:
@@ -313,11 +313,11 @@ async def test_serve_logs_its_url_once_it_listens(shop: Path) -> None:
         while not (found := re.search(rb"serving shop:suite at (\S+)", process.stderr.readline())):
             pass
         async with httpx.AsyncClient() as http:
-            assert 415 == (await http.post(found[1].decode(), content=b"{")).status_code
+            assert (await http.post(found[1].decode(), content=b"{")).status_code == 415
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE * 2)
 
-    assert 0 == process.returncode
+    assert process.returncode == 0
 
 
 def test_serve_fails_where_it_cannot_listen(shop: Path) -> None:
@@ -327,7 +327,7 @@ def test_serve_fails_where_it_cannot_listen(shop: Path) -> None:
         with started("shop:suite", "--port", port, cwd=shop) as process:
             _, said = process.communicate(timeout=PATIENCE * 2)
 
-    assert 1 == process.returncode
+    assert process.returncode == 1
     assert b"address already in use" in said
     assert b"serving" not in said
 
@@ -368,8 +368,8 @@ async def test_serve_answers_to_the_hosts_that_are_allowed(monkeypatch: pytest.M
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
     ):
-        assert 415 == (await http.post("http://a.example/mcp", content=b"{")).status_code
-        assert 421 == (await http.post("http://b.example/mcp", content=b"{")).status_code
+        assert (await http.post("http://a.example/mcp", content=b"{")).status_code == 415
+        assert (await http.post("http://b.example/mcp", content=b"{")).status_code == 421
 
 
 @pytest.mark.parametrize("told", [False, True])

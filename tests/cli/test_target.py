@@ -22,9 +22,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 def test_targets_are_urls_commands_and_names() -> None:
     """Every kind of target that the client supports."""
-    assert "HTTPS://example.com/mcp" == parse_target("HTTPS://example.com/mcp")[0]
+    assert parse_target("HTTPS://example.com/mcp")[0] == "HTTPS://example.com/mcp"
     assert isinstance(parse_target(SHOP)[0], Mux)
-    assert Command("env", ["-u", "a server"]) == parse_target("env -u 'a server'")[0]
+    assert parse_target("env -u 'a server'")[0] == Command("env", ["-u", "a server"])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_target_of_the_current_folder_comes_first(
     found = parse_target("twofold_shop:suite")[0]
 
     assert isinstance(found, Mux)
-    assert "here" == found.server.info.name
+    assert found.server.info.name == "here"
 
 
 def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
     path = tmp_path / "servers.json"
     shop = {"command": "shop", "args": ["--stdio"], "env": {"A": "1"}}
     path.write_text(json.dumps({"mcpServers": {"shop": shop}}))
-    assert Command("shop", ("--stdio",), {"A": "1"}) == parse_target(str(path))[0]
+    assert parse_target(str(path))[0] == Command("shop", ("--stdio",), {"A": "1"})
 
     there = {"url": "http://a.example/mcp", "headers": {"x-a": "b"}}
     path.write_text(json.dumps({"mcpServers": {"shop": shop, "there": there}}))
-    assert ("http://a.example/mcp", {"x-a": "b"}) == parse_target(str(path), "there")
+    assert parse_target(str(path), "there") == ("http://a.example/mcp", {"x-a": "b"})
     with pytest.raises(ConfigurationError, match=r"it has shop, there \(--server NAME\)"):
         parse_target(str(path))
     with pytest.raises(ConfigurationError, match="'here' does not exist; it has shop, there"):
@@ -120,7 +120,7 @@ def test_target_is_validated_alone_in_its_file(
         parse_target(str(path), name)
     assert why in str(refused.value)
     if servers is ODD:
-        assert Command("shop") == parse_target(str(path), "io.github.a/b")[0]
+        assert parse_target(str(path), "io.github.a/b")[0] == Command("shop")
 
 
 def way(*arguments: str) -> object:
@@ -167,8 +167,8 @@ def test_process_gets_environment_variables(run: Run, tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "genmcp", "serve", "keys:suite", "--stdio"])
     path = f"PYTHONPATH={tmp_path}"
 
-    assert "none\n" == run("call", command, "key", "-e", path)[1]
-    assert "7=8\n" == run("call", command, "key", "-e", path, "-e", "KEY=7=8")[1]
+    assert run("call", command, "key", "-e", path)[1] == "none\n"
+    assert run("call", command, "key", "-e", path, "-e", "KEY=7=8")[1] == "7=8\n"
     spoken = run("discover", command, "-e", path, "--revision", "2025-06-18")[1]
     assert "revision: 2025-06-18" in spoken
 
@@ -177,7 +177,7 @@ def test_timeout_is_how_long_a_server_is_waited_for(run: Run) -> None:
     """Also one that never responds."""
     status, _, noise = run("tools", "sleep 60", "--timeout", "0.05")
 
-    assert 1 == status
+    assert status == 1
     assert "took longer than 0.05 s at sleep ***" in noise
 
 
@@ -202,6 +202,6 @@ def test_headers_are_sent(run: Run, free_port: int) -> None:
         status, _, noise = run("tools", url, "--header", "Authorization: Bearer x")
         server.shutdown()
 
-    assert 1 == status
-    assert "Bearer x" == seen[0]
+    assert status == 1
+    assert seen[0] == "Bearer x"
     assert "give credentials: --header 'Authorization: Bearer TOKEN'" in noise

@@ -39,12 +39,12 @@ def test_bar_shows_how_far_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
     bar.clear()
     StatusLine(pipe).show_progress(1, 2, None)
 
-    assert "" == pipe.getvalue()
+    assert pipe.getvalue() == ""
     first, second, cleared, _ = screen.getvalue().split("\x1b[K")
-    assert f"\r[{'#' * 15}{' ' * 15}]  50% half way[2J" == first
-    assert "\r3 onon" == second[:7]
-    assert 50 == len(second)
-    assert "\r" == cleared
+    assert first == f"\r[{'#' * 15}{' ' * 15}]  50% half way[2J"
+    assert second[:7] == "\r3 onon"
+    assert len(second) == 50
+    assert cleared == "\r"
 
 
 FORM = {
@@ -165,7 +165,7 @@ async def test_terminal_line_is_for_the_question_that_is_shown() -> None:
     await asyncio.sleep(0)
     typed.set()
 
-    assert Accepted({}) == await asyncio.wait_for(second, 10)
+    assert await asyncio.wait_for(second, 10) == Accepted({})
     assert not waiting.is_set()
 
 
@@ -178,7 +178,7 @@ async def test_terminal_that_is_gone_dismisses() -> None:
     screen = Screen()
     terminal = TerminalHandler(StatusLine(screen), read)
 
-    assert Cancelled() == await terminal.handle_elicitation_create("Go on?", {}, None)
+    assert await terminal.handle_elicitation_create("Go on?", {}, None) == Cancelled()
 
 
 def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None
         first = read_line()
         os.close(writing)
 
-        assert ("Zoë\n", "") == (first, read_line())
+        assert (first, read_line()) == ("Zoë\n", "")
 
 
 async def test_logged_shows_log_messages() -> None:
@@ -199,7 +199,7 @@ async def test_logged_shows_log_messages() -> None:
     logged = LogPrinter(StatusLine(screen))
     await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}), None)
 
-    assert "info: {'a': 1}\n" == screen.getvalue()
+    assert screen.getvalue() == "info: {'a': 1}\n"
 
 
 async def test_logged_marks_further_lines() -> None:
@@ -210,7 +210,7 @@ async def test_logged_marks_further_lines() -> None:
         LoggingMessageNotificationParams(level="info", data=data), None
     )
 
-    assert "info: a\n| Continue? [y/n]\n" == screen.getvalue()
+    assert screen.getvalue() == "info: a\n| Continue? [y/n]\n"
 
 
 async def test_terminal_shows_the_host_of_a_url() -> None:
@@ -250,7 +250,7 @@ def test_user_answers_questions_of_a_tool() -> None:
         assert "'lunch' is not one of breakfast, dinner" in user.sees("optional): ")
         user.types("breakfast,dinner\n")
 
-        assert (0, "Ann: breakfast, dinner") == (user.ends()[0], user.seen.strip().splitlines()[-1])
+        assert (user.ends()[0], user.seen.strip().splitlines()[-1]) == (0, "Ann: breakfast, dinner")
 
 
 def test_user_is_left_alone_with_a_question(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_user_is_left_alone_with_a_question(tmp_path: Path) -> None:
         user.sees("waiting for the server to end: ")
         user.sees("Hello Ann\n")
 
-    assert "Ann\ninfo: a log\n" == told
+    assert told == "Ann\ninfo: a log\n"
 
 
 def test_user_interrupts_a_waiting_command() -> None:
@@ -280,7 +280,7 @@ def test_user_interrupts_a_waiting_command() -> None:
         user.types("\x03")
         status, rest = user.ends()
 
-    assert 130 == status
+    assert status == 130
     assert "Traceback" not in rest
 
 
@@ -291,10 +291,10 @@ async def test_bar_leaves_a_question_that_is_given_up() -> None:
     bar.begin_prompt("  name: ")
     bar.show_progress(1, 2, None)
     bar.write("info: a log\n")
-    assert "  name: " == screen.getvalue()
+    assert screen.getvalue() == "  name: "
     bar.end_prompt("")
 
-    assert "  name: \ninfo: a log\n" == screen.getvalue()
+    assert screen.getvalue() == "  name: \ninfo: a log\n"
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_user_sees_that_the_command_waits(monkeypatch: pytest.MonkeyPatch) -> No
         user.sees("waiting for an answer (Ctrl-C ends this): sleep 60")
         user.types("\x03")
 
-        assert 130 == user.ends()[0]
+        assert user.ends()[0] == 130
 
 
 def test_user_sees_results_for_people() -> None:
@@ -337,4 +337,4 @@ def test_user_sees_results_for_people() -> None:
     with at_terminal("serve", SHOP, "--stdio") as user:
         user.sees("waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n")
         user.types("\x04")
-        assert 0 == user.ends()[0]
+        assert user.ends()[0] == 0

@@ -108,7 +108,7 @@ async def test_job_of_a_worker_that_was_killed_is_done_by_another(bench: Bench) 
         assert second.pid == await bench.attempt(2)
         bench.go()
 
-        assert "counted: attempt 2" == await text(call)
+        assert await text(call) == "counted: attempt 2"
 
 
 async def test_worker_returns_jobs_when_stopped(bench: Bench) -> None:
@@ -117,13 +117,13 @@ async def test_worker_returns_jobs_when_stopped(bench: Bench) -> None:
     async with bench.called() as call:
         await bench.attempt(1)
         first.send_signal(signal.SIGTERM)
-        assert 0 == await exit_code(first)
+        assert await exit_code(first) == 0
 
         second = bench.worker()
         assert second.pid == await bench.attempt(2)
         bench.go()
 
-        assert "counted: attempt 2" == await text(call)
+        assert await text(call) == "counted: attempt 2"
 
 
 async def test_worker_finishes_jobs_when_stopped(bench: Bench) -> None:
@@ -134,8 +134,8 @@ async def test_worker_finishes_jobs_when_stopped(bench: Bench) -> None:
         worker.send_signal(signal.SIGINT)
         bench.go()
 
-        assert "counted: attempt 1" == await text(call)
-        assert 0 == await exit_code(worker)
+        assert await text(call) == "counted: attempt 1"
+        assert await exit_code(worker) == 0
 
 
 async def test_worker_leaves_a_thread_that_cannot_be_cancelled(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_worker_leaves_a_thread_that_cannot_be_cancelled(tmp_path: Path) -
         await until((tmp_path / "begun").exists, pause=0.01)
         worker.send_signal(signal.SIGTERM)
 
-        assert 0 == await exit_code(worker)
+        assert await exit_code(worker) == 0
 
 
 class App:
@@ -183,7 +183,7 @@ class App:
         self.told: list[str] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        assert "lifespan" == scope["type"]
+        assert scope["type"] == "lifespan"
         while self.answers:
             self.told.append((await receive())["type"])
             await send(self.answers.pop(0))
@@ -205,13 +205,13 @@ async def test_worker_works_within_a_lifespan(
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(run_worker(mux, options, app))
         await until(lambda: "worker of studio started, queues: a, b" in caplog.text)
-        assert ["lifespan.startup"] == app.told
+        assert app.told == ["lifespan.startup"]
         os.kill(os.getpid(), signal.SIGTERM)
         await working
 
-    assert ["lifespan.startup", "lifespan.shutdown"] == app.told
+    assert app.told == ["lifespan.startup", "lifespan.shutdown"]
     applied = mux.tasks.service.worker.options
-    assert (3, 0.0) == (applied.concurrency, applied.shutdown_grace)
+    assert (applied.concurrency, applied.shutdown_grace) == (3, 0.0)
     assert before is signal.getsignal(signal.SIGTERM)
     with pytest.raises(StoreUnavailable):
         await mux.store.get("key")
@@ -340,7 +340,7 @@ def test_worker_reports_configuration_errors(
     with pytest.raises(SystemExit) as ended:
         main(["worker", *arguments])
 
-    assert 2 == ended.value.code
+    assert ended.value.code == 2
     assert why in " ".join(capsys.readouterr().err.split())
 
 
@@ -368,7 +368,7 @@ def test_worker_exits_after_a_signal(folder: Path, monkeypatch: pytest.MonkeyPat
     main(["worker", "itself:mux", "--lifespan", "itself:app", "--concurrency", "2"])
     load_attribute("itself:free").set()
 
-    assert [0] == left
+    assert left == [0]
 
 
 @pytest.mark.parametrize(
@@ -387,11 +387,11 @@ def test_worker_shows_where_a_module_fails(
     with pytest.raises(SystemExit) as ended:
         main(["worker", "lacking:mux"])
 
-    assert 1 == ended.value.code
+    assert ended.value.code == 1
     said = capsys.readouterr().err.replace("Traceback (most recent call last):\n", "").splitlines()
-    assert f'  File "{folder / "lacking.py"}", {first}' == said[0]
+    assert said[0] == f'  File "{folder / "lacking.py"}", {first}'
     assert last in said[-2]
-    assert "genmcp: lacking cannot be imported" == said[-1]
+    assert said[-1] == "genmcp: lacking cannot be imported"
 
 
 def test_worker_rejects_a_class(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

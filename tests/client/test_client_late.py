@@ -80,7 +80,7 @@ async def test_client_that_gave_up_a_call_does_not_mind_its_answer() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
 
-        assert [] == await client.tools()
+        assert await client.tools() == []
 
 
 async def test_client_stops_listening_when_the_server_has_had_enough() -> None:
@@ -101,7 +101,7 @@ async def test_client_stops_listening_when_the_server_has_had_enough() -> None:
         await entering
         server.tell(method="notifications/cancelled", params={"requestId": id})
 
-        assert [] == [change async for change in listening]
+        assert [change async for change in listening] == []
         await listening.__aexit__()
 
 
@@ -116,7 +116,7 @@ async def test_client_says_what_it_could_not_send(caplog: pytest.LogCaptureFixtu
         async with connected(Deaf()) as client:
             with pytest.raises(RequestTimeout):
                 await client.call("t", timeout=0.05)
-            assert [] == await client.tools()
+            assert await client.tools() == []
 
     [said] = [each.getMessage() for each in caplog.records]
     assert said.startswith("notifications/cancelled could not be sent: ")

@@ -201,7 +201,7 @@ async def test_poll_outlives_a_server_that_dies_and_comes_back(free_port: int) -
             async with await listening(hang_up, free_port):
                 await met.acquire()
             async with await listening(speak, free_port):
-                assert "bread" == (await call).data
+                assert (await call).data == "bread"
     assert "tasks/cancel" not in oven.methods
 
 
@@ -232,8 +232,8 @@ async def test_poll_that_fails_is_repeated(failure: Answer) -> None:
     """Whatever network and server do, one failed poll of many costs no result."""
     oven = Oven(failure, DONE)
     async with client_of(oven) as client:
-        assert "bread" == (await client.call("bake", idle_timeout=0.5)).data
-    assert 2 == oven.methods.count("tasks/get")
+        assert (await client.call("bake", idle_timeout=0.5)).data == "bread"
+    assert oven.methods.count("tasks/get") == 2
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,12 @@ async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
     async with client_of(oven, max_poll_failures=2) as client:
         with pytest.raises(kind) as found:
             await client.call("bake", idle_timeout=0.2)
-        assert "k" == found.value.task
+        assert found.value.task == "k"
         assert found.value.sent
         assert "tasks/cancel" not in oven.methods
         assert (1 if failure is stranger else 2) == oven.methods.count("tasks/get")
         oven.polls = [DONE]
-        assert "bread" == (await client.task(found.value.task or "").wait()).data
+        assert (await client.task(found.value.task or "").wait()).data == "bread"
 
 
 async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
@@ -277,7 +277,7 @@ async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
         await client.close()
         with pytest.raises(ClientClosed) as found:
             await call
-        assert ("k", True) == (found.value.task, found.value.sent)
+        assert (found.value.task, found.value.sent) == ("k", True)
 
 
 async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
@@ -287,7 +287,7 @@ async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
         with pytest.raises(RequestTimeout, match=r"the task k took longer than 0\.7 s") as found:
             await client.call("bake", timeout=0.7)
     assert found.value.task is None
-    assert 2 == oven.methods.count("tasks/get")
+    assert oven.methods.count("tasks/get") == 2
     assert "tasks/cancel" in oven.methods
 
 
@@ -303,7 +303,7 @@ async def test_poll_does_not_wait_for_a_server_that_says_nothing_of_listening() 
                 await super().__call__(asked)
 
     async with client_of(Mute(WORKING, DONE)) as client, asyncio.timeout(10):
-        assert "bread" == (await client.call("bake")).data
+        assert (await client.call("bake")).data == "bread"
 
 
 async def test_poll_that_is_answered_with_an_error_is_over() -> None:
@@ -317,7 +317,7 @@ async def test_poll_that_is_answered_with_an_error_is_over() -> None:
         with pytest.raises(ServerError, match="Unknown task") as found:
             await client.call("bake")
     assert found.value.task is None
-    assert 1 == oven.methods.count("tasks/get")
+    assert oven.methods.count("tasks/get") == 1
 
 
 async def test_poll_answers_are_sent_again_and_asked_for_once() -> None:
@@ -325,9 +325,9 @@ async def test_poll_answers_are_sent_again_and_asked_for_once() -> None:
     handler = Agreeing()
     oven = Oven(ASKING, DONE, update=unavailable)
     async with client_of(oven, handler=handler) as client:
-        assert "bread" == (await client.call("bake")).data
-    assert 2 == oven.methods.count("tasks/update")
-    assert 1 == handler.asked
+        assert (await client.call("bake")).data == "bread"
+    assert oven.methods.count("tasks/update") == 2
+    assert handler.asked == 1
 
 
 async def test_poll_answers_that_did_not_arrive_are_asked_for_by_who_waits() -> None:
@@ -338,8 +338,8 @@ async def test_poll_answers_that_did_not_arrive_are_asked_for_by_who_waits() -> 
         task = client.task("k")
         with pytest.raises(HttpStatusError):
             await task.update({"salt": {"action": "decline"}})
-        assert "bread" == (await task.wait()).data
-    assert 1 == handler.asked
+        assert (await task.wait()).data == "bread"
+    assert handler.asked == 1
 
 
 SOON = format_datetime(datetime.now(UTC) + timedelta(days=1))
@@ -376,12 +376,12 @@ async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it()
         with pytest.raises(ServerError, match="later") as said:
             await client.task("k").status()
 
-    assert 7 == retry_delay(said.value, 1)
+    assert retry_delay(said.value, 1) == 7
 
 
 def test_poll_is_repeated_ever_more_slowly() -> None:
     """Twice as long each time, up to half a minute."""
     error = HttpStatusError("here", 503)
-    assert [0.5, 1, 2, 4, 8, 16, 30, 30] == [retry_delay(error, count) for count in range(1, 9)]
-    assert 30 == retry_delay(error, 10**6)
-    assert 9 == retry_delay(ServerError(-32603, "later", {"retryAfter": 9}), 1)
+    assert [retry_delay(error, count) for count in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert retry_delay(error, 10**6) == 30
+    assert retry_delay(ServerError(-32603, "later", {"retryAfter": 9}), 1) == 9

@@ -131,14 +131,14 @@ async def test_client_starts_a_server_again_that_ends_on_what_it_does_not_know(
     picky = command(PICKY, str(starts))
 
     async with asyncio.timeout(20), Client(picky, handler=handler) as client:
-        assert "2025-06-18" == client.revision
-        assert "here" == (await client.call("t")).text
-    assert 2 == len(starts.read_text().splitlines())
-    assert 1 == handler.opened
+        assert client.revision == "2025-06-18"
+        assert (await client.call("t")).text == "here"
+    assert len(starts.read_text().splitlines()) == 2
+    assert handler.opened == 1
 
     async with asyncio.timeout(20), Client(picky) as client:
-        assert "here" == (await client.call("t")).text
-    assert 3 == len(starts.read_text().splitlines())
+        assert (await client.call("t")).text == "here"
+    assert len(starts.read_text().splitlines()) == 3
 
 
 async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,8 +150,8 @@ async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixtu
         ):
             pass
 
-    assert (3, "no database") == (ended.value.status, ended.value.last_line)
-    assert [] == [each for each in caplog.records if each.levelno > logging.INFO]
+    assert (ended.value.status, ended.value.last_line) == (3, "no database")
+    assert [each for each in caplog.records if each.levelno > logging.INFO] == []
 
 
 async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Pa
         ):
             pass
 
-    assert 1 == len(starts.read_text().splitlines())
+    assert len(starts.read_text().splitlines()) == 1
 
 
 async def test_client_warns_once_of_what_is_no_message(caplog: pytest.LogCaptureFixture) -> None:
@@ -200,8 +200,8 @@ async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
         with pytest.raises(RequestTimeout, match=r"was silent for 0\.1 s"):
             await client.call("nothing", timeout=None, idle_timeout=0.1)
         assert (
-            "The request that this belongs to was cancelled" == (await client.call("answers")).text
-        )
+            await client.call("answers")
+        ).text == "The request that this belongs to was cancelled"
 
 
 async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
@@ -219,7 +219,7 @@ async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
 
     assert {RequestTimeout} == {type(each) for each in failed}
     assert len(left) <= 2  # those whose request was written, if not read
-    assert [] == [each for each in caplog.records if each.levelno > logging.INFO]
+    assert [each for each in caplog.records if each.levelno > logging.INFO] == []
 
 
 async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> None:
@@ -244,7 +244,7 @@ async def test_client_does_without_a_level_of_log_messages(
     async with Client(command(STUBBORN), options=ClientOptions(log_level="info")) as client:
         result = await client.call("anything")
 
-    assert "here" == result.content[0].text  # type: ignore[union-attr]
+    assert result.content[0].text == "here"  # type: ignore[union-attr]
     assert "no logging/setLevel" in caplog.text
 
 
@@ -263,6 +263,6 @@ async def test_client_takes_what_crosses_with_a_cancellation_for_no_fault(
         call.cancel()
         await asyncio.wait((call,))
         await client.call("quick")
-        assert 0 == client.abandoned_calls
+        assert client.abandoned_calls == 0
 
-    assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []

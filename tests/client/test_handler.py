@@ -125,7 +125,7 @@ async def test_handler_that_returns_what_was_filled_in_is_told_how(
 
 def test_handler_denies_what_it_likes() -> None:
     """Any question, by default."""
-    assert "User rejected the request" == Denied().message
+    assert Denied().message == "User rejected the request"
 
 
 async def test_handler_capabilities_follow_from_its_hooks() -> None:

@@ -39,7 +39,7 @@ async def test_sse_server_is_detected(max_connections: int) -> None:
         await recorder.until(messages=2)
 
     first, second = recorder.decoded
-    assert (1, "old") == (first["id"], first["result"]["serverInfo"]["name"])
+    assert (first["id"], first["result"]["serverInfo"]["name"]) == (1, "old")
     assert second["id"] == 2
     assert recorder.request_ids == [None, None]
     assert recorder.failures == []
@@ -149,7 +149,7 @@ async def test_failed_post_fails_its_request() -> None:
         await transport.send(request(3, "break", revision=OLD))
 
     [(two, refused), (three, broken)] = recorder.failures
-    assert (2, 3) == (two, three)
+    assert (two, three) == (2, 3)
     assert isinstance(refused, HttpStatusError)
     assert isinstance(broken, HttpStatusError | OutcomeUnknown)
 

@@ -137,7 +137,7 @@ async def test_exit_is_reported_with_status_and_last_line() -> None:
             await transport.send(request(1))
 
     assert isinstance(recorder.failure, ProcessExited)
-    assert (3, "no such database: studio") == (recorder.failure.status, recorder.failure.last_line)
+    assert (recorder.failure.status, recorder.failure.last_line) == (3, "no such database: studio")
     assert later.value is recorder.failure
     assert "with exit status 3; last line of stderr: no such database" in str(later.value)
 

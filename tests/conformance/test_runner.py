@@ -45,8 +45,8 @@ def test_runner_names_the_scenarios_that_are_not_run(
     status = runner.run(options, [sys.executable, str(suite)])
 
     skipped, passed, summary, counts = capsys.readouterr().out.splitlines()
-    assert 0 == status
+    assert status == 0
     assert skipped.startswith("SKIP 2025-11-25 client auth/basic: not run, the client has no OAuth")
-    assert "PASS 2025-11-25 client initialize: 1 passed" == passed
+    assert passed == "PASS 2025-11-25 client initialize: 1 passed"
     assert summary.startswith("1 client runs skipped (1: the client has no OAuth")
-    assert "1 passed, 0 failed" == counts
+    assert counts == "1 passed, 0 failed"

@@ -130,8 +130,8 @@ async def test_awaitable_that_raises_tells_only_what_may_be_shown(
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, WorkRaised)
     assert outcome.error.__cause__ is original
-    assert ("KeyError", None) == (outcome.error.type_name, outcome.error.message)
-    assert f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})" == said
+    assert (outcome.error.type_name, outcome.error.message) == ("KeyError", None)
+    assert said == f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})"
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert outcome.error.reference in record.getMessage()
     assert record.exc_info is not None
@@ -146,7 +146,7 @@ async def test_awaitable_that_raises_to_be_shown_is_shown(
     """ToolError and McpError were raised to be read."""
     waits = Waits(lambda arguments: kind(error))
 
-    assert "WorkRaised: out of paper" == await called(waits)
+    assert await called(waits) == "WorkRaised: out of paper"
     assert caplog.records == []
 
 
@@ -155,7 +155,7 @@ async def test_awaitable_that_times_out_says_so(kind: Any) -> None:
     """A TimeoutError needs no reference."""
     waits = Waits(lambda arguments: kind(TimeoutError()))
 
-    assert "WaitTimedOut: it took too long" == await called(waits)
+    assert await called(waits) == "WaitTimedOut: it took too long"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,7 +197,7 @@ async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
     """The call continues: it was not cancelled itself."""
     waits = Waits(lambda arguments: makes())
 
-    assert "WaitCancelled: it was cancelled" == await called(waits)
+    assert await called(waits) == "WaitCancelled: it was cancelled"
     assert waits.outcomes == [Failed(WaitCancelled())]
 
 
@@ -236,7 +236,7 @@ async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
         await first.over()
 
     assert waits.outcomes == [Failed(WorkerLost()), Done("worked")]
-    assert "worked" == text_of(second)
+    assert text_of(second) == "worked"
 
 
 async def test_task_that_nobody_keeps_runs_on() -> None:
@@ -250,7 +250,7 @@ async def test_task_that_nobody_keeps_runs_on() -> None:
         go.set()
         await connection.over()
 
-    assert "True" == text_of(connection)
+    assert text_of(connection) == "True"
 
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
@@ -268,9 +268,9 @@ async def test_future_given_twice_is_refused_the_second_time(
         one.set_result("worked")
         await first.over()
 
-    assert (500, -32603) == (second.status, second.json["error"]["code"])
+    assert (second.status, second.json["error"]["code"]) == (500, -32603)
     assert "two calls wait for one future" in caplog.text
-    assert "worked" == text_of(first)
+    assert text_of(first) == "worked"
     assert waits.outcomes == [Done("worked")]
 
 
@@ -285,7 +285,7 @@ async def test_future_given_again_once_its_call_is_over_is_fine(makes: Any) -> N
         one.set_result("worked")
         await first.over()
 
-    assert "worked" == text_of(await client.send(client.call("wait", id=2)))
+    assert text_of(await client.send(client.call("wait", id=2))) == "worked"
 
 
 async def test_future_of_another_event_loop_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,7 +297,7 @@ async def test_future_of_another_event_loop_is_refused(caplog: pytest.LogCapture
     answer = await client.send(client.call("wait"))
     other.close()
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert "a future of another event loop" in caplog.text
 
 
@@ -319,7 +319,7 @@ async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
         ends["first"].set_result("1")
         await first.over()
 
-    assert ("1", "2") == (text_of(first), text_of(second))
+    assert (text_of(first), text_of(second)) == ("1", "2")
 
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
@@ -438,8 +438,8 @@ async def test_steps_follow_each_other_on_one_response(steps: type[Tool], versio
     answer = await client.send(client.call("steps", {"x": 1}, progressToken="t"))
 
     seen = ["call", "one: 1", "after one: 2", "after after one: 3"]
-    assert f"{seen} of {{'x': 1}}" == text_of(answer)
-    assert [1, 2] == [each["params"]["progress"] for each in answer.messages[:-1]]
+    assert text_of(answer) == f"{seen} of {{'x': 1}}"
+    assert [each["params"]["progress"] for each in answer.messages[:-1]] == [1, 2]
 
 
 async def test_steps_may_wait_for_one_future_twice() -> None:
@@ -458,7 +458,7 @@ async def test_steps_may_wait_for_one_future_twice() -> None:
 
     client = Client(serving(Twice))
 
-    assert "second: Done(value='worked')" == text_of(await client.send(client.call("twice")))
+    assert text_of(await client.send(client.call("twice"))) == "second: Done(value='worked')"
 
 
 @pytest.mark.parametrize("on", [3, None, "text", soon, [asyncio.sleep]])
@@ -497,7 +497,7 @@ async def test_continue_that_is_refused_leaves_no_coroutine_behind(
     answer = await client.send(client.call("careless"))
 
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert "channel.assigns.when.at[1] is object" in caplog.text
 
 
@@ -520,4 +520,4 @@ async def test_task_that_only_the_call_waits_for_is_kept() -> None:
         future.set_result("kept")
         await connection.over()
 
-    assert "kept" == text_of(connection)
+    assert text_of(connection) == "kept"

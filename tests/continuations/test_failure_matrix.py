@@ -98,7 +98,7 @@ async def test_row_1_continue_that_returns_nonsense_costs_its_call(
     """-32603, as an event if there is a stream; the log has the tool's name and the type."""
     answer = await failing(version, "wrong", **({"progressToken": 1} if streams else {}))
 
-    assert -32603 == answer.messages[-1]["error"]["code"]
+    assert answer.messages[-1]["error"]["code"] == -32603
     assert answer.is_stream is streams
     assert answer.complete
     assert (500 if version == MODERN and not streams else 200) == answer.status
@@ -124,7 +124,7 @@ async def test_wait_error_that_leaves_continue_is_a_result(version: str, caplog:
     """Its own text, which may be shown; the work that failed was logged where it failed."""
     answer = await failing(version, "result")
 
-    assert "out of ink" == failure_of(answer)
+    assert failure_of(answer) == "out of ink"
     assert "failed [" not in caplog.text
 
 
@@ -143,7 +143,7 @@ async def test_row_27_continue_may_end_its_call_with_an_error(
 
 async def test_row_4_continue_may_say_what_the_model_should_read(version: str) -> None:
     """ToolError, as from `call`."""
-    assert "out of paper" == failure_of(await failing(version, "tool"))
+    assert failure_of(await failing(version, "tool")) == "out of paper"
 
 
 async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy: str) -> None:
@@ -160,7 +160,7 @@ async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy:
         await call.over()
 
     await endpoint.aclose()
-    assert 1 == len(waits.outcomes)
+    assert len(waits.outcomes) == 1
 
 
 class Cancellable(Waits):
@@ -204,8 +204,8 @@ async def test_rows_17_18_22_32_call_that_is_cancelled_goes_on_no_more(
         await call.over()
     waits.go.set()
 
-    assert (202, b"") == (call.status, call.body)
-    assert ["cancelled", "told"] == waits.saw
+    assert (call.status, call.body) == (202, b"")
+    assert waits.saw == ["cancelled", "told"]
     assert waits.outcomes == []
 
 
@@ -218,7 +218,7 @@ async def test_rows_19_21_22_client_of_2026_that_leaves_cancels() -> None:
         call.disconnect()
         await call.over()
 
-    assert ["cancelled", "told"] == waits.saw
+    assert waits.saw == ["cancelled", "told"]
     assert waits.outcomes == []
     assert waits.channel.closed
     assert not await waits.channel.progress(1)
@@ -237,7 +237,7 @@ async def test_row_19_client_before_that_leaves_does_not_cancel(legacy: str) -> 
         await call.over()
 
     assert waits.saw == []
-    assert 1 == len(waits.outcomes)
+    assert len(waits.outcomes) == 1
 
 
 async def test_row_19_answer_waits_for_a_client_that_comes_back() -> None:
@@ -253,7 +253,7 @@ async def test_row_19_answer_waits_for_a_client_that_comes_back() -> None:
             waits.go.set()
             await resumed.over()
 
-    assert "worked" == text_of(resumed)
+    assert text_of(resumed) == "worked"
 
 
 async def test_row_19_tool_may_want_a_disconnect_to_cancel(legacy: str) -> None:
@@ -265,7 +265,7 @@ async def test_row_19_tool_may_want_a_disconnect_to_cancel(legacy: str) -> None:
         call.disconnect()
         await call.over()
 
-    assert ["cancelled", "told"] == waits.saw
+    assert waits.saw == ["cancelled", "told"]
     assert waits.outcomes == []
 
 
@@ -280,7 +280,7 @@ async def test_row_31_other_calls_of_a_session_do_not_wait(legacy: str) -> None:
         waits.go.set()
         await call.over()
 
-    assert ("soon", "worked") == (text_of(other), text_of(call))
+    assert (text_of(other), text_of(call)) == ("soon", "worked")
 
 
 async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
@@ -297,8 +297,8 @@ async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
         waits.go.set()
         await call.over()
 
-    assert "worked" == text_of(call)
-    assert -32602 == next_one.json["error"]["code"]
+    assert text_of(call) == "worked"
+    assert next_one.json["error"]["code"] == -32602
 
 
 async def test_row_33_call_whose_client_has_its_state_finds_no_tool_any_more() -> None:
@@ -311,5 +311,5 @@ async def test_row_33_call_whose_client_has_its_state_finds_no_tool_any_more() -
     suite.remove("wait")
     answer = await client.send(client.again(asked, waited=YES))
 
-    assert -32602 == answer.json["error"]["code"]
+    assert answer.json["error"]["code"] == -32602
     assert waits.outcomes == []

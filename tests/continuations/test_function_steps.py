@@ -95,9 +95,9 @@ async def test_function_continues_in_its_steps(version: str) -> None:
     declined = await call(serving(book), NO, version=version, room="Fjord")
     failed = await call(serving(book), YES, version=version, room="none")
 
-    assert "2 in Fjord, breakfast: True, by phone" == text_of(agreed)
-    assert "Fjord is left to others by phone: Declined()" == text_of(declined)
-    assert "there is no such room" == failure_of(failed)
+    assert text_of(agreed) == "2 in Fjord, breakfast: True, by phone"
+    assert text_of(declined) == "Fjord is left to others by phone: Declined()"
+    assert failure_of(failed) == "there is no such room"
 
 
 async def test_function_is_called_as_without_its_decorator() -> None:
@@ -117,7 +117,7 @@ async def test_function_continues_in_another_process() -> None:
 
     answered = await client.send(client.again(asked, sure=NO))
 
-    assert "Fjord is left to others by phone: Declined()" == text_of(answered)
+    assert text_of(answered) == "Fjord is left to others by phone: Declined()"
 
 
 class Stage:
@@ -166,8 +166,8 @@ async def test_function_may_be_a_task() -> None:
     await client.send(client.request("tasks/cancel", {"taskId": task["taskId"]}, id=2))
     await until(lambda: len(Stage.saw) == 2, pause=0.001)
 
-    assert -32021 == refused.json["error"]["code"]
-    assert 3000 == task["ttlMs"]
+    assert refused.json["error"]["code"] == -32021
+    assert task["ttlMs"] == 3000
     assert Stage.saw[0] == Stage.saw[1]
 
 
@@ -190,7 +190,7 @@ async def test_method_continues_in_its_steps() -> None:
     yes = {"action": "accept", "content": {}}
     for name in ("Ada", "Bo"):
         answered = await call(serving(Shop(name).buy), yes, tool="buy", item="tea")
-        assert f"tea of {name}" == text_of(answered)
+        assert text_of(answered) == f"tea of {name}"
 
 
 @tool
@@ -210,7 +210,7 @@ async def ended(came: Outcome) -> str:
 
 async def test_step_may_take_the_outcome() -> None:
     """As a method may."""
-    assert "failed: there is no such room" == text_of(await call(serving(shows), tool="shows"))
+    assert text_of(await call(serving(shows), tool="shows")) == "failed: there is no such room"
 
 
 @prompt
@@ -264,7 +264,7 @@ async def test_function_without_the_step_says_what_to_do(how: str, says: str, ca
     """Where no annotation shows it before; the awaitable never starts."""
     answered = await call(serving(loses), tool="loses", how=how)
 
-    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert answered.messages[-1]["error"]["code"] == -32603
     assert says in caplog.text
 
 
@@ -309,4 +309,4 @@ def test_function_with_steps_may_be_held_over() -> None:
     suites = [Suite(name="test", version="1", tools=[each]) for each in (book, plain)]
 
     found = [each.find("tools/call", "get_call_result") for each in suites]
-    assert [True, False] == [each is not None for each in found]
+    assert [each is not None for each in found] == [True, False]

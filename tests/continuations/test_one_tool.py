@@ -131,4 +131,4 @@ async def test_one_tool_asks_clients_of_all_revisions(
     await client.app.aclose()
 
     own = {"begun": True, "where": "file:///home", "how": "Paris", "files": 12}
-    assert f"{own} by Ada{'' if asks else ', unasked'}" == said
+    assert said == f"{own} by Ada{'' if asks else ', unasked'}"

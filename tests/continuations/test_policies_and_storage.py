@@ -102,7 +102,7 @@ def test_names_of_questions_never_come_twice() -> None:
         continuation = continuation.then("asked", {})
 
     assert len(names) == len({*names})
-    assert ["a", "a.2", "a.3"] == names[:3]
+    assert names[:3] == ["a", "a.2", "a.3"]
 
 
 def test_failures_are_equal_by_what_they_say() -> None:
@@ -113,5 +113,5 @@ def test_failures_are_equal_by_what_they_say() -> None:
         WorkRaised("s", "KeyError"),
     }
 
-    assert 2 == len(failures)
+    assert len(failures) == 2
     assert WorkRaised("r", "KeyError") != KeyError("r")

@@ -68,9 +68,9 @@ async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
         await call.over()
 
     assert call.is_stream
-    assert "roots/list" == question["method"]
-    assert (202, b"") == (told.status, told.body)
-    assert "call" == call.messages[-1]["id"]
+    assert question["method"] == "roots/list"
+    assert (told.status, told.body) == (202, b"")
+    assert call.messages[-1]["id"] == "call"
     assert "file:///home" in text_of(call)
 
 
@@ -84,8 +84,8 @@ async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str)
         await client.respond(question, {"action": "accept", "content": {"name": "Ada"}})
         await call.over()
 
-    assert "Who are you?" == question["params"]["message"]
-    assert ["name"] == list(question["params"]["requestedSchema"]["properties"])
+    assert question["params"]["message"] == "Who are you?"
+    assert list(question["params"]["requestedSchema"]["properties"]) == ["name"]
     assert (version == "2025-11-25") is ("mode" in question["params"])
     assert waits.outcomes == [Done(Accepted(Person("Ada")))]
 
@@ -101,10 +101,10 @@ async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -
         await client.respond(asked[0], ROOTS)
         await call.over()
 
-    assert ["roots/list", "sampling/createMessage"] == [each["method"] for each in asked]
+    assert [each["method"] for each in asked] == ["roots/list", "sampling/createMessage"]
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Done)
-    assert ["where", "what"] == list(outcome.value)
+    assert list(outcome.value) == ["where", "what"]
 
 
 async def test_error_of_the_client_is_a_failure(version: str) -> None:
@@ -116,7 +116,7 @@ async def test_error_of_the_client_is_a_failure(version: str) -> None:
         await client.refuse(question, "no folders here")
         await call.over()
 
-    assert "WorkRaised: no folders here" == text_of(call)
+    assert text_of(call) == "WorkRaised: no folders here"
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, WorkRaised)
@@ -136,9 +136,9 @@ async def test_silence_of_the_client_is_a_failure(version: str) -> None:
     late = await client.respond(question, ROOTS)
 
     assert waits.outcomes == [Failed(WaitTimedOut())]
-    assert "notifications/cancelled" == told["method"]
+    assert told["method"] == "notifications/cancelled"
     assert question["id"] == told["params"]["requestId"]
-    assert (400, -32600) == (late.status, late.json["error"]["code"])
+    assert (late.status, late.json["error"]["code"]) == (400, -32600)
 
 
 async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str) -> None:
@@ -150,7 +150,7 @@ async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str)
         answered = await client.respond(question, {"roots": [{"uri": "https://a.example"}]})
         await call.over()
 
-    assert 202 == answered.status
+    assert answered.status == 202
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
     assert "/roots/0/uri" in str(outcome.error)
@@ -180,7 +180,7 @@ async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
         await client.respond(question, ROOTS)
         await call.over()
 
-    assert (400, -32600) == (empty.status, empty.json["error"]["code"])
+    assert (empty.status, empty.json["error"]["code"]) == (400, -32600)
     assert "file:///home" in text_of(call)
 
 
@@ -199,9 +199,9 @@ async def test_answer_of_somebody_else_is_refused(version: str) -> None:
         await client.respond(question, ROOTS)
         await call.over()
 
-    assert [400] * 3 == [each.status for each in refused]
-    assert 404 == stolen.status
-    assert 1 == len(waits.outcomes)
+    assert [each.status for each in refused] == [400] * 3
+    assert stolen.status == 404
+    assert len(waits.outcomes) == 1
 
 
 @pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
@@ -211,7 +211,7 @@ async def test_answer_to_nothing_is_refused(id: Any) -> None:
 
     answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
 
-    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
 
 
 async def test_answer_that_comes_again_is_dropped(version: str) -> None:
@@ -224,8 +224,8 @@ async def test_answer_that_comes_again_is_dropped(version: str) -> None:
         await call.over()
     third = await client.respond(question, ROOTS)
 
-    assert [202] * 3 == [first.status, second.status, third.status]
-    assert 1 == len(waits.outcomes)
+    assert [first.status, second.status, third.status] == [202] * 3
+    assert len(waits.outcomes) == 1
 
 
 class Cancellable(Waits):
@@ -329,7 +329,7 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, CapabilityMissing)
     assert outcome.error.capabilities == lacking or lacking is None
-    assert 1 == len(answer.messages)
+    assert len(answer.messages) == 1
 
 
 @pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
@@ -341,7 +341,7 @@ async def test_capability_that_is_missing_is_a_result_that_names_it(
 
     answer = await client.send(client.call("wait"))
 
-    assert (200, True) == (answer.status, "a capability this needs: " in failure_of(answer))
+    assert (answer.status, "a capability this needs: " in failure_of(answer)) == (200, True)
     assert ("elicitation" in failure_of(answer)) or ("sampling" in failure_of(answer))
 
 
@@ -358,4 +358,4 @@ async def test_calls_of_one_session_are_asked_each_for_itself(version: str) -> N
         await one.over()
 
     assert "file:///home" in text_of(two)
-    assert "[]" == text_of(one)
+    assert text_of(one) == "[]"

@@ -41,7 +41,7 @@ ADA = {"action": "accept", "content": {"name": "Ada"}}
 def asked_in(answer: Connection) -> Mapping[str, Any]:
     """Return the questions of a result, by their names on the wire."""
     result = answer.json["result"]
-    assert (200, "input_required") == (answer.status, result["resultType"])
+    assert (answer.status, result["resultType"]) == (200, "input_required")
     requests: Mapping[str, Any] = result["inputRequests"]
     return requests
 
@@ -55,11 +55,11 @@ async def test_question_is_answered_by_the_call_sent_again() -> None:
     answered = await client.send(client.again(asked, waited=ADA))
 
     ((name, question),) = asked_in(asked).items()
-    assert "waited" == name
-    assert "elicitation/create" == question["method"]
-    assert "Who are you?" == question["params"]["message"]
-    assert ["name", "size"] == list(question["params"]["requestedSchema"]["properties"])
-    assert "complete" == answered.json["result"]["resultType"]
+    assert name == "waited"
+    assert question["method"] == "elicitation/create"
+    assert question["params"]["message"] == "Who are you?"
+    assert list(question["params"]["requestedSchema"]["properties"]) == ["name", "size"]
+    assert answered.json["result"]["resultType"] == "complete"
     assert waits.outcomes == [Done(Accepted(Person("Ada")))]
 
 
@@ -131,11 +131,11 @@ async def test_questions_asked_at_once_are_answered_at_once() -> None:
         "where": "roots/list",
         "what": "sampling/createMessage",
     }
-    assert "complete" == answered.json["result"]["resultType"]
+    assert answered.json["result"]["resultType"] == "complete"
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Done)
-    assert ["who", "where", "what"] == list(outcome.value)
-    assert Accepted(Person("Ada")) == outcome.value["who"]
+    assert list(outcome.value) == ["who", "where", "what"]
+    assert outcome.value["who"] == Accepted(Person("Ada"))
 
 
 async def test_questions_that_are_not_answered_are_asked_again() -> None:
@@ -149,12 +149,12 @@ async def test_questions_that_are_not_answered_are_asked_again() -> None:
     two = await client.send(client.again(one, what=SAID, where="too late, and wrong"))
     await client.send(client.again(two, who=ADA))
 
-    assert ["who", "where", "what"] == list(asked_in(none))
-    assert ["who", "what"] == list(asked_in(one))
-    assert ["who"] == list(asked_in(two))
+    assert list(asked_in(none)) == ["who", "where", "what"]
+    assert list(asked_in(one)) == ["who", "what"]
+    assert list(asked_in(two)) == ["who"]
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Done)
-    assert "file:///home" == outcome.value["where"][0].uri
+    assert outcome.value["where"][0].uri == "file:///home"
 
 
 async def test_answer_that_was_not_asked_for_is_ignored() -> None:
@@ -165,7 +165,7 @@ async def test_answer_that_was_not_asked_for_is_ignored() -> None:
     asked = await client.send(client.call("wait"))
     answered = await client.send(client.again(asked, waited=YES, other={"deep": [1]}))
 
-    assert "Accepted(content={})" == text_of(answered)
+    assert text_of(answered) == "Accepted(content={})"
 
 
 @pytest.mark.parametrize("responses", [[], "text", 3])
@@ -178,7 +178,7 @@ async def test_answers_that_are_no_object_are_refused(responses: Any) -> None:
     again["params"]["inputResponses"] = responses
     refused = await client.send(again)
 
-    assert (400, -32602) == (refused.status, refused.json["error"]["code"])
+    assert (refused.status, refused.json["error"]["code"]) == (400, -32602)
 
 
 class Escapes(Waits):
@@ -223,7 +223,7 @@ async def test_capability_that_is_missing_is_an_error_where_it_escapes(
     answer = await client.send(client.call("wait"))
 
     error = answer.json["error"]
-    assert (400, -32021) == (answer.status, error["code"])
+    assert (answer.status, error["code"]) == (400, -32021)
     assert error["data"] == {"requiredCapabilities": lacking}
 
 
@@ -287,8 +287,8 @@ async def test_questions_one_after_the_other_have_names_of_their_own() -> None:
         given = {key: {"action": "accept", "content": {"name": name}}}
         answer = await client.send(client.again(answer, **given))
 
-    assert "Ada and Bob and Eve" == text_of(answer)
-    assert 3 == len(set(names))
+    assert text_of(answer) == "Ada and Bob and Eve"
+    assert len(set(names)) == 3
     assert all(name.split(".")[0] == "name" for name in names)
 
 
@@ -311,7 +311,7 @@ async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
     answered = await client.send(client.again(asked, waited=YES))
 
     own = {"n": [1, None, "x"]}
-    assert f"now {own} { {'own': own} }" == text_of(answered)
+    assert text_of(answered) == f"now {own} { {'own': own} }"
 
 
 async def test_validate_runs_again_and_may_refuse() -> None:
@@ -337,7 +337,7 @@ async def test_validate_runs_again_and_may_refuse() -> None:
 
     assert str({"x": 4}) == text_of(first)
     assert "not any more" in failure_of(second)
-    assert [{"x": 2}] * 3 == seen
+    assert seen == [{"x": 2}] * 3
 
 
 async def test_continuation_that_says_nothing_is_a_fault_of_the_tool(caplog: Any) -> None:
@@ -354,7 +354,7 @@ async def test_continuation_that_says_nothing_is_a_fault_of_the_tool(caplog: Any
     asked = await client.send(client.call("wait"))
     answer = await client.send(client.again(asked, waited={"action": "decline"}))
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert "'wait'" in caplog.text
     assert "tag 'waited' and Done" in caplog.text
 
@@ -380,7 +380,7 @@ async def test_assigns_that_are_not_json_are_named(value: Any, fault: str, caplo
 
     answer = await client.send(client.call("wait"))
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert fault in caplog.text
 
 

@@ -74,12 +74,12 @@ async def test_question_of_a_job_is_asked_on_the_response_that_is_held() -> None
     await endpoint.aclose()
 
     messages = [q["params"]["message"] for q in asked.json["result"]["inputRequests"].values()]
-    assert ["Lift 5?", "Now?"] == messages
-    assert ["now"] == list(part.json["result"]["inputRequests"])
-    assert "lifted 5" == text_of(lifted)
+    assert messages == ["Lift 5?", "Now?"]
+    assert list(part.json["result"]["inputRequests"]) == ["now"]
+    assert text_of(lifted) == "lifted 5"
     # Another answer to the same question is late: it gets the outcome of the first.
-    assert "lifted 5" == text_of(again)
-    assert 3 == len(tool.outcomes)
+    assert text_of(again) == "lifted 5"
+    assert len(tool.outcomes) == 3
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
@@ -93,7 +93,7 @@ async def test_question_of_a_job_is_asked_on_the_stream_that_is_held(version: st
         await call.over()
     await endpoint.aclose()
 
-    assert "lifted 5" == text_of(call)
+    assert text_of(call) == "lifted 5"
 
 
 async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
@@ -105,7 +105,7 @@ async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
         await call.over()
     await endpoint.aclose()
 
-    assert "WorkRaised: nobody is here" == text_of(call)
+    assert text_of(call) == "WorkRaised: nobody is here"
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -135,4 +135,4 @@ async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() ->
 
     assert text_of(unable).startswith("CapabilityMissing: ")
     assert text_of(unable) == text_of(late)
-    assert 2 == len(tool.outcomes)
+    assert len(tool.outcomes) == 2

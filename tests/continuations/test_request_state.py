@@ -21,7 +21,7 @@ ANSWERS = {"sure": YES, "where": ROOTS}
 
 def refused(answer: Connection, message: str) -> bool:
     error = answer.json["error"]
-    return (-32602, True) == (error["code"], message in error["message"])
+    return (error["code"], message in error["message"]) == (-32602, True)
 
 
 async def test_state_opens_in_any_process_with_the_secret() -> None:
@@ -34,7 +34,7 @@ async def test_state_opens_in_any_process_with_the_secret() -> None:
     answered = await client.send(client.again(asked, **ANSWERS))
 
     assert text_of(answered).startswith("{'sure': Accepted")
-    assert 1 == len(waits.outcomes)
+    assert len(waits.outcomes) == 1
 
 
 def changed(state: str) -> str:
@@ -99,10 +99,9 @@ async def test_state_of_another_principal_is_refused(first: Any, second: Any) ->
     assert not waits.outcomes
 
     client.scope = {"who": first}
-    assert (
-        "complete"
-        == (await client.send(client.again(asked, **ANSWERS))).json["result"]["resultType"]
-    )
+    assert (await client.send(client.again(asked, **ANSWERS))).json["result"][
+        "resultType"
+    ] == "complete"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ async def test_state_that_comes_again_is_answered_again() -> None:
     for _ in range(2):
         assert "result" in (await client.send(client.again(asked, **ANSWERS))).json
 
-    assert 2 == len(waits.outcomes)
+    assert len(waits.outcomes) == 2
 
 
 async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
@@ -183,13 +182,13 @@ async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
     asked = await client.send(client.call("wait"))
 
     part = await client.send(client.again(asked, sure=YES))
-    assert "input_required" == part.json["result"]["resultType"]
+    assert part.json["result"]["resultType"] == "input_required"
     assert "result" in (await client.send(client.again(part, where=ROOTS))).json
     for spent in (asked, part):
         answer = await client.send(client.again(spent, **ANSWERS))
         assert refused(answer, "was used already")
 
-    assert 1 == len(waits.outcomes)
+    assert len(waits.outcomes) == 1
     assert "which is single-use, came twice" in caplog.text
 
 
@@ -222,6 +221,6 @@ async def test_state_that_is_too_large_is_an_error_with_the_size(size: int, capl
 
     answer = await client.send(client.call("wait"))
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert "a request_state of 40" in caplog.text
     assert "the maximum is 32768" in caplog.text

@@ -86,7 +86,7 @@ class Caller:
     async def resume(self, url: str) -> AsyncIterator[AsyncIterator[Any]]:
         headers = {**self.headers, "last-event-id": self.last, "accept": "text/event-stream"}
         async with self.http.stream("GET", url, headers=headers) as response:
-            assert 200 == response.status_code, await response.aread()
+            assert response.status_code == 200, await response.aread()
             yield self._messages(response)
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[Any]:
@@ -135,7 +135,7 @@ async def test_resumed_call_gets_the_result_of_its_job(
             again = [each async for each in messages]
 
     answer = told[-1]
-    assert (7, "worked") == (answer["id"], answer["result"]["content"][0]["text"])
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "worked")
     assert answer == again[-1]
     assert seen == caller.last
 
@@ -151,11 +151,11 @@ async def test_resumed_call_asks_its_client(
         (tmp_path / "go").touch()
         async with caller.resume(two) as messages:
             question = await anext(messages)
-            assert 202 == await caller.answer(two, question)
+            assert await caller.answer(two, question) == 202
             *_, answer = [each async for each in messages]
 
-    assert "elicitation/create" == question["method"]
-    assert (7, "worked for Ann") == (answer["id"], answer["result"]["content"][0]["text"])
+    assert question["method"] == "elicitation/create"
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "worked for Ann")
 
 
 async def test_resumed_call_that_ended_with_its_process_is_told_lost(
@@ -169,5 +169,5 @@ async def test_resumed_call_that_ended_with_its_process_is_told_lost(
         async with caller.resume(two) as messages:
             *_, answer = [each async for each in messages]
 
-    assert (7, -32603) == (answer["id"], answer["error"]["code"])
+    assert (answer["id"], answer["error"]["code"]) == (7, -32603)
     assert "lost" in answer["error"]["message"]

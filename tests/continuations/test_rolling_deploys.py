@@ -171,7 +171,7 @@ async def test_continuation_that_no_release_knows_fails_in_time(tmp_path: Path) 
     async with release("2", tmp_path, Asks(), timeout=0.1) as app:
         task = await shown(Client(app, capabilities=TASKS), id, "failed")
 
-    assert -32603 == task["error"]["code"]
+    assert task["error"]["code"] == -32603
     assert "tools/call works is not there any more" in task["error"]["message"]
 
 
@@ -235,7 +235,7 @@ async def test_job_that_no_worker_knows_fails_in_time(
 
     (outcome,) = bench.resumed.outcomes
     assert isinstance(outcome, Failed) and isinstance(outcome.error, WorkRaised)
-    assert "The job is not known to any worker" == outcome.error.message
+    assert outcome.error.message == "The job is not known to any worker"
     assert "'deploy.never'" in caplog.text and "JobOptions.unknown_timeout" in caplog.text
 
 
@@ -272,7 +272,7 @@ async def test_answer_to_what_was_shown_is_taken(
         else:
             await passed_on(app, id)
             monkeypatch.undo()
-            assert "It is Ann" == await text_of(client, id)
+            assert await text_of(client, id) == "It is Ann"
 
 
 async def test_answer_that_fits_nothing_is_refused_aloud(tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ async def test_answer_that_fits_nothing_is_refused_aloud(tmp_path: Path) -> None
         error = (await answered(client, id, {"name": 7}))["error"]
         await answered(client, id, {"name": "Ann"})
 
-        assert "It is Ann" == await text_of(client, id)
-    assert -32602 == error["code"]
+        assert await text_of(client, id) == "It is Ann"
+    assert error["code"] == -32602
     assert "The answer to 'named' does not fit: name: " in error["message"]
 
 
@@ -346,10 +346,10 @@ async def test_answer_begins_one_job_while_the_secret_is_rotated(tmp_path: Path)
     seconds = [(after, second[0]), (after, second[1]), (before, second[1])]
     tasks = [await answer(client, each, "second") for client, each in seconds]
     for task in tasks:
-        assert "done" == await text_of(after, task["taskId"])
+        assert await text_of(after, task["taskId"]) == "done"
 
-    assert 1 == len({task["taskId"] for task in tasks})
-    assert 1 == len(BEGUN)
+    assert len({task["taskId"] for task in tasks}) == 1
+    assert len(BEGUN) == 1
     for mux, store in zip(muxes, stores, strict=True):
         await mux.aclose()
         await store.aclose()

@@ -139,7 +139,7 @@ async def test_call_continues_in_methods_in_every_revision(version: str) -> None
     """With its typed arguments, the typed value, and the assigns of the steps before."""
     answered = await call(serving(Book), YES, version=version, name="Fjord", seats=2)
 
-    assert "2 in Fjord, with breakfast by phone" == text_of(answered)
+    assert text_of(answered) == "2 in Fjord, with breakfast by phone"
 
 
 async def test_task_continues_in_methods() -> None:
@@ -157,7 +157,7 @@ async def test_task_continues_in_methods() -> None:
     answer = await client.send(client.call("always", {"name": "Fjord"}))
 
     result = await over(client, answer.json["result"]["taskId"])
-    assert "3 in Fjord, without breakfast by task" == result["content"][0]["text"]
+    assert result["content"][0]["text"] == "3 in Fjord, without breakfast by task"
 
 
 async def over(client: Client, id: str) -> Any:
@@ -179,8 +179,8 @@ async def test_call_continues_in_another_process() -> None:
     (key,) = asked.json["result"]["inputRequests"]
     answered = await client.send(client.again(asked, **{key: NO}))
 
-    assert "sure" == key
-    assert "Fjord: Declined" == text_of(answered)
+    assert key == "sure"
+    assert text_of(answered) == "Fjord: Declined"
 
 
 class Waits(Tool):
@@ -276,7 +276,7 @@ async def test_external_job_continues_in_a_method() -> None:
 
     app = serving(Follows(None), store=MemoryStore(), external=[Queue()])
 
-    assert "7 done" == text_of(await call(app, tool="follows"))
+    assert text_of(await call(app, tool="follows")) == "7 done"
 
 
 # The value of a job is JSON, and is decoded to the annotated type
@@ -411,7 +411,7 @@ async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, c
     """The log names the fault and its place; the client gets a reference."""
     answered = await call(serving(Reads), tool="reads", how=how, value=value)
 
-    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert answered.messages[-1]["error"]["code"] == -32603
     assert f"Reads.{how} (tool 'reads') cannot take the value of the wait" in caplog.text
 
 
@@ -454,7 +454,7 @@ async def test_one_of_several_questions_that_is_declined_counts_for_all() -> Non
     default = await asked_all(serving(Waits(lambda: wait_for(wait))), [YES, NO])
 
     assert repr({"a": Accepted(Wish(True)), "b": Declined()}) == text_of(refused)
-    assert "The user declined." == text_of(default)
+    assert text_of(default) == "The user declined."
 
 
 async def test_otherwise_gets_the_answers_unconverted() -> None:
@@ -487,7 +487,7 @@ async def test_declined_question_needs_only_the_method_that_runs() -> None:
 
     answered = await client.send(client.again(asked, sure=NO))
 
-    assert "Fjord: Declined" == text_of(answered)
+    assert text_of(answered) == "Fjord: Declined"
 
 
 async def test_declined_question_of_a_tool_with_data_is_an_error() -> None:
@@ -499,7 +499,7 @@ async def test_declined_question_of_a_tool_with_data_is_an_error() -> None:
 
     answered = await call(serving(Typed), NO, tool="typed", name="Fjord")
 
-    assert "The user declined." == failure_of(answered)
+    assert failure_of(answered) == "The user declined."
 
 
 @job
@@ -509,7 +509,7 @@ async def breaks(run: Run) -> str:
 
 async def test_wait_that_failed_is_an_error_with_its_text() -> None:
     """The method does not run."""
-    assert "out of paper" == failure_of(await asked_all(serving(Waits(breaks.job)), []))
+    assert failure_of(await asked_all(serving(Waits(breaks.job)), [])) == "out of paper"
 
 
 class Outcomes(Tool):
@@ -559,7 +559,7 @@ async def test_client_that_cannot_be_asked_is_told_so() -> None:
 
     answer = await client.send(client.call("book", {"name": "Fjord"}))
 
-    assert -32021 == answer.json["error"]["code"]
+    assert answer.json["error"]["code"] == -32021
 
 
 async def test_method_may_give_an_empty_result() -> None:
@@ -571,7 +571,7 @@ async def test_method_may_give_an_empty_result() -> None:
 
     answered = await asked_all(serving(Quiet(lambda: wait_for(nine()))), [])
 
-    assert [] == answered.json["result"]["content"]
+    assert answered.json["result"]["content"] == []
 
 
 # Methods that a call cannot continue in
@@ -623,7 +623,7 @@ async def test_method_that_cannot_continue_a_call_is_reported(
     """At once, with its name; the awaitable never starts."""
     answered = await call(serving(Wrong), tool="wrong", how=how)
 
-    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert answered.messages[-1]["error"]["code"] == -32603
     assert says in caplog.text
 
 
@@ -636,7 +636,7 @@ async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
 
     answered = await asked_all(serving(Later(lambda: wait_for(nine()))), [])
 
-    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert answered.messages[-1]["error"]["code"] == -32603
     assert "Later.shown (tool 'waits'): then(nowhere) must be given a method of" in caplog.text
 
 
@@ -674,7 +674,7 @@ async def test_method_of_the_class_continues_as_that_of_the_instance() -> None:
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return wait_for(nine()).then(Waits.shown)
 
-    assert "9" == text_of(await asked_all(serving(Named(None)), []))
+    assert text_of(await asked_all(serving(Named(None)), [])) == "9"
 
 
 async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
@@ -698,7 +698,7 @@ async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
     client.app = new
     answered = await client.send(client.again(asked, gone=AGREED))
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     assert "New has no method gone, in which this call continues (tool 'versioned')" in caplog.text
 
 
@@ -721,7 +721,7 @@ def test_tool_that_continues_in_methods_may_be_held_over() -> None:
         for each in (Book, Reads, Plain)
     ]
 
-    assert [True, True, False] == [each is not None for each in holds]
+    assert [each is not None for each in holds] == [True, True, False]
 
 
 class Plain(Tool):
@@ -818,7 +818,7 @@ async def test_prompts_and_resources_continue_in_methods(
     refused = await request(serving(*ALL), version, method, NO, **params)
 
     assert shown in answered.body.decode()
-    assert "The user declined." == refused.messages[-1]["error"]["message"]
+    assert refused.messages[-1]["error"]["message"] == "The user declined."
 
 
 class Asking(Letter):

@@ -107,7 +107,7 @@ async def test_answer_to_another_process_finds_the_call_that_waits(
                 result = (await anext(stream))["result"]
                 assert [each async for each in stream] == []
 
-            assert ("roots/list", 202) == (question["method"], status)
+            assert (question["method"], status) == ("roots/list", 202)
             text = f"file:///home {holder.pid} {holder.pid}"
             assert [{"type": "text", "text": text}] == result["content"]
 
@@ -125,7 +125,7 @@ async def test_answer_of_another_session_is_refused_by_whichever_process(
             await session.send(two, id=question["id"], error={"code": -1, "message": "not here"})
             result = (await anext(stream))["result"]
 
-    assert [400, 400] == refused
+    assert refused == [400, 400]
     assert "not here" in result["content"][0]["text"]
 
 
@@ -142,6 +142,6 @@ async def test_cancellation_told_to_another_process_ends_the_call(
             (told,) = [each async for each in stream]
         late = await session.send(two, id=question["id"], result=ROOTS)
 
-    assert "notifications/cancelled" == told["method"]
+    assert told["method"] == "notifications/cancelled"
     assert question["id"] == told["params"]["requestId"]
-    assert 202 == late
+    assert late == 202

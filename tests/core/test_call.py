@@ -162,7 +162,7 @@ def test_each_event_in_each_phase(phase: CallPhase, event: CallEvent) -> None:
             call.advance(event)
         expected = phase.name
     elif expected == "late":
-        assert () == call.advance(event)
+        assert call.advance(event) == ()
         expected = phase.name
     else:
         actions = call.advance(event)
@@ -287,4 +287,4 @@ def test_shutdown_reaches_every_hook(phase: CallPhase) -> None:
 
 def test_state_is_named_in_its_text() -> None:
     """For logs and debuggers."""
-    assert "<CallState RUNNING>" == repr(CallState())
+    assert repr(CallState()) == "<CallState RUNNING>"

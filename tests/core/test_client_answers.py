@@ -48,10 +48,10 @@ def test_client_answer_is_a_value_and_its_json(made: Callable[..., ClientDispatc
     (answered,) = client.received(result(id, ANSWER), 0)
 
     assert isinstance(answered, Answered)
-    assert CallToolResult([TextContent("3")]) == answered.result
-    assert ANSWER == msgspec.json.decode(answered.raw)
+    assert answered.result == CallToolResult([TextContent("3")])
+    assert msgspec.json.decode(answered.raw) == ANSWER
     assert not client.is_pending(id)
-    assert 0 == client.pending
+    assert client.pending == 0
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_client_answer_of_an_unknown_method_is_a_mapping() -> None:
         id, _ = client.request(method, now=0)
         (answered,) = client.received(result(id, {"a": [1]}), 0)
         assert isinstance(answered, Answered)
-        assert {"a": [1]} == answered.result
+        assert answered.result == {"a": [1]}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_client_answer_can_be_a_task() -> None:
     (created,) = client.received(result(called(client), {"resultType": "task", **task}), 0)
 
     assert isinstance(created, TaskCreated)
-    assert "t" == created.task.task_id
+    assert created.task.task_id == "t"
 
 
 @either_era

@@ -44,8 +44,8 @@ def test_client_answers_a_ping_of_the_server(state: ConnectionState) -> None:
         assert isinstance(dropped.fault, PeerIllegalTransition)
     else:
         send, pinged = outcomes
-        assert {"jsonrpc": "2.0", "id": 7, "result": {}} == said([send])[0]
-        assert PingReceived(7) == pinged
+        assert said([send])[0] == {"jsonrpc": "2.0", "id": 7, "result": {}}
+        assert pinged == PingReceived(7)
         assert ("2025-11-25" if state is ConnectionState.READY else None) == send.revision
 
 
@@ -56,15 +56,15 @@ def test_client_accepts_questions_when_ready(state: ConnectionState) -> None:
     outcomes = asks(client, "roots/list")
 
     if state is ConnectionState.READY:  # this client has not declared roots
-        assert -32601 == said(outcomes)[0]["error"]["code"]
+        assert said(outcomes)[0]["error"]["code"] == -32601
         return
     assert isinstance(outcomes[-1], MessageDropped)
     assert isinstance(outcomes[-1].fault, PeerIllegalTransition)
     refused = said(outcomes)
     if state in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
-        assert ("q", -32600) == (refused[0]["id"], refused[0]["error"]["code"])
+        assert (refused[0]["id"], refused[0]["error"]["code"]) == ("q", -32600)
     else:
-        assert [] == refused
+        assert refused == []
 
 
 @pytest.mark.parametrize("method", ["ping", "roots/list", "com.example/x"])
@@ -88,14 +88,14 @@ def test_client_question_is_answered_once() -> None:
     assert RequestReceived(1, "elicitation/create", params, {"progressToken": "p"}) == asked
     (send,) = client.answer(1, ElicitResult("accept", {"a": 1}))
     assert isinstance(send, SendMessage)
-    assert (None, None, "2025-11-25") == (send.id, send.method, send.revision)
-    assert {
+    assert (send.id, send.method, send.revision) == (None, None, "2025-11-25")
+    assert said([send])[0] == {
         "jsonrpc": "2.0",
         "id": 1,
         "result": {"action": "accept", "content": {"a": 1}},
-    } == said([send])[0]
-    assert [] == client.answer(1, ElicitResult("cancel"))
-    assert [] == client.refuse(1, McpError("late"))
+    }
+    assert client.answer(1, ElicitResult("cancel")) == []
+    assert client.refuse(1, McpError("late")) == []
 
 
 def test_client_question_can_be_rejected() -> None:
@@ -105,8 +105,8 @@ def test_client_question_can_be_rejected() -> None:
 
     (sent,) = said(client.refuse("q", McpError("User rejected", code=-1)))
 
-    assert {"code": -1, "message": "User rejected"} == sent["error"]
-    assert [] == client.answer("q", {"roots": []})
+    assert sent["error"] == {"code": -1, "message": "User rejected"}
+    assert client.answer("q", {"roots": []}) == []
 
 
 def test_client_question_of_an_unknown_method_is_passed_on() -> None:
@@ -115,8 +115,8 @@ def test_client_question_of_an_unknown_method_is_passed_on() -> None:
 
     (asked,) = asks(client, "com.example/x", a=1)
 
-    assert RequestReceived("q", "com.example/x", {"a": 1}, {}) == asked
-    assert {"b": 2} == said(client.answer("q", {"b": 2}))[0]["result"]
+    assert asked == RequestReceived("q", "com.example/x", {"a": 1}, {})
+    assert said(client.answer("q", {"b": 2}))[0]["result"] == {"b": 2}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_client_questions_past_the_limit_are_rejected() -> None:
     asks(client, "roots/list", 1)
 
     (sent,) = said(asks(client, "roots/list", 2))
-    assert (-32603, {"retryAfter": 1}) == (sent["error"]["code"], sent["error"]["data"])
+    assert (sent["error"]["code"], sent["error"]["data"]) == (-32603, {"retryAfter": 1})
 
     client.answer(1, ListRootsResult([Root("file:///a")]))
     assert isinstance(asks(client, "roots/list", 3)[0], RequestReceived)
@@ -171,7 +171,7 @@ def test_client_question_can_be_withdrawn() -> None:
     assert [ReceivedRequestCancelled(id, "enough")] == client.received(
         cancelled(id, reason="enough"), 0
     )
-    assert [] == client.answer(id, ListRootsResult([]))
+    assert client.answer(id, ListRootsResult([])) == []
     assert isinstance(client.received(cancelled(id), 0)[0], MessageDropped)
     assert client.is_pending(id)
 
@@ -183,15 +183,15 @@ def test_client_question_ends_with_its_request() -> None:
     first, second = called(client), called(client)
     asks(client, "roots/list", "q")
 
-    assert [] == told(client.cancel(first))
+    assert told(client.cancel(first)) == []
     outcomes = client.cancel(second, "enough")
 
-    assert [ReceivedRequestCancelled("q", "enough")] == told(outcomes)
+    assert told(outcomes) == [ReceivedRequestCancelled("q", "enough")]
     (cancelled, refused) = said(outcomes)
     assert second == cancelled["params"]["requestId"]
-    assert ("q", -32603) == (refused["id"], refused["error"]["code"])
-    assert [] == client.answer("q", ListRootsResult([]))
-    assert [] != client.answer("before", ListRootsResult([]))
+    assert (refused["id"], refused["error"]["code"]) == ("q", -32603)
+    assert client.answer("q", ListRootsResult([])) == []
+    assert client.answer("before", ListRootsResult([])) != []
 
 
 def test_client_question_on_a_response_belongs_to_its_request() -> None:
@@ -200,8 +200,8 @@ def test_client_question_on_a_response_belongs_to_its_request() -> None:
     first, second = called(client), called(client)
     client.received(message(id="q", method="roots/list"), 0, about=first)
 
-    assert [] == told(client.cancel(second))
-    assert [ReceivedRequestCancelled("q", None)] == told(client.cancel(first))
+    assert told(client.cancel(second)) == []
+    assert told(client.cancel(first)) == [ReceivedRequestCancelled("q", None)]
 
 
 def test_client_question_stops_timeouts_of_earlier_requests() -> None:

@@ -58,7 +58,7 @@ def test_client_transport_failure_fails_its_request(
     assert [RequestFailed(id, why, sent)] == client.failed(
         id, TransportFailure(why, 500, sent=sent), 0
     )
-    assert [] == client.failed(id, TransportFailure(why), 0)
+    assert client.failed(id, TransportFailure(why), 0) == []
     assert client.ready
 
 
@@ -67,7 +67,7 @@ def test_client_answer_with_401_is_left_to_the_transport() -> None:
     client = modern(per_message=True)
     id = called(client)
 
-    assert [] == client.received(error(id, -32600), 0, about=id, status=401)
+    assert client.received(error(id, -32600), 0, about=id, status=401) == []
     assert client.is_pending(id)
 
 
@@ -84,9 +84,9 @@ def test_client_lost_connection_is_closed_or_failed(state: ConnectionState) -> N
     if state is ConnectionState.READY:
         assert [Disconnected(why)] == outcomes
     elif state is ConnectionState.CLOSING:
-        assert [Disconnected(None)] == outcomes
+        assert outcomes == [Disconnected(None)]
     elif state in (ConnectionState.CLOSED, ConnectionState.FAILED):
-        assert [] == outcomes
+        assert outcomes == []
     elif state in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
         assert [RestartTransport(why)] == outcomes
         assert ConnectionState.NEW is client.state
@@ -95,7 +95,7 @@ def test_client_lost_connection_is_closed_or_failed(state: ConnectionState) -> N
         assert [ConnectionFailed(why)] == outcomes
     closed = state in (ConnectionState.READY, ConnectionState.CLOSING, ConnectionState.CLOSED)
     assert (ConnectionState.CLOSED if closed else ConnectionState.FAILED) is client.state
-    assert [] == client.closed(ValueError("again"))
+    assert client.closed(ValueError("again")) == []
 
 
 def test_client_lost_connection_fails_pending_requests() -> None:
@@ -112,8 +112,8 @@ def test_client_lost_connection_fails_pending_requests() -> None:
         Disconnected(why),
     ] == outcomes
     assert why is client.reason
-    assert [] == client.answer("q", ListRootsResult([]))
-    assert (0, None) == (client.pending, client.next_check)
+    assert client.answer("q", ListRootsResult([])) == []
+    assert (client.pending, client.next_check) == (0, None)
 
 
 def test_client_connection_that_ends_was_ended_by_the_server() -> None:
@@ -134,7 +134,7 @@ def test_client_close_ends_everything_in_every_state(state: ConnectionState) -> 
 
     assert ([RequestFailed(id, None, True)] if id else []) == outcomes
     assert client.state in (ConnectionState.CLOSING, ConnectionState.CLOSED)
-    assert [] == client.close()
+    assert client.close() == []
     assert isinstance(client.received(result(2, ANSWER), 0)[0], MessageDropped)
     client.closed()
     assert ConnectionState.CLOSED is client.state
@@ -151,7 +151,7 @@ def test_client_can_fail_in_every_state(state: ConnectionState) -> None:
     assert [*([RequestFailed(id, why, True)] if id else []), ConnectionFailed(why)] == outcomes
     assert ConnectionState.FAILED is client.state
     client.reset()
-    assert (ConnectionState.NEW, None, 0) == (client.state, client.reason, client.pending)
+    assert (client.state, client.reason, client.pending) == (ConnectionState.NEW, None, 0)
 
 
 def test_client_repr_has_its_state() -> None:
@@ -159,8 +159,8 @@ def test_client_repr_has_its_state() -> None:
     client = modern()
     called(client)
 
-    assert "<ClientDispatch READY, 1 pending>" == repr(client)
-    assert ClientCapabilities() == client.capabilities
+    assert repr(client) == "<ClientDispatch READY, 1 pending>"
+    assert client.capabilities == ClientCapabilities()
 
 
 bodies = st.sampled_from(
@@ -236,4 +236,4 @@ def test_client_request_ends_once_in_any_order_of_events(
 
     assert len(sent) == len(set(sent))
     assert sorted(users) == sorted(ended)
-    assert 0 == client.pending
+    assert client.pending == 0

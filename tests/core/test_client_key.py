@@ -11,26 +11,26 @@ def test_principal_counts_for_itself_only() -> None:
     """An authenticated client shares nothing with the other clients of its address."""
     key = ClientKey("ada", "session", "10.0.0.1")
 
-    assert (("principal", "ada"),) == key.shares
-    assert ("principal", "ada") == key.owner
+    assert key.shares == (("principal", "ada"),)
+    assert key.owner == ("principal", "ada")
 
 
 def test_anonymous_session_counts_for_its_address_too() -> None:
     """A client opens sessions at will: a session alone bounds nothing."""
     key = ClientKey(None, "s1", "10.0.0.1")
 
-    assert (("session", "s1"), ("address", "10.0.0.1"), ANONYMOUS) == key.shares
-    assert ("address", "10.0.0.1") == key.owner
+    assert key.shares == (("session", "s1"), ("address", "10.0.0.1"), ANONYMOUS)
+    assert key.owner == ("address", "10.0.0.1")
 
 
 def test_anonymous_request_counts_for_its_address() -> None:
     """The address may be unknown, behind a Unix socket for example."""
-    assert (("address", ""), ANONYMOUS) == ClientKey(None, None, "").shares
+    assert ClientKey(None, None, "").shares == (("address", ""), ANONYMOUS)
 
 
 def test_local_client_has_no_share() -> None:
     """It is the only client of its process or pipe."""
-    assert () == LOCAL.shares
+    assert LOCAL.shares == ()
     assert LOCAL.owner is None
 
 

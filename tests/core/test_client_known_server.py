@@ -43,7 +43,7 @@ def test_client_known_server_remembered_version_that_does_not_hold_is_found_anew
     client.begin(0)
 
     (sent,) = said(client.received(refusal, 0))
-    assert "server/discover" == sent["method"]
+    assert sent["method"] == "server/discover"
     assert ConnectionState.PROBING is client.state
     assert is_initialize(client.received(error(2, -32601), 0))
     (failed,) = client.received(error(3, -32601), 0)
@@ -56,7 +56,7 @@ def test_client_known_server_remembered_newer_version_is_probed(remembered: str)
     """A session id that is unknown here counts as lost, too."""
     (sent,) = said(machine(remembered=remembered).begin(0))
 
-    assert "server/discover" == sent["method"]
+    assert sent["method"] == "server/discover"
 
 
 def test_client_known_server_told_version_is_the_only_one() -> None:
@@ -183,7 +183,7 @@ def test_client_known_server_session_in_which_it_spoke_may_end_any_number_of_tim
         reset, send = client.session_ended(why, 0)
         assert SessionReset(why) == reset
         assert is_initialize([send])
-        assert [] == client.session_ended(why, 0)  # another is begun already
+        assert client.session_ended(why, 0) == []  # another is begun already
         client.received(result(id, WELCOME), 0)
         assert client.ready
 
@@ -193,12 +193,12 @@ def test_client_known_server_ids_go_on_after_a_reset() -> None:
     client = legacy()
     client.closed(ValueError("gone"))
     client.reset()
-    assert (ConnectionState.NEW, None, None) == (client.state, client.server, client.reason)
+    assert (client.state, client.server, client.reason) == (ConnectionState.NEW, None, None)
 
     with pytest.raises(LocalIllegalTransition):
         client.reset()
     (send,) = client.begin(0)
-    assert 2 == send.id  # type: ignore[union-attr]
+    assert send.id == 2  # type: ignore[union-attr]
 
 
 def test_client_known_server_reset_of_what_never_connected_remembers_the_option() -> None:
@@ -215,4 +215,4 @@ def test_client_known_server_says_who_it_is_to_both_eras() -> None:
     """The client's own name is the one it was created with."""
     for client in (machine(), machine(revision="2025-11-25")):
         assert INFO.name in str(said(client.begin(0)))
-    assert [] == told(modern().notify("notifications/roots/list_changed"))
+    assert told(modern().notify("notifications/roots/list_changed")) == []

@@ -46,12 +46,12 @@ def test_client_notification_is_decoded(made: Callable[..., ClientDispatch]) -> 
 
     log = LoggingMessageNotificationParams("info", {"a": 1})
     assert log == got("notifications/message", level="info", data={"a": 1})
-    assert NotificationParams() == got("notifications/tools/list_changed")
-    assert {"a": 1} == got("com.example/told", a=1)
+    assert got("notifications/tools/list_changed") == NotificationParams()
+    assert got("com.example/told", a=1) == {"a": 1}
     # One that only clients send has no meaning here, but is not lost.
-    assert {} == got("notifications/initialized")
+    assert got("notifications/initialized") == {}
     (notified,) = client.received(message(method="com.example/told"), 0)
-    assert {} == notified.params  # type: ignore[union-attr]
+    assert notified.params == {}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_client_cancellation_depends_on_the_transport(
         each for each in outcomes if isinstance(each, CloseResponse)
     ]
     assert not client.is_pending(id)
-    assert [] == client.cancel(id)
+    assert client.cancel(id) == []
 
 
 def test_client_cancellation_of_initialize_is_not_sent() -> None:
     """2025-11-25, cancellation: initialize MUST NOT be cancelled."""
     client = in_state(ConnectionState.INITIALIZING)
 
-    assert [] == client.cancel(2)
+    assert client.cancel(2) == []
     assert client.is_pending(2)
 
 
@@ -175,16 +175,16 @@ def test_client_timeout_is_at_its_deadline_and_not_before(
     assert deadline == client.next_check
 
     if deadline is None:
-        assert [] == client.check_timeouts(10**9)
+        assert client.check_timeouts(10**9) == []
         return
-    assert [] == client.check_timeouts(deadline - 0.001)
+    assert client.check_timeouts(deadline - 0.001) == []
     send, timed_out = client.check_timeouts(deadline)
 
-    assert "notifications/cancelled" == said([send])[0]["method"]
+    assert said([send])[0]["method"] == "notifications/cancelled"
     silent = timeouts.total is None or timeouts == Timeouts()
     assert RequestTimedOut(id, "tools/call", deadline, silent) == timed_out
     assert isinstance(client.received(result(id, ANSWER), deadline)[0], MessageDropped)
-    assert [] == client.check_timeouts(10**9)
+    assert client.check_timeouts(10**9) == []
     assert client.next_check is None
 
 
@@ -195,8 +195,8 @@ def test_client_idle_timeout_restarts_with_progress() -> None:
     for now in (9, 18):
         params = {"progressToken": id, "progress": now}
         client.received(message(method="notifications/progress", params=params), now)
-        assert [] == client.check_timeouts(now + 6)
-    assert 25 == client.next_check
+        assert client.check_timeouts(now + 6) == []
+    assert client.next_check == 25
 
     assert RequestTimedOut(id, "tools/call", 25, silent=False) == client.check_timeouts(25)[-1]
 
@@ -215,9 +215,9 @@ def test_client_idle_timeout_is_paused_by_a_question() -> None:
     called(client, timeouts=Timeouts(idle=10, total=100))
     client.received(message(id="q", method="roots/list"), 0)
     for now in (10, 20, 30):
-        assert [] == client.check_timeouts(now)
+        assert client.check_timeouts(now) == []
     client.answer("q", ListRootsResult([]))
-    assert [] == client.check_timeouts(39)
+    assert client.check_timeouts(39) == []
 
     assert isinstance(client.check_timeouts(40)[-1], RequestTimedOut)
 
@@ -231,4 +231,4 @@ def test_client_timeout_of_one_leaves_the_others() -> None:
     ended = RequestTimedOut(first, "tools/call", 1, silent=True)
     assert ended == client.check_timeouts(1)[-1]
     assert client.is_pending(second)
-    assert 2 == client.next_check
+    assert client.next_check == 2

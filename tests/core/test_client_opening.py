@@ -51,13 +51,13 @@ def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None
     (send,) = client.begin(0)
 
     assert isinstance(send, SendMessage)
-    assert (1, "server/discover", None, "2026-07-28") == (
+    assert (
         send.id,
         send.method,
         send.name,
         send.revision,
-    )
-    assert {
+    ) == (1, "server/discover", None, "2026-07-28")
+    assert said([send])[0] == {
         "jsonrpc": "2.0",
         "id": 1,
         "method": "server/discover",
@@ -68,7 +68,7 @@ def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None
                 "io.modelcontextprotocol/clientCapabilities": {"roots": {}},
             }
         },
-    } == said([send])[0]
+    }
     assert ConnectionState.PROBING is client.state
     with pytest.raises(LocalIllegalTransition):
         client.begin(0)
@@ -83,7 +83,7 @@ def test_client_opening_discover_result_connects() -> None:
 
     assert Connected("2026-07-28", SERVED, TOOLS, "Be kind.") == connected == client.server
     assert client.ready
-    assert 0 == client.pending
+    assert client.pending == 0
 
 
 @pytest.mark.parametrize("meta", [{}, {"io.modelcontextprotocol/serverInfo": "me"}])
@@ -96,7 +96,7 @@ def test_client_opening_server_need_not_say_who_it_is(meta: dict[str, Any]) -> N
         result(1, {"supportedVersions": ["2026-07-28"], "_meta": meta}), 0
     )
 
-    assert Connected("2026-07-28", None, ServerCapabilities(), None) == connected
+    assert connected == Connected("2026-07-28", None, ServerCapabilities(), None)
 
 
 @pytest.mark.parametrize("per_message", [True, False])
@@ -134,8 +134,8 @@ def test_client_opening_silence_on_one_channel_means_an_older_server() -> None:
     client = machine(probe_timeout=5)
     client.begin(10)
 
-    assert 15 == client.next_check
-    assert [] == client.check_timeouts(14.9)
+    assert client.next_check == 15
+    assert client.check_timeouts(14.9) == []
     assert is_initialize(client.check_timeouts(15))
 
 
@@ -147,7 +147,7 @@ def test_client_opening_silence_over_http_is_no_answer() -> None:
     (failed,) = client.check_timeouts(60)
 
     assert isinstance(failed, ConnectionFailed)
-    assert "no response to server/discover within 60 s" == str(failed.error)
+    assert str(failed.error) == "no response to server/discover within 60 s"
     assert ConnectionState.FAILED is client.state
 
 
@@ -175,7 +175,7 @@ def test_client_opening_message_with_such_a_status_ends_it_too() -> None:
     client = machine(per_message=True)
     client.begin(0)
 
-    assert [] == client.received(error(1, -32600), 0, about=1, status=401)
+    assert client.received(error(1, -32600), 0, about=1, status=401) == []
     (failed,) = client.received(error(1, -32603), 0, about=1, status=503)
 
     assert isinstance(failed, ConnectionFailed)
@@ -202,10 +202,10 @@ def test_client_opening_unsupported_version_is_asked_again_with_a_supported_one(
     (send,) = client.received(error(1, UNSUPPORTED, **versions("2026-07-28", "1999-01-01", 5)), 0)
 
     assert isinstance(send, SendMessage)
-    assert (2, "server/discover", "2026-07-28") == (send.id, send.method, send.revision)
-    assert [Connected("2026-07-28", SERVED, TOOLS, "Be kind.")] == client.received(
-        result(2, DISCOVERED), 0
-    )
+    assert (send.id, send.method, send.revision) == (2, "server/discover", "2026-07-28")
+    assert client.received(result(2, DISCOVERED), 0) == [
+        Connected("2026-07-28", SERVED, TOOLS, "Be kind.")
+    ]
 
 
 def test_client_opening_server_that_never_makes_up_its_mind_is_given_up() -> None:
@@ -214,7 +214,7 @@ def test_client_opening_server_that_never_makes_up_its_mind_is_given_up() -> Non
     client.begin(0)
     for id in (1, 2):
         (sent,) = said(client.received(error(id, UNSUPPORTED, **versions("2026-07-28")), 0))
-        assert "server/discover" == sent["method"]
+        assert sent["method"] == "server/discover"
 
     (failed,) = client.received(error(3, UNSUPPORTED, **versions("2026-07-28")), 0)
 
@@ -249,7 +249,7 @@ def test_client_opening_without_a_common_version_fails(more: dict[str, Any]) -> 
     (failed,) = client.received(error(1, UNSUPPORTED, "not that", **more), 0)
 
     assert isinstance(failed, ConnectionFailed)
-    assert "not that" == str(failed.error)
+    assert str(failed.error) == "not that"
 
 
 @pytest.mark.parametrize("supported", [[], ["2031-01-01"]])
@@ -274,7 +274,7 @@ def test_client_opening_handshake_is_initialize_then_initialized() -> None:
     )
     client.begin(0)
     (sent,) = said(client.received(error(1, -32601), 0))
-    assert {
+    assert sent == {
         "jsonrpc": "2.0",
         "id": 2,
         "method": "initialize",
@@ -283,18 +283,18 @@ def test_client_opening_handshake_is_initialize_then_initialized() -> None:
             "capabilities": {"sampling": {}, "extensions": {"com.example/x": {}}},
             "clientInfo": {"name": "tester", "version": "1.0"},
         },
-    } == sent
+    }
 
     send, connected = client.received(result(2, WELCOME), 0)
 
     assert isinstance(send, SendMessage)
-    assert {"jsonrpc": "2.0", "method": "notifications/initialized"} == said([send])[0]
-    assert (None, "notifications/initialized", "2025-11-25") == (
+    assert said([send])[0] == {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert (
         send.id,
         send.method,
         send.revision,
-    )
-    assert Connected("2025-11-25", SERVED, TOOLS, "Be kind.") == connected
+    ) == (None, "notifications/initialized", "2025-11-25")
+    assert connected == Connected("2025-11-25", SERVED, TOOLS, "Be kind.")
 
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
@@ -317,7 +317,7 @@ def test_client_opening_answer_without_a_version_is_taken() -> None:
 
     _, connected = client.received(result(1, {}), 0)
 
-    assert Connected("2025-06-18", None, ServerCapabilities(), None) == connected
+    assert connected == Connected("2025-06-18", None, ServerCapabilities(), None)
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28"])
@@ -352,7 +352,7 @@ def test_client_opening_initialize_that_is_refused_or_silent_fails() -> None:
     (failed,) = client.received(error(2, -32603, "broken"), 0)
     assert isinstance(failed, ConnectionFailed)
     assert isinstance(failed.error, McpError)
-    assert (-32603, "broken") == (failed.error.code, failed.error.message)
+    assert (failed.error.code, failed.error.message) == (-32603, "broken")
 
     client = machine(connect_timeout=30)
     client.begin(0)
@@ -377,12 +377,12 @@ def test_client_opening_late_discover_result_counts_if_initialize_is_refused() -
     client.begin(0)
     client.check_timeouts(5)
 
-    assert [] == client.received(result(1, DISCOVERED), 8)
+    assert client.received(result(1, DISCOVERED), 8) == []
     assert ConnectionState.INITIALIZING is client.state
     (connected,) = client.received(error(2, -32601), 8)
 
     assert isinstance(connected, Connected)
-    assert "2026-07-28" == connected.revision
+    assert connected.revision == "2026-07-28"
 
 
 @pytest.mark.parametrize(
@@ -394,11 +394,11 @@ def test_client_opening_late_anything_else_counts_for_nothing(late: bytes) -> No
     client.begin(0)
     client.check_timeouts(5)
 
-    assert [] == client.received(late, 8)
+    assert client.received(late, 8) == []
     _, connected = client.received(result(2, WELCOME), 8)
 
     assert isinstance(connected, Connected)
-    assert "2025-11-25" == connected.revision
+    assert connected.revision == "2025-11-25"
 
 
 def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> None:
@@ -411,7 +411,7 @@ def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> 
     (dropped,) = client.received(result(1, DISCOVERED), 9)
 
     assert isinstance(dropped, MessageDropped)
-    assert 0 == client.pending
+    assert client.pending == 0
 
 
 def test_client_opening_initialize_refused_by_a_modern_server_asks_again() -> None:
@@ -421,7 +421,7 @@ def test_client_opening_initialize_refused_by_a_modern_server_asks_again() -> No
     client.check_timeouts(5)
 
     (sent,) = said(client.received(error(2, UNSUPPORTED, **versions("2026-07-28")), 6))
-    assert "server/discover" == sent["method"]
+    assert sent["method"] == "server/discover"
     (connected,) = client.received(result(3, DISCOVERED), 7)
 
     assert isinstance(connected, Connected)
@@ -437,7 +437,7 @@ def test_client_opening_such_a_server_is_not_asked_for_ever() -> None:
         sent += len(said(client.check_timeouts(now)))
         sent += len(said(client.received(error(sent, UNSUPPORTED, **versions("2026-07-28")), now)))
 
-    assert 6 == sent
+    assert sent == 6
 
 
 def test_client_opening_server_that_ends_on_the_probe_is_started_again() -> None:

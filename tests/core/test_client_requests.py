@@ -52,14 +52,14 @@ def test_client_request_of_2026_is_self_contained() -> None:
     id, (send,) = client.request("tools/call", CALL, now=0, param_headers=((b"mcp-param-a", b"1"),))
 
     assert isinstance(send, SendMessage)
-    assert (2, "tools/call", "add", "2026-07-28", ((b"mcp-param-a", b"1"),)) == (
+    assert (
         id,
         send.method,
         send.name,
         send.revision,
         send.param_headers,
-    )
-    assert {
+    ) == (2, "tools/call", "add", "2026-07-28", ((b"mcp-param-a", b"1"),))
+    assert said([send])[0] == {
         "jsonrpc": "2.0",
         "id": 2,
         "method": "tools/call",
@@ -76,7 +76,7 @@ def test_client_request_of_2026_is_self_contained() -> None:
             "name": "add",
             "arguments": {"a": 1},
         },
-    } == said([send])[0]
+    }
 
 
 def test_client_request_of_an_older_revision_has_no_metadata() -> None:
@@ -89,8 +89,8 @@ def test_client_request_of_an_older_revision_has_no_metadata() -> None:
     _, (send,) = client.request("tools/call", params, now=0)
 
     assert isinstance(send, SendMessage)
-    assert (None, "2025-11-25") == (send.name, send.revision)
-    assert {"name": "add", "arguments": {}} == said([send])[0]["params"]
+    assert (send.name, send.revision) == (None, "2025-11-25")
+    assert said([send])[0]["params"] == {"name": "add", "arguments": {}}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_client_request_cannot_override_its_version() -> None:
     )
 
     meta = said(outcomes)[0]["params"]["_meta"]
-    assert "2026-07-28" == meta["io.modelcontextprotocol/protocolVersion"]
+    assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_client_ping_is_allowed_while_initializing(state: ConnectionState) -> No
 
     if state in (ConnectionState.INITIALIZING, ConnectionState.READY):
         _, outcomes = client.request("ping", now=0)
-        assert "ping" == said(outcomes)[0]["method"]
+        assert said(outcomes)[0]["method"] == "ping"
     else:
         with pytest.raises(LocalIllegalTransition):
             client.request("ping", now=0)
@@ -242,7 +242,7 @@ def test_client_request_of_another_revision_is_not_sent(
     assert not client.supports(method)
     with pytest.raises(MethodNotFound):
         client.request(method, now=0)
-    assert 0 == client.pending
+    assert client.pending == 0
 
 
 def test_client_request_past_the_limit_is_not_sent() -> None:
@@ -265,38 +265,40 @@ def test_client_request_that_is_no_json_is_not_pending() -> None:
     with pytest.raises(TypeError):
         client.request("tools/call", {"name": object()}, now=0)
 
-    assert 0 == client.pending
+    assert client.pending == 0
 
 
 def test_client_notification_is_sent_where_it_is_defined() -> None:
     """Changes of roots are sent before 2026-07-28 only; unknown methods are sent."""
     (send,) = legacy().notify("notifications/roots/list_changed")
     assert isinstance(send, SendMessage)
-    assert (None, "notifications/roots/list_changed", "2025-11-25") == (
+    assert (
         send.id,
         send.method,
         send.revision,
-    )
+    ) == (None, "notifications/roots/list_changed", "2025-11-25")
     progress = ProgressNotificationParams(progress_token="t", progress=1, message="half")
     (sent,) = said(legacy("2024-11-05").notify("notifications/progress", progress))
-    assert {"progressToken": "t", "progress": 1} == sent["params"]
+    assert sent["params"] == {"progressToken": "t", "progress": 1}
 
-    assert [] == modern().notify("notifications/roots/list_changed")
-    assert {"jsonrpc": "2.0", "method": "com.example/x", "params": {"a": 1}} == said(
-        modern().notify("com.example/x", {"a": 1})
-    )[0]
+    assert modern().notify("notifications/roots/list_changed") == []
+    assert said(modern().notify("com.example/x", {"a": 1}))[0] == {
+        "jsonrpc": "2.0",
+        "method": "com.example/x",
+        "params": {"a": 1},
+    }
 
 
 def test_client_log_level_is_a_request_or_metadata() -> None:
     """2025-11-25: logging/setLevel; 2026-07-28: a member of `_meta` from now on."""
     id, outcomes = legacy().log_level("warning", now=0)
     (sent,) = said(outcomes)
-    assert (2, "logging/setLevel", {"level": "warning"}) == (id, sent["method"], sent["params"])
+    assert (id, sent["method"], sent["params"]) == (2, "logging/setLevel", {"level": "warning"})
 
     client = modern()
     client.request("tools/list", now=0)
-    assert (None, []) == client.log_level("warning", now=0)
+    assert client.log_level("warning", now=0) == (None, [])
     for meta in ({}, {"io.modelcontextprotocol/logLevel": "debug", "a": 1}):
         _, outcomes = client.request("tools/list", now=0, meta=meta)
         got = said(outcomes)[0]["params"]["_meta"]["io.modelcontextprotocol/logLevel"]
-        assert "warning" == got
+        assert got == "warning"

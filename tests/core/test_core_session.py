@@ -38,7 +38,7 @@ def test_session_has_the_requested_version(version: str) -> None:
 @pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01", "2099-01-01", ""])
 def test_session_falls_back_to_the_newest_version(version: str) -> None:
     """ "Otherwise, the server must respond with another": the newest with a handshake."""
-    assert "2025-11-25" == new_session(asked(version), key="k", now=0.0).version
+    assert new_session(asked(version), key="k", now=0.0).version == "2025-11-25"
 
 
 @given(
@@ -74,7 +74,7 @@ def test_session_ignores_the_tasks_extension() -> None:
 
     session = new_session(asked("2025-11-25", capabilities), key="k", now=0.0)
 
-    assert {"com.example/x": {}} == session.capabilities.extensions
+    assert session.capabilities.extensions == {"com.example/x": {}}
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_session_of_another_release_is_not_found(packed: bytes) -> None:
     with pytest.raises(SessionNotFound, match="Session not found") as caught:
         Session.unpack(packed)
 
-    assert 404 == caught.value.status
+    assert caught.value.status == 404

@@ -50,14 +50,14 @@ def test_filter_keeps_what_the_server_supports() -> None:
 @pytest.mark.parametrize("capabilities", [SILENT, ServerCapabilities()])
 def test_filter_drops_undeclared_capabilities(capabilities: ServerCapabilities) -> None:
     """A capability that is not declared is left out, even if its component exists."""
-    assert SubscriptionFilter() == supported_subset(WANTED, capabilities, lambda uri: True)
+    assert supported_subset(WANTED, capabilities, lambda uri: True) == SubscriptionFilter()
 
 
 def test_filter_adds_nothing() -> None:
     """A member that is omitted or false stays out."""
     wanted = SubscriptionFilter(tools_list_changed=False)
 
-    assert [] == [*changes_of(supported_subset(wanted, ALL, lambda uri: True))]
+    assert [*changes_of(supported_subset(wanted, ALL, lambda uri: True))] == []
 
 
 def test_session_receives_lists_and_its_own_resources() -> None:
@@ -83,5 +83,5 @@ def test_first_and_last_message_name_the_subscription() -> None:
 
     first, last = (msgspec.to_builtins(each) for each in (acknowledgement(heard, 0), completion(0)))
 
-    assert {"notifications": {"toolsListChanged": True}, "_meta": {SUBSCRIPTION_ID: 0}} == first
-    assert {"_meta": {SUBSCRIPTION_ID: 0}} == last
+    assert first == {"notifications": {"toolsListChanged": True}, "_meta": {SUBSCRIPTION_ID: 0}}
+    assert last == {"_meta": {SUBSCRIPTION_ID: 0}}

@@ -246,39 +246,39 @@ def test_exchange_actions_are_tested_for_each_pair() -> None:
 
 def test_exchange_status_is_that_of_the_answer_alone() -> None:
     """An error that is the whole response has its own status (2026-07-28, "Server Validation")."""
-    assert [FullResponse(404, b"{}")] == Exchange().answer(b"{}", 404)
+    assert Exchange().answer(b"{}", 404) == [FullResponse(404, b"{}")]
 
 
 def test_exchange_without_an_answer_ends_empty() -> None:
     """A cancelled request has no answer (2025-11-25, cancellation, "Behavior Requirements")."""
-    assert [FullResponse(202, b"")] == Exchange().answer(None)
+    assert Exchange().answer(None) == [FullResponse(202, b"")]
 
     exchange = Exchange(stream="s")
     exchange.open()
 
-    assert [StreamEnd(b""), StreamRecord("s", 1, b"", last=True)] == exchange.answer(None)
+    assert exchange.answer(None) == [StreamEnd(b""), StreamRecord("s", 1, b"", last=True)]
 
 
 def test_exchange_is_primed_where_the_revision_defines_it() -> None:
     """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
-    assert [StreamHead(), StreamRecord("s", 0, b"", last=False)] == Exchange(stream="s").open()
+    assert Exchange(stream="s").open() == [StreamHead(), StreamRecord("s", 0, b"", last=False)]
 
 
 def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
     """Only a client that has received an id can resume the stream on another connection."""
     exchange = Exchange(stream="s", cancels=False)
 
-    assert [] == exchange.hand_over()
+    assert exchange.hand_over() == []
     assert exchange.state is WAITING
 
     exchange.open()
 
-    assert [] == exchange.hand_over()
+    assert exchange.hand_over() == []
     assert exchange.state is STREAMING
 
     exchange.note(b"{}")
 
-    assert [StreamEnd(b"retry: 0\n\n")] == exchange.hand_over()
+    assert exchange.hand_over() == [StreamEnd(b"retry: 0\n\n")]
     assert exchange.state is DETACHED
 
 
@@ -287,7 +287,7 @@ def test_exchange_is_released_where_the_revision_defines_it() -> None:
     exchange = Exchange(stream="s", cancels=False)
     exchange.note(b"{}")
 
-    assert [] == exchange.release(100)
+    assert exchange.release(100) == []
     assert exchange.state is STREAMING
 
 
@@ -295,22 +295,22 @@ def test_exchange_batch_is_answered_in_one_array() -> None:
     """2025-03-26, "Sending Messages": a batch's answers may come as one JSON array."""
     exchange = Exchange(expected=3, batch=True)
 
-    assert [] == exchange.answer(b"1", 404)
-    assert [] == exchange.answer(None)
-    assert [FullResponse(200, b"[1,3]")] == exchange.answer(b"3")
+    assert exchange.answer(b"1", 404) == []
+    assert exchange.answer(None) == []
+    assert exchange.answer(b"3") == [FullResponse(200, b"[1,3]")]
 
 
 def test_exchange_batch_of_one_is_still_an_array() -> None:
     """A request that came in an array is answered in one."""
-    assert [FullResponse(200, b"[1]")] == Exchange(batch=True).answer(b"1")
+    assert Exchange(batch=True).answer(b"1") == [FullResponse(200, b"[1]")]
 
 
 def test_exchange_batch_without_any_answer_ends_empty() -> None:
     """A batch of cancelled requests has no array."""
     exchange = Exchange(expected=2, batch=True)
 
-    assert [] == exchange.answer(None)
-    assert [FullResponse(202, b"")] == exchange.answer(None)
+    assert exchange.answer(None) == []
+    assert exchange.answer(None) == [FullResponse(202, b"")]
 
 
 def test_exchange_batch_that_becomes_a_stream_sends_held_answers() -> None:
@@ -323,7 +323,7 @@ def test_exchange_batch_that_becomes_a_stream_sends_held_answers() -> None:
         StreamChunk(sse.event(b"1")),
         StreamChunk(sse.event(b"{}")),
     ] == exchange.note(b"{}")
-    assert [] == exchange.answer(None)
+    assert exchange.answer(None) == []
     assert [StreamEnd(sse.event(b"3"))] == exchange.answer(b"3")
 
 
@@ -332,7 +332,7 @@ def test_exchange_shows_its_state() -> None:
     exchange = Exchange(expected=2, batch=True)
     exchange.answer(b"1")
 
-    assert "<Exchange WAITING, 1 to answer>" == repr(exchange)
+    assert repr(exchange) == "<Exchange WAITING, 1 to answer>"
 
 
 events = st.lists(
@@ -400,7 +400,7 @@ def take(exchange: Exchange, step: str) -> Taken:
 def check_response(sent: list[ExchangeAction]) -> None:
     """Check that it is one JSON body, or a head, chunks and an end."""
     if sent and isinstance(sent[0], FullResponse):
-        assert 1 == len(sent)
+        assert len(sent) == 1
         return
     shape = [type(action) for action in sent]
     assert shape[:1] in ([], [StreamHead])

@@ -114,7 +114,7 @@ def test_failure_raised_to_be_shown_is_shown_elsewhere_too(error: Exception) -> 
     outcome = failure_outcome(error, request("prompts/get"), "ref")
 
     assert isinstance(outcome, McpError)
-    assert ("it took too long", -32603, 200) == (outcome.message, outcome.code, outcome.status)
+    assert (outcome.message, outcome.code, outcome.status) == ("it took too long", -32603, 200)
 
 
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
@@ -154,7 +154,7 @@ def test_result_of_a_failed_outcome_raises_an_equal_error() -> None:
 
 def test_result_of_an_outcome_is_its_value() -> None:
     """`Done.result()` returns the value, without a `match`."""
-    assert 7 == Done(7).result()
+    assert Done(7).result() == 7
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
@@ -163,8 +163,8 @@ def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> N
     outcome = failure_outcome(CapabilityMissing({"sampling": {}}), request(method), "ref")
 
     assert isinstance(outcome, MissingCapability)
-    assert (-32021, 400) == (outcome.code, outcome.status)
-    assert {"requiredCapabilities": {"sampling": {}}} == outcome.data
+    assert (outcome.code, outcome.status) == (-32021, 400)
+    assert outcome.data == {"requiredCapabilities": {"sampling": {}}}
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
@@ -184,8 +184,8 @@ def test_failure_of_the_store_may_be_asked_again(method: str) -> None:
     outcome = failure_outcome(StoreUnavailable("/var/db: disk full"), request(method), "ref17")
 
     assert isinstance(outcome, Overloaded)
-    assert (-32603, 503) == (outcome.code, outcome.status)
-    assert "The server cannot keep what this needs now (reference ref17)" == outcome.message
+    assert (outcome.code, outcome.status) == (-32603, 503)
+    assert outcome.message == "The server cannot keep what this needs now (reference ref17)"
 
 
 @pytest.mark.parametrize("method", ["tools/call", "tasks/get"])
@@ -227,10 +227,10 @@ def test_failure_of_the_server_is_an_internal_error(error: Exception, method: st
     outcome = failure_outcome(error, request(method), "ref17")
 
     assert isinstance(outcome, InternalError)
-    assert ("Internal error (reference ref17)", {"reference": "ref17"}) == (
+    assert (
         outcome.message,
         outcome.data,
-    )
+    ) == ("Internal error (reference ref17)", {"reference": "ref17"})
 
 
 @pytest.mark.parametrize(

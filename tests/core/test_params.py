@@ -36,7 +36,7 @@ def test_session_params_ignore_unusable_meta(meta: Any, usable: dict[str, Any]) 
     params, kept = session_params(CALL, raw({"name": "add", "_meta": meta}))
 
     assert isinstance(params, CallToolRequestParams)
-    assert "add" == params.name
+    assert params.name == "add"
     assert usable.get("progressToken") == params.meta.progress_token
     assert {"name": "add", "_meta": usable} == msgspec.json.decode(kept)
 
@@ -105,4 +105,4 @@ def test_notification_params_that_do_not_fit_are_400(
     with pytest.raises(MalformedParams) as caught:
         notification_params(REVISIONS[version], message(method, params))
 
-    assert 400 == caught.value.status
+    assert caught.value.status == 400

@@ -109,7 +109,7 @@ def test_seal_does_not_decode_a_text_longer_than_any_it_makes() -> None:
     small = made(max_bytes=100)
     longest = sealed(b"x" * 100, seal=small)
 
-    assert b"x" * 100 == opened(longest, seal=small)
+    assert opened(longest, seal=small) == b"x" * 100
     with pytest.raises(InvalidSeal):
         opened(sealed(b"x" * 103), seal=small)
 
@@ -135,7 +135,7 @@ def test_seal_refuses_other_parts(one: list[Part], other: list[Part]) -> None:
     text = sealed(bound=tuple(one))
 
     if [as_bytes(part) for part in one] == [as_bytes(part) for part in other]:
-        assert b"payload" == opened(text, bound=tuple(other))
+        assert opened(text, bound=tuple(other)) == b"payload"
     else:
         with pytest.raises(InvalidSeal):
             opened(text, bound=tuple(other))
@@ -167,14 +167,14 @@ def test_seal_tells_parts_apart_that_look_alike(
 
 def test_seal_takes_a_str_for_its_utf_8() -> None:
     """Text and its bytes are the same part."""
-    assert b"payload" == opened(sealed(bound=("é",)), bound=("é".encode(),))
+    assert opened(sealed(bound=("é",)), bound=("é".encode(),)) == b"payload"
 
 
 def test_seal_expires() -> None:
     """A value opens before its time has run out, and neither at that moment nor after."""
     text = SEAL.seal(Purpose.EVENT, b"x", ttl=60)
 
-    assert b"x" == made(now=NOW + 59.9).open(Purpose.EVENT, text)
+    assert made(now=NOW + 59.9).open(Purpose.EVENT, text) == b"x"
     for late in (60, 61, float("inf"), float("nan")):
         with pytest.raises(SealExpired):
             made(now=NOW + late).open(Purpose.EVENT, text)
@@ -185,7 +185,7 @@ def test_seal_that_expires_never_is_possible() -> None:
     for_ever = SEAL.seal(Purpose.EVENT, b"x", ttl=float("inf"))
     not_a_time = SEAL.seal(Purpose.EVENT, b"x", ttl=float("nan"))
 
-    assert b"x" == made(now=NOW * 1000).open(Purpose.EVENT, for_ever)
+    assert made(now=NOW * 1000).open(Purpose.EVENT, for_ever) == b"x"
     with pytest.raises(SealExpired):
         SEAL.open(Purpose.EVENT, not_a_time)
 
@@ -198,7 +198,7 @@ def test_seal_does_not_reveal_expiry_to_another_purpose() -> None:
 
 def test_seal_limits_the_payload() -> None:
     """The most is taken, one byte more is refused with both sizes."""
-    assert b"x" * 32768 == opened(sealed(b"x" * 32768))
+    assert opened(sealed(b"x" * 32768)) == b"x" * 32768
     with pytest.raises(ContractError, match=r"cursor of 32769 bytes .* 32768 \(max_bytes\)"):
         sealed(b"x" * 32769)
 
@@ -222,8 +222,8 @@ def test_keyring_opens_what_an_older_secret_sealed() -> None:
     during = made([NEW, OLD], "studio")
     after = made([NEW], "studio")
 
-    assert b"1" == opened(sealed(b"1", seal=before), seal=during)
-    assert b"2" == opened(sealed(b"2", seal=during), seal=after)
+    assert opened(sealed(b"1", seal=before), seal=during) == b"1"
+    assert opened(sealed(b"2", seal=during), seal=after) == b"2"
 
 
 def test_keyring_seals_with_the_first_secret() -> None:
@@ -286,7 +286,7 @@ def test_digest_is_of_the_value_not_of_its_spelling(one: bytes, other: bytes) ->
     """Two spellings of one JSON value have one digest, raw or decoded."""
     assert digest(msgspec.Raw(one)) == digest(msgspec.Raw(other))
     assert digest(msgspec.Raw(one)) == digest(msgspec.json.decode(other))
-    assert 32 == len(digest(None))
+    assert len(digest(None)) == 32
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,9 @@ def test_digest_tells_values_apart(one: JsonValue, other: JsonValue) -> None:
 
 def test_canonical_sorts_keys_and_takes_big_integers() -> None:
     """The canonical text is compact, sorted, and loses no digit."""
-    assert b'{"a":12345678901234567890123,"b":"\xc3\xa9"}' == canonical(
-        {"b": "é", "a": 12345678901234567890123}
+    assert (
+        canonical({"b": "é", "a": 12345678901234567890123})
+        == b'{"a":12345678901234567890123,"b":"\xc3\xa9"}'
     )
 
 

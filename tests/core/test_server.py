@@ -234,12 +234,12 @@ def test_server_opens_a_session_with_the_params() -> None:
     action = connection.receive(INITIALIZE)
 
     assert isinstance(action, OpenSession)
-    assert (1, "2025-11-25") == (action.id, action.params.protocol_version)
+    assert (action.id, action.params.protocol_version) == (1, "2025-11-25")
     assert None is connection.session
     connection.session = session("2025-03-26")
     started = connection.receive(LIST)
     assert isinstance(started, StartRequest)
-    assert ("key", "2025-03-26") == (started.request.session, started.request.revision.version)
+    assert (started.request.session, started.request.revision.version) == ("key", "2025-03-26")
 
 
 def test_server_serves_both_eras_on_one_connection() -> None:
@@ -250,7 +250,7 @@ def test_server_serves_both_eras_on_one_connection() -> None:
 
     assert isinstance(modern, StartRequest)
     assert isinstance(legacy, StartRequest)
-    assert (LATEST, None) == (modern.request.revision, modern.request.session)
+    assert (modern.request.revision, modern.request.session) == (LATEST, None)
     assert (REVISIONS["2025-11-25"], "key") == (legacy.request.revision, legacy.request.session)
 
 
@@ -259,7 +259,7 @@ def test_server_rejects_with_the_id_and_method_of_the_request() -> None:
     action = pipe(session()).receive(request("tools/call", "mine", name="no"))
 
     assert isinstance(action, Reject)
-    assert ("mine", "tools/call", True) == (action.id, action.method, action.answered)
+    assert (action.id, action.method, action.answered) == ("mine", "tools/call", True)
     assert isinstance(action.error, ToolNotFound)
 
 
@@ -286,7 +286,7 @@ def test_server_names_the_ways_to_begin() -> None:
     assert isinstance(either, Reject)
     assert isinstance(only, Reject)
     assert "send initialize first, or speak 2026-07-28" in str(either.error)
-    assert "Send initialize first" == str(only.error)
+    assert str(only.error) == "Send initialize first"
 
 
 @pytest.mark.parametrize("version", [None, *(revision.version for revision in LEGACY)])
@@ -295,7 +295,7 @@ def test_server_takes_batches_of_2025_03_26_only(version: str | None) -> None:
     connection = pipe(None if version is None else session(version))
 
     if version is not None and REVISIONS[version].batches:
-        assert [] == connection.receive_batch([], unexpected)
+        assert connection.receive_batch([], unexpected) == []
     else:
         with pytest.raises(InvalidRequest):
             connection.receive_batch([], unexpected)
@@ -312,8 +312,8 @@ def test_server_members_of_a_batch_belong_to_its_session() -> None:
 
     assert Reject(faulty, True, 3) == rejected
     assert isinstance(started, StartRequest)
-    assert "2025-03-26" == started.request.revision.version
-    assert CancelRequest(7) == cancels
+    assert started.request.revision.version == "2025-03-26"
+    assert cancels == CancelRequest(7)
 
 
 class NoHandshake(Offer):
@@ -346,8 +346,8 @@ def test_server_error_of_a_catalog_is_raised() -> None:
 
 def test_server_actions_without_content_are_shared() -> None:
     """A notification without an effect allocates nothing."""
-    assert Accept() == pipe().receive(READY)
-    assert SessionReady() == pipe(session()).receive(READY)
+    assert pipe().receive(READY) == Accept()
+    assert pipe(session()).receive(READY) == SessionReady()
 
 
 LOGGING = ServerCapabilities(logging={})

@@ -206,7 +206,7 @@ def test_dispatch_batch_needs_a_session_of_its_revision(version: bytes) -> None:
     with pytest.raises(McpError) as elsewhere:
         check_batch({b"mcp-session-id": b"s", b"mcp-protocol-version": version})
 
-    assert [400, 400] == [outside.value.status, elsewhere.value.status]
+    assert [outside.value.status, elsewhere.value.status] == [400, 400]
     check_batch({b"mcp-session-id": b"s", b"mcp-protocol-version": b"2025-03-26"})
 
 
@@ -260,7 +260,7 @@ def test_dispatch_blanks_around_a_header_are_ignored(name: str) -> None:
     standard |= {"mcp_name": "add"}
     blank: Any = {name: f" {standard[name]}\t"}
 
-    assert "add" == modern(**blank).params.name
+    assert modern(**blank).params.name == "add"
 
 
 def test_dispatch_modern_request_is_self_contained() -> None:
@@ -268,17 +268,17 @@ def test_dispatch_modern_request_is_self_contained() -> None:
     meta = {**META, CLIENT_INFO: {"name": "c", "version": "1"}, LOG_LEVEL: "error", "own": 1}
     request = modern(params={"name": "add", "arguments": {"a": 1}, "_meta": meta})
 
-    assert (1, "tools/call", LATEST, None) == (
+    assert (
         request.id,
         request.method,
         request.revision,
         request.session,
-    )
-    assert ("add", b'{"a": 1}') == (request.params.name, bytes(request.params.arguments))
-    assert (MODERN_VERSION, "c") == (request.client.revision, request.client.info.name)
-    assert ClientCapabilities() == request.client.capabilities
+    ) == (1, "tools/call", LATEST, None)
+    assert (request.params.name, bytes(request.params.arguments)) == ("add", b'{"a": 1}')
+    assert (request.client.revision, request.client.info.name) == (MODERN_VERSION, "c")
+    assert request.client.capabilities == ClientCapabilities()
     assert Offer.routes["tools/call", "add"] is request.route
-    assert ("error", None) == (request.log_level, request.progress_token)
+    assert (request.log_level, request.progress_token) == ("error", None)
     assert meta == request.meta
 
 
@@ -322,7 +322,7 @@ def test_dispatch_without_headers_checks_the_body_only() -> None:
             None, message("tools/list", {"_meta": {**META, PROTOCOL_VERSION: "v9"}}), Offer()
         )
 
-    assert UNSUPPORTED == refused(caught.value)
+    assert refused(caught.value) == UNSUPPORTED
 
 
 CAPABLE: dict[str, Any] = {CLIENT_CAPABILITIES: {}}
@@ -399,8 +399,8 @@ def test_dispatch_name_of_a_task_is_optional() -> None:
     """SEP-2663: clients send it, servers do not require it; a wrong one is an error."""
     params = {"taskId": "t", "_meta": META}
 
-    assert "tasks/get" == modern("tasks/get", params, mcp_name=None).method
-    assert "tasks/get" == modern("tasks/get", params, mcp_name="t").method
+    assert modern("tasks/get", params, mcp_name=None).method == "tasks/get"
+    assert modern("tasks/get", params, mcp_name="t").method == "tasks/get"
     with pytest.raises(HeaderMismatch):
         modern("tasks/get", params, mcp_name="other")
 
@@ -411,7 +411,7 @@ def test_dispatch_keeps_mirrored_headers_for_a_pending_route() -> None:
 
     request = modern(params=params, mcp_name="late", mcp_param_zone="a")
 
-    assert {b"mcp-param-zone": b"a"} == request.param_headers
+    assert request.param_headers == {b"mcp-param-zone": b"a"}
 
 
 def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
@@ -424,7 +424,7 @@ def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
 
     assert (route, None) == (request.route, request.param_headers)
     assert route == with_route(request, route).route  # no headers: checked, or on a pipe
-    assert (RouteFacts(pending=True), True) == (pending.route, pending.param_headers is not None)
+    assert (pending.route, pending.param_headers is not None) == (RouteFacts(pending=True), True)
     wrong = modern(params=params, mcp_name="late", mcp_param_zone="b")
     with pytest.raises(HeaderMismatch):
         with_route(wrong, route)
@@ -438,7 +438,7 @@ def test_dispatch_mirrored_argument_that_agrees_is_accepted() -> None:
 
         request = modern(params=params, mcp_name="zone", mcp_param_zone=zone)
 
-        assert "zone" == request.params.name
+        assert request.params.name == "zone"
 
 
 def test_dispatch_numbers_out_of_range_are_malformed() -> None:
@@ -485,12 +485,12 @@ def test_dispatch_session_request_is_self_contained() -> None:
 
     request = session_request(session(), message("tools/call", params, "a"), Offer())
 
-    assert ("a", "tools/call", "key") == (request.id, request.method, request.session)
+    assert (request.id, request.method, request.session) == ("a", "tools/call", "key")
     assert REVISIONS["2025-11-25"] is request.revision
     assert session().client == request.client
     assert Offer.routes["tools/call", "add"] is request.route
-    assert (7, None) == (request.progress_token, request.log_level)
-    assert {} == session_request(session(), message("ping"), Offer()).meta
+    assert (request.progress_token, request.log_level) == (7, None)
+    assert session_request(session(), message("ping"), Offer()).meta == {}
 
 
 def test_dispatch_session_ignores_members_of_2026() -> None:
@@ -534,7 +534,7 @@ def test_dispatch_session_has_no_other_methods(method: str, revision: Any) -> No
     with pytest.raises(McpError) as caught:
         session_request(session(revision.version), message(method, {}), Offer())
 
-    assert NOT_FOUND == refused(caught.value)
+    assert refused(caught.value) == NOT_FOUND
 
 
 def test_dispatch_session_method_must_be_offered() -> None:
@@ -542,7 +542,7 @@ def test_dispatch_session_method_must_be_offered() -> None:
     with pytest.raises(McpError) as caught:
         session_request(session(), message("tools/list", [1]), Offer("tools/list"))
 
-    assert NOT_FOUND == refused(caught.value)
+    assert refused(caught.value) == NOT_FOUND
 
 
 @pytest.mark.parametrize("params", [[1], "a", {"name": 1}, {}, {"_meta": 1}])
@@ -551,7 +551,7 @@ def test_dispatch_session_params_must_be_valid(params: Any) -> None:
     with pytest.raises(MalformedParams) as caught:
         session_request(session(), message("tools/call", params), Offer())
 
-    assert MALFORMED == refused(caught.value)
+    assert refused(caught.value) == MALFORMED
 
 
 LONG = "file:///" + "é" * 1021
@@ -586,7 +586,7 @@ def test_dispatch_long_names_are_rejected(method: str, params: Any, uri: str) ->
     with pytest.raises(MalformedParams, match=r"2048 bytes \(limit: max_uri_bytes\)") as raised:
         session_request(session(), message(method, params(uri)), Offer())
 
-    assert (-32602, 400) == (raised.value.code, raised.value.status)
+    assert (raised.value.code, raised.value.status) == (-32602, 400)
 
 
 @pytest.mark.parametrize("method", ["resources/read", "completion/complete"])

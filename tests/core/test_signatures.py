@@ -45,7 +45,7 @@ def test_core_names_its_types() -> None:
         for fault in erased(ast.parse(path.read_text(encoding="utf-8")))
     ]
 
-    assert [] == found
+    assert found == []
 
 
 def test_erased_types_are_found() -> None:
@@ -59,12 +59,12 @@ def act(given: Any, *more: Any, fine: list[Any], **named: str) -> int | Any:
     return given
 """
 
-    assert [
+    assert [fault.partition(": ")[2] for fault in erased(ast.parse(planted))] == [
         "value of Kept",
         "parameter given of act",
         "parameter more of act",
         "result of act",
-    ] == [fault.partition(": ")[2] for fault in erased(ast.parse(planted))]
+    ]
 
 
 def test_frozen_values_are_not_changed() -> None:
@@ -75,4 +75,4 @@ def test_frozen_values_are_not_changed() -> None:
         if "force_setattr" in path.read_text(encoding="utf-8")
     ]
 
-    assert [] == found
+    assert found == []

@@ -109,15 +109,15 @@ def test_claim_begins_an_attempt() -> None:
     """The worker holds the delivery, and the attempt is counted."""
     task = made(Working(JOB), delivery_id=4).claim(2.0, max_crashes=3)
 
-    assert Working(JOB, attempt=1) == task.work
-    assert (4, 1, 0) == (task.held_delivery, task.fencing_token, task.crashes)
+    assert task.work == Working(JOB, attempt=1)
+    assert (task.held_delivery, task.fencing_token, task.crashes) == (4, 1, 0)
 
 
 def test_claim_of_a_released_task_is_no_crash() -> None:
     """A worker releases its task when it shuts down."""
     task = made(Working(JOB)).claim(2.0, max_crashes=3).release(3.0).claim(4.0, max_crashes=3)
 
-    assert (0, Working(JOB, attempt=2)) == (task.crashes, task.work)
+    assert (task.crashes, task.work) == (0, Working(JOB, attempt=2))
 
 
 def test_claim_of_a_held_task_counts_a_crash() -> None:
@@ -127,7 +127,7 @@ def test_claim_of_a_held_task_counts_a_crash() -> None:
         task = task.claim(2.0, max_crashes=2)
         assert (crashed, False) == (task.crashes, task.settled)
 
-    assert Failed(WorkerLost()) == outcome(task.claim(2.0, max_crashes=2))
+    assert outcome(task.claim(2.0, max_crashes=2)) == Failed(WorkerLost())
 
 
 def test_claim_of_a_held_task_fails_it_with_on_lost_fail() -> None:
@@ -135,7 +135,7 @@ def test_claim_of_a_held_task_fails_it_with_on_lost_fail() -> None:
     task = made(Working(JOB), on_lost="fail").claim(2.0, max_crashes=3)
 
     assert not task.settled
-    assert Failed(WorkerLost()) == outcome(task.claim(3.0, max_crashes=3))
+    assert outcome(task.claim(3.0, max_crashes=3)) == Failed(WorkerLost())
 
 
 def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
@@ -144,11 +144,11 @@ def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
 
     again = task.claim(3.0, max_crashes=1)
 
-    assert (1, DONE) == (again.crashes, again.outcome)
-    assert ("failed", LOST) == (
+    assert (again.crashes, again.outcome) == (1, DONE)
+    assert (
         again.claim(4.0, max_crashes=1).status,
         again.claim(4.0, max_crashes=1).error,
-    )
+    ) == ("failed", LOST)
 
 
 def test_claim_of_an_external_job_counts_no_crashes() -> None:
@@ -163,9 +163,9 @@ def test_claim_of_an_external_job_counts_no_crashes() -> None:
 def test_backoff_doubles_up_to_its_bound() -> None:
     """After any number of failures; jitter can only shorten it."""
     job = replace(JOB, backoff=3.0, max_backoff=20.0, jitter=0.5)
-    assert [3.0, 6.0, 12.0, 20.0, 20.0] == [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)]
-    assert [1.5, 10.0] == [job.pause(n, 1.0) for n in (0, 5000)]
-    assert 100.0 + 1.5 == made(Working(job)).claim(1.0, max_crashes=3).retry(100.0, 1.0).due
+    assert [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)] == [3.0, 6.0, 12.0, 20.0, 20.0]
+    assert [job.pause(n, 1.0) for n in (0, 5000)] == [1.5, 10.0]
+    assert made(Working(job)).claim(1.0, max_crashes=3).retry(100.0, 1.0).due == 100.0 + 1.5
 
 
 def test_retry_waits_twice_as_long_each_time() -> None:
@@ -173,8 +173,8 @@ def test_retry_waits_twice_as_long_each_time() -> None:
     first = made(Working(JOB)).claim(10.0, max_crashes=3).retry(10.0)
     second = first.claim(20.0, max_crashes=3).retry(20.0)
 
-    assert (13.0, "a:b:1") == (first.due, first.engine_id)
-    assert (26.0, "a:b:2", 0) == (second.due, second.engine_id, second.crashes)
+    assert (first.due, first.engine_id) == (13.0, "a:b:1")
+    assert (second.due, second.engine_id, second.crashes) == (26.0, "a:b:2", 0)
     with pytest.raises(IllegalTransition):
         second.retry(30.0)
 
@@ -185,9 +185,9 @@ def test_progress_keeps_members_that_are_not_reported() -> None:
 
     later = add_progress(task, 3.0, 2.0, None, None)
 
-    assert (2.0, 4.0, "reading") == (later.progress, later.total, later.message)
-    assert "reading!" == add_progress(later, 3.0, None, None, "reading!").message
-    assert 2.0 == add_progress(later, 3.0, None, None, "reading!").progress
+    assert (later.progress, later.total, later.message) == (2.0, 4.0, "reading")
+    assert add_progress(later, 3.0, None, None, "reading!").message == "reading!"
+    assert add_progress(later, 3.0, None, None, "reading!").progress == 2.0
 
 
 def test_saved_state_survives_retries_and_redelivery() -> None:
@@ -203,9 +203,9 @@ def test_saved_state_survives_retries_and_redelivery() -> None:
         defer(saved, 4.0, 1.0),
     ):
         assert isinstance(later.work, Working)
-        assert b"[1]" == later.work.saved
+        assert later.work.saved == b"[1]"
     next_one = saved.settle(DONE, 4.0).suspend(Suspended(1, b"c", Working(JOB)), 5.0)
-    assert Working(JOB) == next_one.work
+    assert next_one.work == Working(JOB)
 
 
 def test_only_a_running_job_saves_state() -> None:
@@ -221,7 +221,7 @@ def test_job_has_one_run_id_per_step() -> None:
     """One call may have several jobs; the id remains while the call continues after its job."""
     task = made(Working(JOB), step=2)
 
-    assert ["a:b.2"] * 2 == [run_id(task), run_id(task.settle(DONE, 2.0))]
+    assert [run_id(task), run_id(task.settle(DONE, 2.0))] == ["a:b.2"] * 2
     assert run_id(made(Running("n1"))) is None
 
 
@@ -242,13 +242,13 @@ def test_task_waits_again_after_a_step() -> None:
 
     parked = task.suspend(Suspended(1, b"c", Working(JOB)), 3.0)
 
-    assert (b"c", 1, 1, None, None) == (
+    assert (
         parked.continuation,
         parked.step,
         parked.delivery_id,
         parked.held_delivery,
         parked.outcome,
-    )
+    ) == (b"c", 1, 1, None, None)
     with pytest.raises(IllegalTransition):
         parked.suspend(Suspended(1, b"c", Working(JOB)), 3.0)
 
@@ -259,7 +259,7 @@ def test_awaiting_task_is_still_held_by_its_worker() -> None:
 
     parked = task.suspend(Suspended(1, b"c", Awaiting("n2")), 3.0)
 
-    assert (4, 5, "n2") == (parked.held_delivery, parked.delivery_id, parked.bound_node)
+    assert (parked.held_delivery, parked.delivery_id, parked.bound_node) == (4, 5, "n2")
 
 
 def test_questions_are_answered_one_by_one() -> None:
@@ -270,11 +270,11 @@ def test_questions_are_answered_one_by_one() -> None:
     half = add_answers(asked, {"a": b"1", "x": b"9"}, 3.0)
     whole = add_answers(half, {"a": b"9", "b": b'{"y":2}'}, 4.0)
 
-    assert ("input_required", 0) == (half.status, half.fencing_token)
+    assert (half.status, half.fencing_token) == ("input_required", 0)
     assert isinstance(half.work, Asking)
-    assert {"b": b"{}"} == half.work.missing
-    assert ("working", 1, 2) == (whole.status, whole.fencing_token, whole.delivery_id)
-    assert Done({"a": 1, "b": {"y": 2}}) == outcome(whole)
+    assert half.work.missing == {"b": b"{}"}
+    assert (whole.status, whole.fencing_token, whole.delivery_id) == ("working", 1, 2)
+    assert outcome(whole) == Done({"a": 1, "b": {"y": 2}})
 
 
 def test_answers_without_a_question_are_ignored() -> None:
@@ -291,19 +291,19 @@ def test_running_call_is_lost_with_its_process() -> None:
     """A hook cannot be resumed in the middle: its task fails."""
     task = lose_process(made(Running("n1")), 2.0)
 
-    assert ("failed", LOST, None) == (task.status, task.error, task.bound_node)
+    assert (task.status, task.error, task.bound_node) == ("failed", LOST, None)
 
 
 def test_continuation_survives_its_process() -> None:
     """Its wait fails with WorkerLost, and any process resumes it with that."""
     task = lose_process(made(Awaiting("n1"), continuation=b"c"), 2.0)
 
-    assert (Failed(WorkerLost()), 1, 1, None) == (
+    assert (
         outcome(task),
         task.fencing_token,
         task.delivery_id,
         task.bound_node,
-    )
+    ) == (Failed(WorkerLost()), 1, 1, None)
     assert task.needs_delivery
     with pytest.raises(IllegalTransition):
         lose_process(task, 3.0)
@@ -313,11 +313,11 @@ def test_task_ends_with_a_result_or_an_error() -> None:
     """A result with `isError` is not a failure of the task."""
     task = made(Running("n1"))
 
-    assert "completed" == task.finish(Finished(result=b"{}"), 2.0).status
-    assert ("failed", b"{}") == (
+    assert task.finish(Finished(result=b"{}"), 2.0).status == "completed"
+    assert (
         task.finish(Finished(error=b"{}"), 2.0).status,
         task.finish(Finished(error=b"{}"), 2.0).error,
-    )
+    ) == ("failed", b"{}")
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_task_has_a_job_until_it_is_settled() -> None:
     """After that only the next step is left, which is not work for the job's queue."""
     task = made(Working(JOB))
 
-    assert JOB == task.job
+    assert task.job == JOB
     assert task.settle(DONE, 2.0).job is None
     assert made(Running("n1")).job is None
 
@@ -348,7 +348,7 @@ def test_resubmitted_task_has_a_new_delivery() -> None:
     """An engine may reject an id that it is delivering."""
     task = made(Following(ExternalJob("celery", "7"))).claim(2.0, max_crashes=3).resubmit(2.0, 5.0)
 
-    assert (7.0, 1, None) == (task.due, task.delivery_id, task.held_delivery)
+    assert (task.due, task.delivery_id, task.held_delivery) == (7.0, 1, None)
 
 
 def test_step_that_is_passed_on_is_no_attempt() -> None:
@@ -357,14 +357,14 @@ def test_step_that_is_passed_on_is_no_attempt() -> None:
     once = defer(claimed, 3.0, 0.5)
     twice = defer(once.claim(4.0, max_crashes=3), 5.0, 2.0)
 
-    assert Working(JOB, attempt=0) == twice.work
-    assert (2.5, 7.0, None, 0) == (
+    assert twice.work == Working(JOB, attempt=0)
+    assert (
         twice.deferred_seconds,
         twice.due,
         twice.held_delivery,
         twice.crashes,
-    )
-    assert 0.0 == twice.claim(8.0, max_crashes=3).settle(DONE, 9.0).deferred_seconds
+    ) == (2.5, 7.0, None, 0)
+    assert twice.claim(8.0, max_crashes=3).settle(DONE, 9.0).deferred_seconds == 0.0
 
 
 def test_continuation_that_is_passed_on_keeps_its_outcome() -> None:
@@ -372,9 +372,9 @@ def test_continuation_that_is_passed_on_keeps_its_outcome() -> None:
     settled = made(Working(JOB, attempt=1)).settle(DONE, 2.0).claim(3.0, max_crashes=3)
     passed = defer(settled, 4.0, 1.0)
 
-    assert (DONE, Working(JOB, attempt=1), 1.0) == (
+    assert (
         passed.outcome,
         passed.work,
         passed.deferred_seconds,
-    )
-    assert 0.0 == passed.suspend(Suspended(1, b"c", Running("n1")), 5.0).deferred_seconds
+    ) == (DONE, Working(JOB, attempt=1), 1.0)
+    assert passed.suspend(Suspended(1, b"c", Running("n1")), 5.0).deferred_seconds == 0.0

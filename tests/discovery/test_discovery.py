@@ -87,11 +87,11 @@ async def test_discovery_makes_a_suite_of_a_folder(tmp_path: Path) -> None:
     )
 
     async with connect(discovery.suite(str(tmp_path), name="found", version="1")) as client:
-        assert ["docs://manual"] == [each.uri for each in await client.resources()]
-        assert ["review"] == [each.name for each in await client.prompts()]
-        assert {"add", "greet"} == {tool.name for tool in await client.tools()}
-        assert [TextContent("3")] == (await client.call("add", {"a": 1, "b": 2})).content
-        assert [TextContent("Hello Ann")] == (await client.call("greet", {"name": "Ann"})).content
+        assert [each.uri for each in await client.resources()] == ["docs://manual"]
+        assert [each.name for each in await client.prompts()] == ["review"]
+        assert {tool.name for tool in await client.tools()} == {"add", "greet"}
+        assert (await client.call("add", {"a": 1, "b": 2})).content == [TextContent("3")]
+        assert (await client.call("greet", {"name": "Ann"})).content == [TextContent("Hello Ann")]
 
 
 def test_discovery_finds_each_kind_in_its_folder(tmp_path: Path) -> None:
@@ -109,18 +109,18 @@ def test_discovery_finds_each_kind_in_its_folder(tmp_path: Path) -> None:
 
     found = discovery.scan(tmp_path)
 
-    assert [
+    assert names(found) == [
         ("tools", "add"),
         ("tools", "greet"),
         ("resources", "docs://manual"),
         ("prompts", "review"),
-    ] == names(found)
+    ]
     assert [each.value for each in found.components] == [
         *found.tools,
         *found.resources,
         *found.prompts,
     ]
-    assert [] == found.broken
+    assert found.broken == []
 
 
 def test_discovery_logs_each_component(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,10 +130,10 @@ def test_discovery_logs_each_component(tmp_path: Path, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, "genmcp"):
         discovery.scan(tmp_path)
 
-    assert [
+    assert caplog.messages == [
         f"tool add from {tmp_path / 'tools' / 'add.py'}",
         f"prompt review from {tmp_path / 'prompts' / 'review.py'}",
-    ] == caplog.messages
+    ]
 
 
 def test_discovery_adds_only_modules(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_discovery_adds_only_modules(tmp_path: Path) -> None:
 
     modules = [sys.modules[name] for name in sys.modules.keys() - before if "_component_" in name]
     assert path == sys.path
-    assert {("tools", "add"), ("tools", "greet")} == set(names(found))
-    assert 2 == len(modules)
-    assert {"a", "b"} == {Path(str(module.__file__)).parent.name for module in modules}
+    assert set(names(found)) == {("tools", "add"), ("tools", "greet")}
+    assert len(modules) == 2
+    assert {Path(str(module.__file__)).parent.name for module in modules} == {"a", "b"}
 
 
 def test_discovery_ignores_imported_names(tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_discovery_ignores_imported_names(tmp_path: Path) -> None:
 
     found = discovery.scan(tmp_path / "components")
 
-    assert [] == faults(found)
-    assert [("tools", "configured")] == names(found)
+    assert faults(found) == []
+    assert names(found) == [("tools", "configured")]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_discovery_knows_components_from_their_bases(
 
     found = discovery.scan(tmp_path)
 
-    assert [] == faults(found)
+    assert faults(found) == []
     assert expected == [each.name for each in found.components]
 
 
@@ -264,7 +264,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
 
     found = discovery.scan(tmp_path)
 
-    assert [("tools", "add")] == names(found)
+    assert names(found) == [("tools", "add")]
     (broken,) = found.broken
     assert str(tmp_path / "tools" / "a.py") == broken.source
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -300,7 +300,7 @@ def test_discovery_leaves_out_invalid_components(source: str, said: str, tmp_pat
 
     found = discovery.scan(tmp_path)
 
-    assert [("tools", "add"), ("tools", "fine")] == names(found)
+    assert names(found) == [("tools", "add"), ("tools", "fine")]
     (fault,) = faults(found)
     assert fault.startswith(said.format(add=tmp_path / "tools" / "add.py"))
 
@@ -312,7 +312,7 @@ def test_discovery_leaves_out_files_with_an_underscore(tmp_path: Path) -> None:
     write(tmp_path / "tools" / ".hidden", x="raise RuntimeError")
     (tmp_path / "tools" / "__init__.py").write_text("raise RuntimeError")
 
-    assert ([], []) == (names(discovery.scan(tmp_path)), faults(discovery.scan(tmp_path)))
+    assert (names(discovery.scan(tmp_path)), faults(discovery.scan(tmp_path))) == ([], [])
 
 
 def test_discovery_rejects_a_folder_without_components(tmp_path: Path) -> None:
@@ -354,14 +354,14 @@ def test_discovery_finds_what_a_package_defines(tmp_path: Path) -> None:
 
     found = discovery.scan(package)
 
-    assert [
+    assert names(found) == [
         ("tools", "greet"),
         ("prompts", "review"),
         ("resources", "docs://manual"),
         ("tools", "add"),
-    ] == names(found)
+    ]
     assert isinstance(found.tools[1], sys.modules["found_package.tools.adding"].Add)
-    assert 1 == len(found.broken)
+    assert len(found.broken) == 1
 
 
 def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
@@ -371,11 +371,12 @@ def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
     made = ModuleType("made")
     exec(ADD, vars(made))
 
-    assert [("tools", "add"), ("tools", "greet")] == names(
-        discovery.scan(importlib.import_module("found_module"))
-    )
-    assert [("tools", "add")] == names(discovery.scan(made))
-    assert [] == discovery.reload(discovery.scan(made)).added
+    assert names(discovery.scan(importlib.import_module("found_module"))) == [
+        ("tools", "add"),
+        ("tools", "greet"),
+    ]
+    assert names(discovery.scan(made)) == [("tools", "add")]
+    assert discovery.reload(discovery.scan(made)).added == []
 
 
 def test_discovery_reload_returns_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -392,19 +393,22 @@ def test_discovery_reload_returns_changes(tmp_path: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "genmcp"):
         changes = discovery.reload(before)
 
-    assert ["great", "sum"] == [each.name for each in changes.added]
-    assert ["greet", "old"] == [each.name for each in changes.removed]
-    assert [("tools", "great"), ("tools", "sum"), ("tools", "add"), ("prompts", "review")] == names(
-        changes.current
-    )
+    assert [each.name for each in changes.added] == ["great", "sum"]
+    assert [each.name for each in changes.removed] == ["greet", "old"]
+    assert names(changes.current) == [
+        ("tools", "great"),
+        ("tools", "sum"),
+        ("tools", "add"),
+        ("prompts", "review"),
+    ]
     assert before.components[2] is changes.current.components[2]
-    assert ["bad: division by zero"] == faults(changes.current)
-    assert ["tool great", "tool sum"] == [line.partition(" from ")[0] for line in caplog.messages]
+    assert faults(changes.current) == ["bad: division by zero"]
+    assert [line.partition(" from ")[0] for line in caplog.messages] == ["tool great", "tool sum"]
     assert len(modules) == len(sys.modules)
-    assert ([], []) == (
+    assert (
         discovery.reload(changes.current).added,
         discovery.reload(changes.current).removed,
-    )
+    ) == ([], [])
 
 
 def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) -> None:
@@ -416,10 +420,10 @@ def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) ->
     write(tmp_path, tools__add=ADD.replace("Adds.", "Sums."))
     third = discovery.reload(second.current)
 
-    assert ([], ["add"]) == ([], [each.name for each in second.removed])
-    assert ["add: name 'a' is not defined"] == faults(second.current)
-    assert ["Sums."] == [each.value.description for each in third.added]
-    assert [] == third.current.broken
+    assert ([], [each.name for each in second.removed]) == ([], ["add"])
+    assert faults(second.current) == ["add: name 'a' is not defined"]
+    assert [each.value.description for each in third.added] == ["Sums."]
+    assert third.current.broken == []
 
 
 def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> None:
@@ -432,10 +436,10 @@ def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> N
 
     changes = discovery.reload(before)
 
-    assert ([], ["add"]) == (
+    assert (
         [each.name for each in changes.added],
         [each.name for each in changes.removed],
-    )
+    ) == ([], ["add"])
     assert not hasattr(sys.modules["reloaded.a"], "Add")
 
 
@@ -447,7 +451,7 @@ def test_discovery_reload_reports_a_file_that_cannot_be_read(tmp_path: Path) -> 
 
     changes = discovery.reload(before)
 
-    assert ([], []) == (changes.added, changes.removed)
+    assert (changes.added, changes.removed) == ([], [])
     (fault,) = faults(changes.current)
     assert fault.startswith("dir: ")
     assert [fault] == faults(discovery.reload(changes.current).current)

@@ -162,6 +162,6 @@ async def test_disconnects_leave_nothing_and_cancel_by_revision(
     assert ended["modern begun"] == ended["modern cancelled"] > CALLS / 4
     assert ended["legacy begun"] == ended["legacy finished"] > CALLS / 4
     assert ended.keys() == {"modern begun", "modern cancelled", "legacy begun", "legacy finished"}
-    assert 0 == len(mux.replay.writers)
+    assert len(mux.replay.writers) == 0
     assert "0 sessions with open calls" in repr(mux)
-    assert [] == [record for record in caplog.records if record.levelno >= 40]
+    assert [record for record in caplog.records if record.levelno >= 40] == []

@@ -100,11 +100,11 @@ async def test_official_client_lists_and_calls(url: str, mode: Any) -> None:
         drawn = await client.call_tool("picture", {})
         version = client.session.protocol_version
 
-    assert ["add", "work", "fail", "picture", "poll", "held"] == [each.name for each in tools]
-    assert "3" == text_of(result)
+    assert [each.name for each in tools] == ["add", "work", "fail", "picture", "poll", "held"]
+    assert text_of(result) == "3"
     (image,) = drawn.content
     assert isinstance(image, ImageContent)
-    assert "image/png" == image.mime_type
+    assert image.mime_type == "image/png"
     assert version == ("2026-07-28" if mode == "auto" else "2025-11-25")
 
 
@@ -124,9 +124,9 @@ async def test_official_client_hears_progress_and_log_messages(url: str, mode: A
     async with Client(url, mode=mode, logging_callback=log, log_level="info") as client:
         result = await client.call_tool("work", {"steps": 2}, progress_callback=report)
 
-    assert "done" == text_of(result)
-    assert [(1, 2, "step 1"), (2, 2, "step 2")] == heard
-    assert [("warning", {"step": 0}), ("warning", {"step": 1})] == logged
+    assert text_of(result) == "done"
+    assert heard == [(1, 2, "step 1"), (2, 2, "step 2")]
+    assert logged == [("warning", {"step": 0}), ("warning", {"step": 1})]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -142,7 +142,7 @@ async def test_official_client_reads_failures(url: str, mode: Any) -> None:
     assert (failed.is_error, text_of(failed)) == (True, "out of paper")
     assert wrong.is_error
     assert "/a" in text_of(wrong)
-    assert "3" == text_of(fine)
+    assert text_of(fine) == "3"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -162,7 +162,7 @@ async def test_official_client_cancels(url: str, held: Held, mode: Any) -> None:
             await held.cancelled.wait()
         fine = await client.call_tool("add", {"a": 1, "b": 2})
 
-    assert "3" == text_of(fine)
+    assert text_of(fine) == "3"
 
 
 async def test_official_client_comes_back_for_its_answer(url: str) -> None:
@@ -175,8 +175,8 @@ async def test_official_client_comes_back_for_its_answer(url: str) -> None:
     async with Client(url, mode="legacy", logging_callback=log) as client:
         result = await client.call_tool("poll", {})
 
-    assert "polled" == text_of(result)
-    assert ["before", "after"] == logged
+    assert text_of(result) == "polled"
+    assert logged == ["before", "after"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -206,4 +206,4 @@ async def test_official_client_sets_levels_and_pings(url: str) -> None:
         await client.session.set_logging_level("error")
         await client.call_tool("work", {})
 
-    assert [] == logged
+    assert logged == []

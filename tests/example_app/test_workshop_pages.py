@@ -103,7 +103,7 @@ async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None
             sheet = (await client.call("repair_sheet", {"repair": opened["id"]})).data
         users.append(sheet["parts"][-1]["user"])
 
-    assert ["guest", "director"] == users
+    assert users == ["guest", "director"]
 
 
 async def test_workshop_writes_only_beside_its_database(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_workshop_writes_only_beside_its_database(tmp_path: Path) -> None:
             result = await client.call_tool("open_repair", {"bicycle": "b", "customer": "c"})
             assert not result.is_error
 
-        assert [] == [*cwd.iterdir(), *home.iterdir()]
+        assert [*cwd.iterdir(), *home.iterdir()] == []
         assert (data / "workshop.secret").exists()
 
 

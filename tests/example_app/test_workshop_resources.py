@@ -37,12 +37,12 @@ async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -
         (template,) = (await client.list_resource_templates()).resource_templates
         (sheet,) = (await client.read_resource(f"workshop://repairs/{id}")).contents
 
-    assert f"workshop://repairs/{id}" == str(after[0].uri)
-    assert "Blue tandem, Ada" == after[0].title
+    assert str(after[0].uri) == f"workshop://repairs/{id}"
+    assert after[0].title == "Blue tandem, Ada"
     assert before == after[1:]
-    assert "workshop://repairs/{id}" == template.uri_template
+    assert template.uri_template == "workshop://repairs/{id}"
     assert isinstance(sheet, TextResourceContents)
-    assert ["Brakes"] == json.loads(sheet.text)["checklist"]
+    assert json.loads(sheet.text)["checklist"] == ["Brakes"]
 
 
 async def test_workshop_sheet_of_no_repair_is_not_found(database: Path, mode: Mode) -> None:
@@ -62,9 +62,9 @@ async def test_workshop_letter_brings_the_sheet_along(database: Path, mode: Mode
             await client.get_prompt("customer_letter", {"repair": "999"})
 
     sheet, wish = (message.content for message in got.messages)
-    assert ["repair", "language"] == [each.name for each in letter.arguments or ()]
+    assert [each.name for each in letter.arguments or ()] == ["repair", "language"]
     assert isinstance(sheet, EmbeddedResource)
-    assert "workshop://repairs/2" == str(sheet.resource.uri)
+    assert str(sheet.resource.uri) == "workshop://repairs/2"
     assert isinstance(wish, TextContent)
     assert "in French to " in wish.text
 
@@ -80,5 +80,5 @@ async def test_workshop_completes_repairs_and_languages(database: Path, mode: Mo
 
     assert "2" in repairs.completion.values
     assert all(id.startswith("2") for id in repairs.completion.values)
-    assert ["German"] == languages.completion.values
+    assert languages.completion.values == ["German"]
     assert repairs.completion.values == ids.completion.values

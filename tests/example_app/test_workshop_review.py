@@ -127,7 +127,7 @@ async def test_workshop_review_requires_elicitation(database: Path, mode: Mode) 
     (block,) = result.content
     assert result.is_error
     assert isinstance(block, TextContent)
-    assert "the client did not declare a capability this needs: elicitation" == block.text
+    assert block.text == "the client did not declare a capability this needs: elicitation"
 
 
 class Speaker:
@@ -236,7 +236,7 @@ def test_workshop_database_is_for_its_owner(database: Path) -> None:
     """No other user of the machine can read the customers of the workshop."""
     Database(database).create(fill)
 
-    assert 0o600 == database.stat().st_mode & 0o777
+    assert database.stat().st_mode & 0o777 == 0o600
 
 
 def test_workshop_secret_is_that_of_the_environment(

@@ -22,7 +22,7 @@ async def test_tool_is_a_function() -> None:
     async with connect(suite) as client:
         answer = await client.call("greet", {"name": "Ada"})
 
-    assert [TextContent("Hello, Ada.")] == answer.content
+    assert answer.content == [TextContent("Hello, Ada.")]
 
 
 async def test_function_may_be_async() -> None:
@@ -35,7 +35,7 @@ async def test_function_may_be_async() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[greet])) as client:
         answer = await client.call("greet")
 
-    assert [TextContent("Hello, you.")] == answer.content
+    assert answer.content == [TextContent("Hello, you.")]
 
 
 async def test_tool_is_a_class() -> None:
@@ -56,7 +56,7 @@ async def test_tool_is_a_class() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[Add])) as client:
         answer = await client.call("add", {"a": 1, "b": 2})
 
-    assert [TextContent("3.0")] == answer.content
+    assert answer.content == [TextContent("3.0")]
 
 
 async def test_tool_has_a_json_schema() -> None:
@@ -78,7 +78,7 @@ async def test_tool_has_a_json_schema() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[Search])) as client:
         answer = await client.call("search", {"word": "bolt"})
 
-    assert [TextContent("3 times bolt")] == answer.content
+    assert answer.content == [TextContent("3 times bolt")]
 
 
 async def test_invalid_arguments_are_explained_to_the_model() -> None:
@@ -122,7 +122,7 @@ async def test_tool_validates_further() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[Pages])) as client:
         answer = await client.call("pages", {"first": 90, "last": 999})
 
-    assert [TextContent("pages 90 to 100")] == answer.content
+    assert answer.content == [TextContent("pages 90 to 100")]
 
 
 async def test_error_of_a_tool_is_a_result() -> None:
@@ -138,7 +138,7 @@ async def test_error_of_a_tool_is_a_result() -> None:
         shown = await client.call("divide", {"a": 101, "b": 1})
         broken = await client.call("divide", {"a": 1, "b": 0})
 
-    assert (True, [TextContent("That is too much for me.")]) == (shown.is_error, shown.content)
+    assert (shown.is_error, shown.content) == (True, [TextContent("That is too much for me.")])
     assert broken.is_error
     assert "ZeroDivisionError" not in str(broken.content)
 
@@ -158,8 +158,8 @@ async def test_tool_returns_structured_content() -> None:
         answer = await client.call("order", {"id": 7})
         (listed,) = await client.tools()
 
-    assert {"id": 7, "paid": True} == answer.structured_content
-    assert [TextContent('{"id":7,"paid":true}')] == answer.content
+    assert answer.structured_content == {"id": 7, "paid": True}
+    assert answer.content == [TextContent('{"id":7,"paid":true}')]
     assert listed.output_schema is not None
 
 
@@ -176,11 +176,11 @@ async def test_result_has_several_parts() -> None:
         found = await client.call("stock", {"part": "bolt"})
         missing = await client.call("stock", {"part": "nut"})
 
-    assert ([TextContent("Plenty of bolts.")], {"count": 400}) == (
+    assert (
         found.content,
         found.structured_content,
-    )
-    assert (True, [TextContent("There is no nut.")]) == (missing.is_error, missing.content)
+    ) == ([TextContent("Plenty of bolts.")], {"count": 400})
+    assert (missing.is_error, missing.content) == (True, [TextContent("There is no nut.")])
 
 
 async def test_class_is_registered_twice() -> None:
@@ -201,4 +201,4 @@ async def test_class_is_registered_twice() -> None:
     async with connect(suite) as client:
         answer = await client.call("count_bolts")
 
-    assert [TextContent("400")] == answer.content
+    assert answer.content == [TextContent("400")]

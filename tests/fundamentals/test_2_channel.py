@@ -17,8 +17,9 @@ async def test_tool_reports_progress() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[copy])) as client:
         await client.call("copy", {"files": 2})
 
-    assert [(1, 2, "file 1"), (2, 2, "file 2")] == [
-        (said.progress, said.total, said.message) for said in client.progress
+    assert [(said.progress, said.total, said.message) for said in client.progress] == [
+        (1, 2, "file 1"),
+        (2, 2, "file 2"),
     ]
 
 
@@ -33,7 +34,7 @@ async def test_tool_in_a_thread_reports_progress() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[copy])) as client:
         await client.call("copy")
 
-    assert [1] == [said.progress for said in client.progress]
+    assert [said.progress for said in client.progress] == [1]
 
 
 async def test_tool_sends_log_messages() -> None:
@@ -49,8 +50,8 @@ async def test_tool_sends_log_messages() -> None:
     async with connect(suite, log_level="info") as client:
         await client.call("work")
 
-    assert [("warning", {"disk": "nearly full"})] == [
-        (said.level, said.data) for said in client.logs
+    assert [(said.level, said.data) for said in client.logs] == [
+        ("warning", {"disk": "nearly full"})
     ]
 
 
@@ -67,4 +68,4 @@ async def test_tool_reads_the_state_of_the_application() -> None:
     async with connect(endpoint, state={"user": "ann", "password": "not copied"}) as client:
         answer = await client.call("whoami")
 
-    assert [TextContent("ann at Main St")] == answer.content
+    assert answer.content == [TextContent("ann at Main St")]

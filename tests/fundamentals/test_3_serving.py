@@ -41,7 +41,7 @@ async def test_suite_is_mounted_in_an_application() -> None:
             },
         )
 
-    assert "tutorial" == response.json()["result"]["serverInfo"]["name"]
+    assert response.json()["result"]["serverInfo"]["name"] == "tutorial"
 
 
 async def test_middleware_sees_each_call() -> None:
@@ -57,7 +57,7 @@ async def test_middleware_sees_each_call() -> None:
     async with connect(Recording(suite)) as client:
         answer = await client.call("ping")
 
-    assert (["tools/call"], [TextContent("pong")]) == (seen, answer.content)
+    assert (seen, answer.content) == (["tools/call"], [TextContent("pong")])
 
 
 async def test_server_is_written_by_hand() -> None:
@@ -84,5 +84,5 @@ async def test_server_is_written_by_hand() -> None:
         listed = await client.tools()
         answer = await client.call("repeat")
 
-    assert ["repeat"] == [each.name for each in listed]
-    assert [TextContent("Repeat!")] == answer.content
+    assert [each.name for each in listed] == ["repeat"]
+    assert answer.content == [TextContent("Repeat!")]

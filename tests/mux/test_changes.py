@@ -63,10 +63,10 @@ async def test_one_follower_serves_every_listener() -> None:
     before = asyncio.all_tasks()
     async with heard.listening([TOOLS]) as first, heard.listening([TOOLS, PROMPTS]) as second:
         heard.announce(TOOLS)
-        assert [[TOOLS], [TOOLS]] == [await news(first), await news(second)]
+        assert [await news(first), await news(second)] == [[TOOLS], [TOOLS]]
         heard.announce(PROMPTS)
-        assert [PROMPTS] == await news(second)
-        assert {1} == {store.followers}
+        assert await news(second) == [PROMPTS]
+        assert {store.followers} == {1}
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
@@ -84,7 +84,7 @@ async def test_changes_said_in_one_turn_are_written_once() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    assert 2 == len(await store.read(LOG))
+    assert len(await store.read(LOG)) == 2
 
 
 async def test_listener_changes_what_it_wants() -> None:
@@ -94,7 +94,7 @@ async def test_listener_changes_what_it_wants() -> None:
         heard.change(subscription, [PROMPTS])
         heard.announce(TOOLS)
         heard.announce(PROMPTS)
-        assert [PROMPTS] == await news(subscription)
+        assert await news(subscription) == [PROMPTS]
 
 
 @pytest.mark.parametrize("fault", [LogTruncated(LOG, "x"), StoreUnavailable("gone")])
@@ -110,7 +110,7 @@ async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
     async with heard.listening([TOOLS, updated("a:b")]) as subscription:
         assert {TOOLS, updated("a:b")} == {*await news(subscription)}
         heard.announce(TOOLS)
-        assert [TOOLS] == await news(subscription)
+        assert await news(subscription) == [TOOLS]
 
 
 async def test_listener_begins_behind_a_log_that_is_dropped_while_it_is_read() -> None:
@@ -123,7 +123,7 @@ async def test_listener_begins_behind_a_log_that_is_dropped_while_it_is_read() -
 
     async with heard.listening([TOOLS, PROMPTS]) as subscription:
         heard.announce(PROMPTS)
-        assert [PROMPTS] == await news(subscription)
+        assert await news(subscription) == [PROMPTS]
 
 
 async def test_change_in_the_words_of_another_release_is_every_change() -> None:
@@ -131,7 +131,7 @@ async def test_change_in_the_words_of_another_release_is_every_change() -> None:
     store = MemoryStore()
     async with subscriptions(store).listening([TOOLS]) as subscription:
         await store.apply(Append(LOG, b"?", ttl=60))
-        assert [TOOLS] == await news(subscription)
+        assert await news(subscription) == [TOOLS]
 
 
 async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
@@ -144,7 +144,7 @@ async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         heard.announce(PROMPTS)
-        assert [PROMPTS] == await news(subscription)
+        assert await news(subscription) == [PROMPTS]
 
     assert "1 changes could not be announced: gone" in caplog.text
 
@@ -160,8 +160,8 @@ def test_changes_are_announced_where_no_event_loop_runs() -> None:
             return await news(subscription)
 
     heard.announce(TOOLS)
-    assert [[PROMPTS], [PROMPTS]] == [asyncio.run(listen()) for _ in range(2)]
-    assert 3 == len(asyncio.run(store.read(LOG)))
+    assert [asyncio.run(listen()) for _ in range(2)] == [[PROMPTS], [PROMPTS]]
+    assert len(asyncio.run(store.read(LOG))) == 3
 
 
 def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None:
@@ -177,4 +177,4 @@ def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None
     loop.close()
     heard.announce(PROMPTS)
 
-    assert 2 == len(asyncio.run(store.read(LOG)))
+    assert len(asyncio.run(store.read(LOG))) == 2

@@ -58,7 +58,7 @@ async def test_cursor_leads_to_the_next_page(version: str) -> None:
     client.app = Endpoint(muxes[1])
     two = await page(client, one["nextCursor"])
 
-    assert ["first", "second"] == [each["tools"][0]["name"] for each in (one, two)]
+    assert [each["tools"][0]["name"] for each in (one, two)] == ["first", "second"]
     assert one["nextCursor"] != again["nextCursor"]
     assert "second" not in one["nextCursor"] and "nextCursor" not in two
     assert {**one, "nextCursor": ""} == {**again, "nextCursor": ""}
@@ -69,7 +69,7 @@ async def test_cursor_that_was_not_given_out_is_refused(cursor: str) -> None:
     """Nonsense and forgeries are -32602, and not repeated."""
     error = await page(Client(Endpoint(suite_of())), cursor)
 
-    assert (-32602, "Invalid cursor") == (error["code"], error["message"])
+    assert (error["code"], error["message"]) == (-32602, "Invalid cursor")
 
 
 async def test_cursor_is_bound_to_its_list_and_its_principal() -> None:
@@ -85,7 +85,7 @@ async def test_cursor_is_bound_to_its_list_and_its_principal() -> None:
         await page(Client(elsewhere), cursor),
     ]
 
-    assert ["Invalid cursor"] * 3 == [each["message"] for each in refused]
+    assert [each["message"] for each in refused] == ["Invalid cursor"] * 3
 
 
 async def test_cursor_expires() -> None:
@@ -94,7 +94,7 @@ async def test_cursor_expires() -> None:
 
     error = await page(client, (await page(client))["nextCursor"])
 
-    assert (-32602, "Invalid cursor") == (error["code"], error["message"])
+    assert (error["code"], error["message"]) == (-32602, "Invalid cursor")
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -121,7 +121,7 @@ async def test_pages_that_everybody_may_keep_are_encoded_once(
         await page(client, found["nextCursor"])
 
     pages = [each for each in encoded if not isinstance(each, str)]
-    assert 2 == len(pages)
+    assert len(pages) == 2
 
 
 async def test_pages_past_a_bound_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +135,8 @@ async def test_pages_past_a_bound_are_made_again(monkeypatch: pytest.MonkeyPatch
     found = await page(client)
     rest = await page(client, found["nextCursor"])
 
-    assert "second" == rest["tools"][0]["name"]
-    assert 1 == len(mux.encoder._cache)
+    assert rest["tools"][0]["name"] == "second"
+    assert len(mux.encoder._cache) == 1
 
 
 async def test_server_gets_back_the_cursor_it_gave() -> None:
@@ -154,7 +154,7 @@ async def test_server_gets_back_the_cursor_it_gave() -> None:
     client = Client(Endpoint(Own(name="test", version="1", tools=[first])))
     await page(client, (await page(client))["nextCursor"])
 
-    assert [None, 'a "cursor" é \ud800'] == asked
+    assert asked == [None, 'a "cursor" é \ud800']
 
 
 async def test_cursor_expires_by_the_clock_of_the_mux() -> None:
@@ -169,8 +169,8 @@ async def test_cursor_expires_by_the_clock_of_the_mux() -> None:
     clock.now += 2
     after = await page(client, cursor)
 
-    assert "second" == before["tools"][0]["name"]
-    assert "Invalid cursor" == after["message"]
+    assert before["tools"][0]["name"] == "second"
+    assert after["message"] == "Invalid cursor"
 
 
 async def test_store_of_the_mux_has_its_clock() -> None:

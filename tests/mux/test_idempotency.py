@@ -107,7 +107,7 @@ async def held(app: Endpoint, number: int) -> None:
 
 def refused(answer: Connection) -> str:
     error = answer.json["error"]
-    assert -32602 == error["code"]
+    assert error["code"] == -32602
     found: str = error["message"]
     return found
 
@@ -118,10 +118,10 @@ async def test_same_key_and_arguments_get_the_first_answer(version: str) -> None
     tool = Counts()
     client = await begin(serving(tool), version)
 
-    assert "call 1" == await call(client, "k", a=1, b=[2])
-    assert "call 1" == await call(client, "k", b=[2], a=1)
-    assert "call 2" == await call(client, "other", a=1, b=[2])
-    assert 2 == tool.calls
+    assert await call(client, "k", a=1, b=[2]) == "call 1"
+    assert await call(client, "k", b=[2], a=1) == "call 1"
+    assert await call(client, "other", a=1, b=[2]) == "call 2"
+    assert tool.calls == 2
 
 
 async def test_other_arguments_are_refused() -> None:
@@ -138,7 +138,7 @@ async def test_key_needs_somebody_it_belongs_to() -> None:
 
     assert "needs an auth" in refused(await (await begin(app, who=None)).send(keyed(Client(app))))
     assert "must not be empty" in refused(await (await begin(app)).send(keyed(Client(app), "")))
-    assert 0 == tool.calls
+    assert tool.calls == 0
 
 
 async def test_key_is_of_one_principal_and_one_tool() -> None:
@@ -146,9 +146,9 @@ async def test_key_is_of_one_principal_and_one_tool() -> None:
     app = serving(Counts(), Counts(name="other"))
     ann, bob = await begin(app), await begin(app, who="bob")
 
-    assert "call 1" == await call(ann)
-    assert "call 2" == await call(bob)
-    assert "call 1" == said(await ann.send(keyed(ann, tool="other")))
+    assert await call(ann) == "call 1"
+    assert await call(bob) == "call 2"
+    assert said(await ann.send(keyed(ann, tool="other"))) == "call 1"
 
 
 async def test_key_of_what_is_no_tool_means_nothing() -> None:
@@ -165,7 +165,7 @@ async def test_key_of_what_is_no_tool_means_nothing() -> None:
     for _ in range(2):
         await client.send(client.request("prompts/get", {"name": "greeting"}, **{KEY: "k"}))
 
-    assert ["hello", "hello"] == made
+    assert made == ["hello", "hello"]
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
@@ -179,8 +179,8 @@ async def test_call_sent_again_while_it_runs_gets_its_answer(version: str) -> No
         go.set()
         await asyncio.gather(one.over(), two.over())
 
-    assert ["call 1", "call 1"] == [said(one), said(two)]
-    assert 1 == tool.calls
+    assert [said(one), said(two)] == ["call 1", "call 1"]
+    assert tool.calls == 1
 
 
 @pytest.mark.parametrize("error", [ToolError("no"), ValueError("no")])
@@ -194,15 +194,15 @@ async def test_call_that_fails_frees_its_key(error: Exception) -> None:
     client = await begin(serving(tool := Counts(fails_once)))
     assert "isError" in (await client.send(keyed(client))).json["result"]
 
-    assert ["call 2", "call 2"] == [await call(client), await call(client)]
+    assert [await call(client), await call(client)] == ["call 2", "call 2"]
 
 
 async def test_result_that_says_error_is_an_answer() -> None:
     """The hook has returned, and may have had side effects."""
     client = await begin(serving(tool := Counts(lambda: result(error="no money"))))
 
-    assert ["no money", "no money"] == [await call(client), await call(client)]
-    assert 1 == tool.calls
+    assert [await call(client), await call(client)] == ["no money", "no money"]
+    assert tool.calls == 1
 
 
 async def test_call_whose_client_left_frees_its_key() -> None:
@@ -219,7 +219,7 @@ async def test_call_whose_client_left_frees_its_key() -> None:
             go.set()
             await two.over()
 
-    assert "call 2" == said(two)
+    assert said(two) == "call 2"
 
 
 async def test_question_does_not_use_the_key_up() -> None:
@@ -235,7 +235,7 @@ async def test_question_does_not_use_the_key_up() -> None:
 
     answers = [said(await client.send(each)) for each in (again, again, keyed(client))]
 
-    assert ["named Bob of 1"] * 3 == answers
+    assert answers == ["named Bob of 1"] * 3
 
 
 @job(name="idempotency.work")
@@ -283,7 +283,7 @@ async def over(client: Client, id: str) -> dict[str, Any]:
 async def handle(client: Client) -> dict[str, Any]:
     answer = await client.send(keyed(client))
     found: dict[str, Any] = answer.json["result"]
-    assert "task" == found["resultType"]
+    assert found["resultType"] == "task"
     return found
 
 
@@ -297,10 +297,10 @@ async def test_task_is_the_same_for_the_same_key() -> None:
     await over(client, first["taskId"])
     later = await handle(client)
 
-    assert 1 == len({each["taskId"] for each in (first, again, later)})
-    assert ["working", "working", "completed"] == [x["status"] for x in (first, again, later)]
+    assert len({each["taskId"] for each in (first, again, later)}) == 1
+    assert [x["status"] for x in (first, again, later)] == ["working", "working", "completed"]
     assert first["ttlMs"] == Limits().idempotency_ttl * 1000
-    assert 1 == working.calls
+    assert working.calls == 1
     await app.mux.aclose()
 
 
@@ -317,7 +317,7 @@ async def test_promoted_call_gives_the_handle_to_who_waits_for_it() -> None:
         go.set()
         await one.over()
 
-    assert "call 1" == (await over(first, id))["result"]["content"][0]["text"]
+    assert (await over(first, id))["result"]["content"][0]["text"] == "call 1"
     assert id == (await handle(first))["taskId"]
     await app.mux.aclose()
 
@@ -347,7 +347,7 @@ async def test_id_of_a_running_keyed_call_is_unknown_to_clients() -> None:
         await held(app, 1)
         ((id, _),) = app.mux.tasks.service.keyed._running
         answer = await other.send(other.request("tasks/get", {"taskId": id}))
-        assert -32602 == answer.json["error"]["code"]
+        assert answer.json["error"]["code"] == -32602
         go.set()
         await call.over()
     await app.mux.aclose()
@@ -376,10 +376,10 @@ async def test_thawed_process_publishes_no_second_task(tmp_path: Path) -> None:
         go.set()
         await frozen.over()
 
-    assert -32603 == frozen.json["error"]["code"]
+    assert frozen.json["error"]["code"] == -32603
     working.go.set()
-    assert "completed" == (await over(two, id))["status"]
-    assert 1 == working.calls
+    assert (await over(two, id))["status"] == "completed"
+    assert working.calls == 1
     for app in (first, second):
         await app.mux.aclose()
 
@@ -399,9 +399,9 @@ async def test_task_that_came_to_nothing_frees_the_key(ends: str) -> None:
     second = await handle(client)
 
     assert first["taskId"] != second["taskId"]
-    assert (
-        "done worked of 2" == (await over(client, second["taskId"]))["result"]["content"][0]["text"]
-    )
+    assert (await over(client, second["taskId"]))["result"]["content"][0][
+        "text"
+    ] == "done worked of 2"
     await app.mux.aclose()
 
 
@@ -424,7 +424,7 @@ async def test_promoted_call_that_raises_frees_the_key() -> None:
         go.set()
         await call.over()
 
-    assert "failed 2" == said(await client.send(keyed(client)))
+    assert said(await client.send(keyed(client))) == "failed 2"
     await app.mux.aclose()
 
 
@@ -446,7 +446,7 @@ async def test_call_that_waits_for_a_job_is_followed_from_another_process(
         working.go.set()
         await two.over()
 
-    assert "done worked of 0" == said(two)
+    assert said(two) == "done worked of 0"
     await second.mux.aclose()
 
 
@@ -462,7 +462,7 @@ async def test_call_that_only_follows_may_be_left() -> None:
         working.go.set()
         await one.over()
 
-    assert "done worked of 1" == said(one)
+    assert said(one) == "done worked of 1"
     await app.mux.aclose()
 
 
@@ -479,7 +479,7 @@ async def test_call_that_follows_one_that_is_cancelled_runs() -> None:
             working.go.set()
             await two.over()
 
-    assert "done worked of 2" == said(two)
+    assert said(two) == "done worked of 2"
     await app.mux.aclose()
 
 
@@ -500,7 +500,7 @@ async def test_call_that_follows_one_that_fails_is_told() -> None:
             await asyncio.gather(one.over(), two.over())
     later = await first.send(keyed(first))
 
-    assert [-32001, -32001, -32002] == [x.json["error"]["code"] for x in (one, two, later)]
+    assert [x.json["error"]["code"] for x in (one, two, later)] == [-32001, -32001, -32002]
     await app.mux.aclose()
 
 
@@ -527,9 +527,9 @@ async def test_question_of_a_task_is_answered_with_the_same_key() -> None:
     }
 
     assert asked.json["result"]["inputRequests"] == asked_again.json["result"]["inputRequests"]
-    assert "named Bob of 1" == said(await client.send(again))
-    assert "named Bob of 1" == await call(client)
-    assert 1 == working.calls
+    assert said(await client.send(again)) == "named Bob of 1"
+    assert await call(client) == "named Bob of 1"
+    assert working.calls == 1
     await app.mux.aclose()
 
 
@@ -540,9 +540,9 @@ async def test_two_processes_run_a_call_once(tmp_path: Path) -> None:
     clients = [await begin(app) for app in apps]
     for number in range(10):
         calls = [call(client, f"k{number}") for client in clients]
-        assert 1 == len({*await asyncio.gather(*calls)})
+        assert len({*await asyncio.gather(*calls)}) == 1
 
-    assert 10 == sum(tool.calls for tool in tools)
+    assert sum(tool.calls for tool in tools) == 10
     for app in apps:
         await app.mux.aclose()
 
@@ -575,11 +575,11 @@ async def test_process_that_is_gone_frees_its_keys(tmp_path: Path) -> None:
     async with one.open(keyed(one)) as frozen:
         await until(lambda: ghost.calls == 1)
         await first.mux.tasks.service.aclose()  # it gives no sign of life any more
-        assert "call 7" == await call(two)
+        assert await call(two) == "call 7"
         go.set()
         await frozen.over()
 
-    assert ["call 7", 1] == [said(frozen), ghost.calls]
+    assert [said(frozen), ghost.calls] == ["call 7", 1]
     for app in (first, second):
         await app.mux.aclose()
 
@@ -598,8 +598,8 @@ async def test_call_that_runs_long_keeps_its_key(tmp_path: Path) -> None:
             go.set()
             await asyncio.gather(one.over(), two.over())
 
-    assert ["call 1", "call 1"] == [said(one), said(two)]
-    assert 0 == tools[1].calls
+    assert [said(one), said(two)] == ["call 1", "call 1"]
+    assert tools[1].calls == 0
     for app in apps:
         await app.mux.aclose()
 
@@ -626,11 +626,11 @@ async def test_end_of_a_call_is_kept_when_the_store_is_back() -> None:
     view.__class__ = Away
     assert "isError" in (await client.send(keyed(client))).json["result"]
     view.__class__ = View
-    assert "call 2" == await call(client)  # the key is freed
+    assert await call(client) == "call 2"  # the key is freed
     view.__class__ = Away
-    assert "call 3" == await call(client, "other")
+    assert await call(client, "other") == "call 3"
     view.__class__ = View
-    assert "call 3" == await call(client, "other")  # and the result is kept
+    assert await call(client, "other") == "call 3"  # and the result is kept
 
 
 async def test_store_that_fails_costs_the_key_and_not_the_call(
@@ -643,7 +643,7 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
 
     app = serving(Counts(), store=Broken(MemoryStore()))
 
-    assert "call 1" == await call(await begin(app))
+    assert await call(await begin(app)) == "call 1"
     assert "is not stored yet: the disk is full" in caplog.text
     await app.mux.aclose()
 
@@ -667,7 +667,7 @@ async def test_resource_with_a_key_that_fails_later_is_no_matter() -> None:
     read = client.request("resources/read", {"uri": "note://today"}, **{KEY: "k"})
     answer = await client.send(read)
 
-    assert -32001 == answer.json["error"]["code"]
+    assert answer.json["error"]["code"] == -32001
     await mux.aclose()
 
 
@@ -683,8 +683,8 @@ async def test_key_that_is_taken_meanwhile_is_looked_at_again() -> None:
     app = serving(tool := Counts(), store=Late())
     clients = [await begin(app) for _ in range(2)]
 
-    assert ["call 1", "call 1"] == await asyncio.gather(*map(call, clients))
-    assert 1 == tool.calls
+    assert await asyncio.gather(*map(call, clients)) == ["call 1", "call 1"]
+    assert tool.calls == 1
 
 
 class Blocked(MemoryStore):
@@ -723,10 +723,10 @@ async def test_key_is_kept_while_no_task_can_be_written(thaws: bool) -> None:
 
     if thaws:
         (id,) = {each.json["result"]["taskId"] for each in (one, two)}
-        assert "call 1" == (await over(first, id))["result"]["content"][0]["text"]
+        assert (await over(first, id))["result"]["content"][0]["text"] == "call 1"
     else:
-        assert ["call 1", "call 1"] == [said(one), said(two)]
-    assert 1 == tool.calls
+        assert [said(one), said(two)] == ["call 1", "call 1"]
+    assert tool.calls == 1
     await app.mux.aclose()
 
 
@@ -776,7 +776,7 @@ async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(
         task = await over(second, id)
 
     if ends == "left":
-        assert "cancelled" == task["status"]
+        assert task["status"] == "cancelled"
     else:
         text = {"result": "done", "raised": "no luck"}[ends]
         assert text == task["result"]["content"][0]["text"] == said(one)
@@ -807,9 +807,9 @@ async def test_clocks_that_differ_make_no_second_task(monkeypatch: pytest.Monkey
             gate.set()
             await asyncio.gather(call.over(), copy.over())
 
-    assert 1 == len({each.json["result"]["taskId"] for each in (call, copy)})
+    assert len({each.json["result"]["taskId"] for each in (call, copy)}) == 1
     routes: list[Any] = [app.mux.find("tools/call", "counts") for app in (one, two)]
-    assert [0, 1] == sorted(route.provider.calls for route in routes)
+    assert sorted(route.provider.calls for route in routes) == [0, 1]
     working.go.set()
     for app in (one, two):
         await app.mux.aclose()
@@ -830,9 +830,9 @@ async def test_copies_of_a_call_that_asks_run_it_once() -> None:
     asked = [await client.send(keyed(client)) for _ in range(3)]
     answers = [await client.send(answered(each)) for each in asked]
 
-    assert 1 == len({each.json["result"]["requestState"] for each in asked})
-    assert ["named Bob of 1"] * 3 == [said(each) for each in answers]
-    assert 1 == tool.calls
+    assert len({each.json["result"]["requestState"] for each in asked}) == 1
+    assert [said(each) for each in answers] == ["named Bob of 1"] * 3
+    assert tool.calls == 1
 
 
 async def test_copy_of_an_earlier_answer_gets_the_next_question() -> None:
@@ -858,5 +858,5 @@ async def test_copy_of_an_earlier_answer_gets_the_next_question() -> None:
 
     second, copy = [(await client.send(answer)).json["result"] for _ in range(2)]
 
-    assert second == copy and ["again"] == list(copy["inputRequests"])
-    assert 1 == tool.continued
+    assert second == copy and list(copy["inputRequests"]) == ["again"]
+    assert tool.continued == 1

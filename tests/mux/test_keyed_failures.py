@@ -175,8 +175,8 @@ async def test_key_is_freed_when_its_task_is_refused(store: Any, error: BaseExce
     store.refuses = None
     go.set()
 
-    assert "worked by 2" == said(await client.send(keyed(client)))
-    assert 2 == tool.calls
+    assert said(await client.send(keyed(client))) == "worked by 2"
+    assert tool.calls == 2
     await app.mux.aclose()
 
 
@@ -192,8 +192,8 @@ async def test_job_of_a_keyed_call_begins_when_the_store_is_back(store: Any) -> 
         go.set()
         await copy.over()
 
-    assert "worked by 1" == said(copy)
-    assert 1 == tool.calls
+    assert said(copy) == "worked by 1"
+    assert tool.calls == 1
     await app.mux.aclose()
 
 
@@ -207,7 +207,7 @@ async def test_key_is_freed_when_its_client_has_too_many_tasks(store: Any) -> No
 
     handle = (await client.send(keyed(client))).json["result"]
     go.set()
-    assert "completed" == await end_of(client, handle["taskId"])
+    assert await end_of(client, handle["taskId"]) == "completed"
     await app.mux.aclose()
 
 
@@ -249,7 +249,7 @@ async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
                 go.set()
                 await asyncio.gather(one.over(), copy.over())
 
-    assert (503, "call 1", "call 1") == (refused.status, said(one), said(copy))
+    assert (refused.status, said(one), said(copy)) == (503, "call 1", "call 1")
     await app.mux.aclose()
 
 
@@ -268,8 +268,8 @@ async def test_key_is_freed_when_its_claim_may_be_written(store: Any) -> None:
     assert "error" in (await client.send(keyed(client))).json
     store.__class__ = was
 
-    assert "done" == said(await client.send(keyed(client)))
-    assert 1 == tool.calls
+    assert said(await client.send(keyed(client))) == "done"
+    assert tool.calls == 1
     await app.mux.aclose()
 
 
@@ -279,10 +279,10 @@ async def test_result_past_the_share_of_its_client_is_not_kept(tmp_path: Path) -
         app = serving(tool := Works("x" * 150_000), own)
         client = await begin(app)
 
-        assert "x" * 150_000 == said(await client.send(keyed(client)))
+        assert said(await client.send(keyed(client))) == "x" * 150_000
         copy = await asyncio.wait_for(client.send(keyed(client)), PATIENCE)
         assert NOT_KEPT in error_of(copy)
-        assert 1 == tool.calls
+        assert tool.calls == 1
         await app.mux.aclose()
         await own.aclose()
 
@@ -293,9 +293,9 @@ async def test_result_is_not_kept_when_the_store_stays_full(store: Any) -> None:
     client = await begin(app)
     store.refuses = refusing(StoreFull("no room"), is_large_end)
 
-    assert "x" * 1000 == said(await client.send(keyed(client)))
+    assert said(await client.send(keyed(client))) == "x" * 1000
     assert NOT_KEPT in error_of(await client.send(keyed(client)))
-    assert 1 == tool.calls
+    assert tool.calls == 1
     await app.mux.aclose()
 
 
@@ -311,7 +311,7 @@ async def test_results_that_wait_for_the_store_are_bounded(
         await client.send(keyed(client, key))
     store.refuses = None
 
-    assert "x" * 1000 == said(await client.send(keyed(client, "first")))
+    assert said(await client.send(keyed(client, "first"))) == "x" * 1000
     assert NOT_KEPT in error_of(await client.send(keyed(client, "second")))
     await app.mux.aclose()
 
@@ -323,8 +323,8 @@ async def test_call_is_answered_when_its_end_is_not_written() -> None:
     client = await begin(app)
     store.refuses = refusing(ValueError("a defect"), is_end)
 
-    assert ["done", "done"] == [said(await client.send(keyed(client))) for _ in range(2)]
-    assert 2 == tool.calls
+    assert [said(await client.send(keyed(client))) for _ in range(2)] == ["done", "done"]
+    assert tool.calls == 2
     await app.mux.aclose()
 
 
@@ -423,5 +423,5 @@ async def test_failing_store_at_the_end_of_a_task_stays_in_the_log(
     assert "is not written yet" in caplog.text
     store.refuses = None
     id = call.json["result"]["taskId"]
-    assert "completed" == await end_of(client, id)
+    assert await end_of(client, id) == "completed"
     await app.mux.aclose()

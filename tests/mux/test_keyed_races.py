@@ -136,7 +136,7 @@ async def test_copies_of_an_answer_run_once(store: Any) -> None:
     tool.go.set()
 
     answers = [said(each) for each in await asyncio.gather(first, *others)]
-    assert (["continued"] * 4, 1) == (answers, tool.resumed)
+    assert (answers, tool.resumed) == (["continued"] * 4, 1)
     await app.mux.aclose()
 
 
@@ -181,7 +181,7 @@ async def test_copy_that_ends_while_it_resumes_frees_nothing(
     go.set()
 
     assert "continued" == said(await first) == said(await copy)
-    assert 1 == one.resumed + other.resumed
+    assert one.resumed + other.resumed == 1
     for app in app_a, app_b:
         await app.mux.aclose()
 
@@ -210,8 +210,8 @@ async def test_resumption_that_may_be_written_asks_again(store: Any, error: Any)
         await settled_after(app)
 
     assert "inputRequests" in (await client.send(keyed(client))).json["result"]
-    assert "continued" == said(await client.send(again))
-    assert (1, 1) == (tool.calls, tool.resumed)
+    assert said(await client.send(again)) == "continued"
+    assert (tool.calls, tool.resumed) == (1, 1)
     await app.mux.aclose()
 
 
@@ -251,8 +251,8 @@ async def test_client_that_leaves_late_frees_no_key(store: Any) -> None:
         await until(lambda: not len(app.mux.waiting_calls), pause=0.01)
     gate.set()
 
-    assert "done" == await call(client)
-    assert 1 == tool.calls
+    assert await call(client) == "done"
+    assert tool.calls == 1
     await app.mux.aclose()
 
 
@@ -287,7 +287,7 @@ async def test_job_begins_when_its_worker_starts_late(stores: tuple[HeldFile, He
         await failed.wait()
         answers = [said(await first), said(await at_b.send(keyed(at_b)))]
 
-    assert (["named continued"] * 2, 1) == (answers, one.calls + other.calls)
+    assert (answers, one.calls + other.calls) == (["named continued"] * 2, 1)
     for app in app_a, app_b:
         await app.mux.aclose()
 
@@ -314,7 +314,7 @@ async def test_rejected_late_task_frees_the_key_elsewhere(
     assert "error" in (await at_a.send(keyed(at_a))).json  # after a lease
     errors[0] = StoreFull("no room")
 
-    assert "done" == said(await asyncio.wait_for(at_b.send(keyed(at_b)), PATIENCE))
+    assert said(await asyncio.wait_for(at_b.send(keyed(at_b)), PATIENCE)) == "done"
     for app in app_a, app_b:
         await app.mux.aclose()
 
@@ -349,18 +349,18 @@ async def test_question_after_a_failed_promotion_is_answered(
     if asked["resultType"] == "task":
         get = client.request("tasks/get", {"taskId": asked["taskId"]})
         found = (await client.send(get)).json["result"]
-        assert "input_required" == found["status"]
+        assert found["status"] == "input_required"
         answers = {"taskId": asked["taskId"], "inputResponses": {_key(found): BOB}}
         await client.send(client.request("tasks/update", answers))
-        assert "completed" == await end_of(client, asked["taskId"])
+        assert await end_of(client, asked["taskId"]) == "completed"
         found = (await client.send(get)).json["result"]
-        assert "named continued" == found["result"]["content"][0]["text"]
+        assert found["result"]["content"][0]["text"] == "named continued"
     else:
         again = keyed(client)
         state = {"requestState": asked["requestState"], "inputResponses": {_key(asked): BOB}}
         again["params"] |= state
-        assert "named continued" == said(await client.send(again))
-    assert 1 == tool.calls
+        assert said(await client.send(again)) == "named continued"
+    assert tool.calls == 1
     await app.mux.aclose()
 
 
@@ -387,7 +387,7 @@ async def test_key_is_free_after_the_restart_of_a_durable_store() -> None:
         async with retry.open(keyed(retry)) as copy:
             await until(lambda: restarted.calls)
             go.set()
-            assert "done" == said(await copy.over())
+            assert said(await copy.over()) == "done"
         await left.over()
     for each in app, again:
         await each.mux.aclose()
@@ -415,5 +415,5 @@ async def test_key_is_freed_in_a_store_that_is_full(store: Any) -> None:
     await settled(app)
     store.apply = apply
 
-    assert "done" == await call(client)
+    assert await call(client) == "done"
     await app.mux.aclose()

@@ -73,7 +73,7 @@ async def test_mux_gives_every_other_method_to_the_server() -> None:
         client.check = lambda message: None  # type: ignore[method-assign]
         await connection.over()
 
-    assert ["bc"] == connection.json["result"]["completion"]["values"]
+    assert connection.json["result"]["completion"]["values"] == ["bc"]
 
 
 async def test_mux_lists_by_method_and_cursor() -> None:
@@ -92,7 +92,7 @@ async def test_mux_takes_nothing_but_results(answer: Any, caplog: Any) -> None:
 
     said = await client.send(client.request("completion/complete", COMPLETE))
 
-    assert (500, -32603) == (said.status, said.json["error"]["code"])
+    assert (said.status, said.json["error"]["code"]) == (500, -32603)
     assert "Own answered completion/complete with" in caplog.text
 
 
@@ -110,7 +110,7 @@ async def test_mux_survives_what_cannot_be_encoded(answer: Any, caplog: Any) -> 
 
     said = await client.send(client.request("completion/complete", COMPLETE))
 
-    assert (500, -32603) == (said.status, said.json["error"]["code"])
+    assert (said.status, said.json["error"]["code"]) == (500, -32603)
     assert said.json["error"]["data"]["reference"] in caplog.text
 
 
@@ -224,4 +224,4 @@ async def test_mux_that_is_closed_fails_what_it_can_not_do(
     answer = await client.send(client.request("logging/setLevel", {"level": "info"}))
 
     assert answer.json["error"]["code"] == -32603
-    assert [logging.ERROR] == [record.levelno for record in caplog.records]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]

@@ -69,9 +69,9 @@ async def test_replay_gives_what_came_behind_a_place() -> None:
     replay = replaying()
     await stream_of(replay).keep([record(0), record(1), record(2), record(3, last=True)])
 
-    assert [b"s/2", b"s/3"] == [event.split()[1] for event in await heard(replay, 1)]
-    assert [] == await heard(replay, 3)
-    assert [] == await heard(replay, 99)
+    assert [event.split()[1] for event in await heard(replay, 1)] == [b"s/2", b"s/3"]
+    assert await heard(replay, 3) == []
+    assert await heard(replay, 99) == []
 
 
 async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
@@ -81,8 +81,8 @@ async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
     await stream.keep([record(0), record(1)])
     await stream.end()
 
-    assert 1 == len(await heard(replay))
-    assert [] == await heard(replay, 1)
+    assert len(await heard(replay)) == 1
+    assert await heard(replay, 1) == []
 
 
 async def test_replay_knows_the_streams_of_a_session() -> None:
@@ -117,15 +117,15 @@ async def test_replay_is_read_by_one_connection_at_a_time() -> None:
         await anext(one)
         async with aclosing(replay.resume("k", "s", 0, third, lost)) as two:
             await anext(two)
-            assert ([0, 0], [0], [], []) == (
+            assert (
                 first.released,
                 second.released,
                 third.released,
                 stranger.released,
-            )
+            ) == ([0, 0], [0], [], [])
     mine.discard(first)
     other.discard(stranger)
-    assert 0 == len(replay.writers)
+    assert len(replay.writers) == 0
 
 
 async def test_replay_goes_on_when_its_place_was_dropped() -> None:
@@ -139,8 +139,8 @@ async def test_replay_goes_on_when_its_place_was_dropped() -> None:
         rest = [event async for event in events]
 
     assert b"s/1" in first
-    assert b": 2 events have been dropped\n\n" == rest[0]
-    assert [b"s/4", b"s/5"] == [event.split()[1] for event in rest[1:]]
+    assert rest[0] == b": 2 events have been dropped\n\n"
+    assert [event.split()[1] for event in rest[1:]] == [b"s/4", b"s/5"]
 
 
 async def test_stream_whose_process_is_gone_is_recovered() -> None:
@@ -148,7 +148,7 @@ async def test_stream_whose_process_is_gone_is_recovered() -> None:
     alive: Iterator[bool | StoreUnavailable] = iter([StoreUnavailable("locked"), True, False])
 
     async def lives(node: str) -> bool:
-        assert "me" == node
+        assert node == "me"
         found = next(alive)
         if isinstance(found, Exception):
             raise found
@@ -163,7 +163,7 @@ async def test_stream_whose_process_is_gone_is_recovered() -> None:
     events = await heard(replay, 1)
 
     assert b"id: s/2\n" in events[0]
-    assert [b"event: message\ndata: 7 waits for t\n\n"] == events[1:]
+    assert events[1:] == [b"event: message\ndata: 7 waits for t\n\n"]
 
 
 # The calls that another process answers, if that of the stream dies.
@@ -212,10 +212,10 @@ async def test_call_is_open_until_its_response_is_stored() -> None:
     await kept.keep([record(0)])
     kept.answered(first, [record(1)])
     await kept.follow(second, "task")
-    assert [(1, None), (2, "task")] == await recovered(store)
+    assert await recovered(store) == [(1, None), (2, "task")]
 
     await kept.keep([record(1)])
-    assert [(2, "task")] == await recovered(store)
+    assert await recovered(store) == [(2, "task")]
 
 
 async def test_response_held_back_is_stored_with_the_first_event() -> None:
@@ -226,7 +226,7 @@ async def test_response_held_back_is_stored_with_the_first_event() -> None:
     kept.answered(first, [])
     await kept.keep([record(0), record(1)])
 
-    assert [(2, None)] == await recovered(store)
+    assert await recovered(store) == [(2, None)]
 
 
 async def test_call_whose_response_could_not_be_stored_is_open() -> None:
@@ -241,4 +241,4 @@ async def test_call_whose_response_could_not_be_stored_is_open() -> None:
     store.fails = None
     await kept.follow(second, "task")
 
-    assert [(1, None), (2, "task")] == await recovered(store)
+    assert await recovered(store) == [(1, None), (2, "task")]

@@ -93,7 +93,7 @@ async def test_value_of_a_job_outlives_a_result_that_is_too_large() -> None:
         text = ended["content"][0]["text"]
         assert "limit: max_result_bytes" in text
         assert "value of its job is kept" in text
-        assert Done(1) == await mux.job_value(id)
+        assert await mux.job_value(id) == Done(1)
         assert await mux.job_value("another") is None
 
 
@@ -119,7 +119,7 @@ async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
 
     told = direct.json["result"]
     assert "(limit: max_result_bytes)" in told["content"][0]["text"]
-    assert "completed" == task["status"]
+    assert task["status"] == "completed"
     for result in (told, task["result"], followed.messages[-1]["result"]):
         assert result["isError"]
         assert result["content"][0]["text"].startswith(told["content"][0]["text"])
@@ -132,7 +132,7 @@ async def test_task_tells_a_result_that_is_just_small_enough() -> None:
         begun = await client.send(client.call("works", {"job": True}))
         task = await over(client, begun.json["result"]["taskId"])
 
-    assert "y" * 950 == task["result"]["content"][0]["text"]
+    assert task["result"]["content"][0]["text"] == "y" * 950
 
 
 class Counting(MemoryStore):
@@ -187,7 +187,7 @@ async def test_progress_of_a_task_is_not_written_for_each_report(
         begun = await client.send(client.call("reports", arguments, progressToken="p"))
         task = await over(client, begun.json["result"]["taskId"])
 
-    assert {"progress": 499, "total": 500} == task["_meta"]["io.genmcp/progress"]
+    assert task["_meta"]["io.genmcp/progress"] == {"progress": 499, "total": 500}
     assert tool.writes <= 10
 
 
@@ -214,8 +214,8 @@ async def test_progress_that_cannot_be_written_costs_no_work() -> None:
     async with serving(tool := Down(store), store=store) as mux:
         client = Client(Endpoint(mux), capabilities=TASKS)
         begun = await client.send(client.call("reports", progressToken="p"))
-        assert "cancelled" == (await over(client, begun.json["result"]["taskId"]))["status"]
-    assert 0 == tool.writes
+        assert (await over(client, begun.json["result"]["taskId"]))["status"] == "cancelled"
+    assert tool.writes == 0
 
 
 async def test_assign_that_is_gone_is_not_there_and_is_missed_when_it_is_read() -> None:
@@ -247,7 +247,7 @@ async def test_assign_that_is_gone_is_not_there_and_is_missed_when_it_is_read() 
         begun = await client.send(client.call("works", {"job": True}))
         task = await over(client, begun.json["result"]["taskId"])
 
-    assert "done" == task["result"]["content"][0]["text"], task
+    assert task["result"]["content"][0]["text"] == "done", task
     assert said == {
         "in": False,
         "all": {"kept": 1},

@@ -111,8 +111,8 @@ async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None
     Stage.go.set()
     task = await over(client, await begun(client))
 
-    assert "done" == task["result"]["content"][0]["text"]
-    assert ["in a thread", False, SendStatus.UNWANTED] == Stage.saw
+    assert task["result"]["content"][0]["text"] == "done"
+    assert Stage.saw == ["in a thread", False, SendStatus.UNWANTED]
 
 
 async def test_resumed_channel_speaks_to_who_holds_the_response() -> None:
@@ -131,9 +131,9 @@ async def test_resumed_channel_speaks_to_who_holds_the_response() -> None:
         await connection.over()
 
     methods = [each.get("method") for each in connection.messages]
-    assert ["notifications/message", "notifications/x-test", None] == methods
-    assert {"half": 1} == connection.messages[0]["params"]["data"]
-    assert [SendStatus.SENT] * 2 == Stage.saw
+    assert methods == ["notifications/message", "notifications/x-test", None]
+    assert connection.messages[0]["params"]["data"] == {"half": 1}
+    assert Stage.saw == [SendStatus.SENT] * 2
 
 
 async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
@@ -154,7 +154,7 @@ async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
     Stage.go.set()
 
     task = await over(client, id)
-    assert ("failed", -32603) == (task["status"], task["error"]["code"])
+    assert (task["status"], task["error"]["code"]) == ("failed", -32603)
 
 
 async def test_resumed_call_that_awaits_is_cancelled_where_it_runs() -> None:
@@ -180,8 +180,8 @@ async def test_resumed_call_that_awaits_is_cancelled_where_it_runs() -> None:
     await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
     await until(lambda: len(Stage.saw) == 2, pause=0.001)
 
-    assert ["stopped", "cancelled"] == Stage.saw
-    assert "cancelled" == (await over(client, id))["status"]
+    assert Stage.saw == ["stopped", "cancelled"]
+    assert (await over(client, id))["status"] == "cancelled"
 
 
 class Knows(Goes):
@@ -255,8 +255,8 @@ async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
     Stage.go.set()
     task = await over(client, await begun(client))
 
-    assert "done" == task["result"]["content"][0]["text"]
-    assert ["cancelled"] == Stage.saw
+    assert task["result"]["content"][0]["text"] == "done"
+    assert Stage.saw == ["cancelled"]
 
 
 async def test_server_of_ones_own_that_cannot_go_on_says_so() -> None:
@@ -284,7 +284,7 @@ async def test_server_of_ones_own_that_cannot_go_on_says_so() -> None:
     OPEN.append(Mux(Inner(name="test", version="1", tools=[Quick])))
     client = Client(Endpoint(OPEN[-1]))
     answer = await client.send(client.call("quick"))
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
 
     channel: Any = None
     with pytest.raises(ContractError, match="Route has no resume"):
@@ -310,7 +310,7 @@ async def test_server_that_cannot_go_on_says_so() -> None:
     client = Client(serving(Stops()), capabilities=TASKS)
     answer = await client.send(client.call("goes"))
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
 
 
 class Dumb(MemoryStore):
@@ -339,9 +339,9 @@ async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
     answer = await client.send(client.call("goes", **meta))
     task = await over(client, answer.json["result"]["taskId"])
 
-    assert "done" == task["result"]["content"][0]["text"]
-    assert {"progress": 49, "total": 49} == task["_meta"]["io.genmcp/progress"]
-    assert [SendStatus.UNWANTED] == Stage.saw
+    assert task["result"]["content"][0]["text"] == "done"
+    assert task["_meta"]["io.genmcp/progress"] == {"progress": 49, "total": 49}
+    assert Stage.saw == [SendStatus.UNWANTED]
 
 
 async def test_resumed_call_counts_for_the_client_that_made_it() -> None:
@@ -356,4 +356,4 @@ async def test_resumed_call_counts_for_the_client_that_made_it() -> None:
     Stage.go.set()
     await over(client, await begun(client))
 
-    assert [ClientKey(None, None, "192.0.2.7")] == Stage.saw
+    assert Stage.saw == [ClientKey(None, None, "192.0.2.7")]

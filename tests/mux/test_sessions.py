@@ -73,7 +73,7 @@ async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: 
     session, _ = begin(mux, clock)
     await mux.end_session(session, LOCAL)
 
-    assert 1 == len(mux.broadcast.places)
+    assert len(mux.broadcast.places) == 1
 
 
 async def test_ended_sessions_have_shares(clock: Clock) -> None:
@@ -90,9 +90,9 @@ async def test_ended_sessions_have_shares(clock: Clock) -> None:
         await mux.end_session(oldest, one)
     await mux.end_session(others, other)
 
-    assert 429 == raised.value.status
+    assert raised.value.status == 429
     assert is_open(mux, oldest_id)
-    assert [False, False] == [is_open(mux, id) for _, id in ended]
+    assert [is_open(mux, id) for _, id in ended] == [False, False]
     clock.now += 1000
     await mux.end_session(begin(mux, clock)[0], one)  # those sessions would have expired
 
@@ -104,7 +104,7 @@ async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None
     for _ in range(3):
         await mux.end_session(session, ClientKey(None, None, ""))
 
-    assert 1 == len(mux.broadcast.places)
+    assert len(mux.broadcast.places) == 1
 
 
 async def test_level_is_the_sessions_own(clock: Clock) -> None:

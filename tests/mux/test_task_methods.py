@@ -62,8 +62,8 @@ async def test_task_methods_take_a_name_header_or_none(method: str) -> None:
     finally:
         await mux.aclose()
 
-    assert "complete" == without.json["result"]["resultType"]
-    assert (400, -32020) == (other.status, other.json["error"]["code"])
+    assert without.json["result"]["resultType"] == "complete"
+    assert (other.status, other.json["error"]["code"]) == (400, -32020)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -78,12 +78,12 @@ async def test_task_methods_want_the_capability_and_a_task(method: str) -> None:
     unknown = await client.send(client.request(method, params))
     await mux.aclose()
 
-    assert (400, -32021) == (refused.status, refused.json["error"]["code"])
-    assert TASKS == refused.json["error"]["data"]["requiredCapabilities"]
-    assert (-32602, {"taskId": "nobody's"}) == (
+    assert (refused.status, refused.json["error"]["code"]) == (400, -32021)
+    assert refused.json["error"]["data"]["requiredCapabilities"] == TASKS
+    assert (
         unknown.json["error"]["code"],
         unknown.json["error"]["data"],
-    )
+    ) == (-32602, {"taskId": "nobody's"})
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -102,7 +102,7 @@ async def test_task_id_names_no_other_record(method: str, caplog: pytest.LogCapt
     finally:
         await mux.aclose()
 
-    assert (200, -32602) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
     assert "There is no call" in called.json["result"]["content"][0]["text"]
     assert not caplog.records
 
@@ -115,8 +115,8 @@ async def test_task_methods_are_not_there_before_2026() -> None:
     refused = await client.send(client.request("tasks/get", {"taskId": "x"}, id=2))
     await mux.aclose()
 
-    assert "done" == answer.messages[-1]["result"]["content"][0]["text"]
-    assert -32601 == refused.json["error"]["code"]
+    assert answer.messages[-1]["result"]["content"][0]["text"] == "done"
+    assert refused.json["error"]["code"] == -32601
 
 
 async def test_times_of_a_task_are_of_the_clock_of_its_store(
@@ -154,9 +154,9 @@ async def test_wrong_answer_to_a_task_leaves_its_question_open(tool: type[Tool])
     finally:
         await mux.aclose()
 
-    assert -32602 == refused.json["error"]["code"]
+    assert refused.json["error"]["code"] == -32602
     assert "'asked' does not fit" in refused.json["error"]["message"]
-    assert "input_required" == still
+    assert still == "input_required"
 
 
 async def status(client: Client, task: dict[str, str]) -> str:

@@ -107,7 +107,7 @@ async def test_cancel_that_was_written_stops_the_work() -> None:
         await client.send(client.request("tasks/cancel", {"taskId": id}))
 
     await until(lambda: not app.mux.tasks.service.runner._running._timers)
-    assert 1 == tool.cancels
+    assert tool.cancels == 1
     await app.mux.aclose()
 
 
@@ -135,9 +135,9 @@ async def test_job_claimed_during_a_shutdown_runs_elsewhere(tmp_path: Path, fail
     other = serving(Works(), second := SQLiteStore(tmp_path / "a.db"))
     client = await Client.begin(other, who="ann", capabilities=TASKS)
 
-    assert "completed" == await end_of(client, id)  # so is a result with `isError`
+    assert await end_of(client, id) == "completed"  # so is a result with `isError`
     task = (await client.send(client.request("tasks/get", {"taskId": id}))).json["result"]
-    assert "worked by 0" == task["result"]["content"][0]["text"]
+    assert task["result"]["content"][0]["text"] == "worked by 0"
     await other.mux.aclose()
     await store.aclose()
     await second.aclose()
@@ -200,6 +200,6 @@ async def test_queues_of_two_audiences_are_distinct() -> None:
     worker = endpoint("a", Slash(), "b/x")
     client = await Client.begin(worker, capabilities=TASKS)
 
-    assert "completed" == await end_of(client, id)
+    assert await end_of(client, id) == "completed"
     for each in (worker, app, other):
         await each.mux.aclose()

@@ -84,7 +84,7 @@ async def test_two_muxes_work_on_their_own_jobs_only(tmp_path: Path) -> None:
             for client, name in zip(clients, "ab", strict=True):
                 begun = await client.send(client.call(name, id=round))
                 task = await over(client, begun.json["result"]["taskId"])
-                assert f"{name.upper()}!" == task["result"]["content"][0]["text"]
+                assert task["result"]["content"][0]["text"] == f"{name.upper()}!"
 
 
 async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path)
 
         worker.tasks.worker.wake()
         task = await over(client, begun.json["result"]["taskId"])
-        assert "A!" == task["result"]["content"][0]["text"]
+        assert task["result"]["content"][0]["text"] == "A!"
     finally:
         for each in (idle, other, worker):
             await each.aclose()
@@ -122,10 +122,10 @@ async def test_two_muxes_do_not_know_each_others_tasks(tmp_path: Path) -> None:
         begun = await first.send(first.call("a"))
         id = begun.json["result"]["taskId"]
         found = await second.send(second.request("tasks/get", {"taskId": id}))
-        assert (-32602, f"Unknown task: {id}") == (
+        assert (
             found.json["error"]["code"],
             found.json["error"]["message"],
-        )
+        ) == (-32602, f"Unknown task: {id}")
         await over(first, id)
 
 
@@ -134,7 +134,7 @@ async def test_two_muxes_of_one_audience_are_one(tmp_path: Path) -> None:
     async with two(tmp_path, "service") as (first, second):
         begun = await first.send(first.call("shout"))
         task = await over(second, begun.json["result"]["taskId"])
-        assert "SHOUT!" == task["result"]["content"][0]["text"]
+        assert task["result"]["content"][0]["text"] == "SHOUT!"
 
 
 async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory() -> None:
@@ -181,4 +181,4 @@ async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory(
     for mux in muxes:
         await mux.aclose()
 
-    assert "Done" == answer["result"]["content"][0]["text"]
+    assert answer["result"]["content"][0]["text"] == "Done"

@@ -126,25 +126,25 @@ async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
     prompts = prompts_of([Asks])
     context = CompletionContext({"language": "rust"})
 
-    assert ["found"] == (await ask(PromptReference("review"), "note", "x", context, prompts)).values
-    assert ["rust"] == (
-        await ask(PromptReference("review"), "language", "r", prompts=prompts)
-    ).values
+    assert (await ask(PromptReference("review"), "note", "x", context, prompts)).values == ["found"]
+    assert (await ask(PromptReference("review"), "language", "r", prompts=prompts)).values == [
+        "rust"
+    ]
     await ask(PromptReference("review"), "note", "", CompletionContext(), prompts)
-    assert [
+    assert seen == [
         ("note", "x", {"language": "rust"}, "completion/complete"),
         ("language", "r", {}, "completion/complete"),
         ("note", "", {}, "completion/complete"),
-    ] == seen
+    ]
 
 
 async def test_completion_takes_values_a_prompt_lists() -> None:
     """`completions` are for arguments that are texts."""
     prompt = PromptTemplate(name="x", messages="{city}", completions={"city": ["Oslo", "Rome"]})
 
-    assert ["Oslo"] == (
-        await ask(PromptReference("x"), "city", "o", prompts=prompts_of([prompt]))
-    ).values
+    assert (await ask(PromptReference("x"), "city", "o", prompts=prompts_of([prompt]))).values == [
+        "Oslo"
+    ]
 
 
 async def test_completion_of_a_repository_is_told_the_prompt() -> None:
@@ -170,10 +170,12 @@ async def test_completion_of_a_repository_is_told_the_prompt() -> None:
 
     prompts = prompts_of([Library, Silent])
 
-    assert ["lib/a", "b", "c"] == (
-        await ask(PromptReference("lib/a"), "b", "c", prompts=prompts)
-    ).values
-    assert [] == (await ask(PromptReference("silent/a"), "b", "c", prompts=prompts)).values
+    assert (await ask(PromptReference("lib/a"), "b", "c", prompts=prompts)).values == [
+        "lib/a",
+        "b",
+        "c",
+    ]
+    assert (await ask(PromptReference("silent/a"), "b", "c", prompts=prompts)).values == []
     assert prompts.completes
     assert not prompts_of([Silent]).completes
 
@@ -222,8 +224,8 @@ async def test_completion_of_templates_is_done_by_any_object_with_the_hook() -> 
 
     ref = ResourceTemplateReference("a://{b}")
 
-    assert Completion(("x!",), 1, False) == await ask(ref, "b", "x", templates=completer(Books()))
-    assert Completion([], 0, False) == await ask(ref, "b", "x", templates=completer(object()))
+    assert await ask(ref, "b", "x", templates=completer(Books())) == Completion(("x!",), 1, False)
+    assert await ask(ref, "b", "x", templates=completer(object())) == Completion([], 0, False)
     with pytest.raises(InvalidParams, match=r"Unknown argument of template a://\{b\}: c"):
         await ask(ref, "c", templates=completer(Books()))
 
@@ -269,7 +271,7 @@ def test_completion_keeps_the_meta_of_a_result() -> None:
     """Further members of a hook's completion are sent."""
     given = CompleteResult(completion=Completion(["a"]), meta={"a": 1})
 
-    assert {"a": 1} == complete_result(given).meta
+    assert complete_result(given).meta == {"a": 1}
 
 
 @pytest.mark.parametrize("found", ["text", 5, {"a": 1}, ["a", 1], Completion("text")])
@@ -286,4 +288,4 @@ async def test_completion_of_something_else_than_texts_is_told(found: Any) -> No
 
 def test_completion_compares_without_case() -> None:
     """`ß` begins with `SS`, and the order stays."""
-    assert ["Straße", "STRASSE"] == prefix_matches(["Straße", "Rad", "STRASSE"], "strass")
+    assert prefix_matches(["Straße", "Rad", "STRASSE"], "strass") == ["Straße", "STRASSE"]

@@ -67,13 +67,13 @@ async def test_function_prompt_takes_name_docstring_and_hints() -> None:
 
     definition = PromptRoute.of(function_component(FunctionPrompt, review)).definition
 
-    assert ("review", "Asks for a review.") == (definition.name, definition.description)
-    assert [
+    assert (definition.name, definition.description) == ("review", "Asks for a review.")
+    assert definition.arguments == [
         PromptArgument("code", description="What to review.", required=True),
         PromptArgument("lines"),
         PromptArgument("tone"),
-    ] == definition.arguments
-    assert "x 5 curt prompts/get" == await text(review, code="x", lines="4", tone="curt")
+    ]
+    assert await text(review, code="x", lines="4", tone="curt") == "x 5 curt prompts/get"
     with pytest.raises(InvalidParams, match="/other: unexpected property"):
         await text(review, code="x", other="y")
 
@@ -87,14 +87,14 @@ async def test_function_prompt_stays_a_function_and_may_block() -> None:
 
     made = function_component(FunctionPrompt, greet)
 
-    assert "Greet Ann" == greet("Ann")
-    assert "Greet Bob" == await text(greet, name="Bob")
-    assert ("greet people", "Greet", 5, "private") == (
+    assert greet("Ann") == "Greet Ann"
+    assert await text(greet, name="Bob") == "Greet Bob"
+    assert (
         made.name,
         made.title,
         made.cache_ttl,
         made.cache_scope,
-    )
+    ) == ("greet people", "Greet", 5, "private")
     assert None is made.description
 
 
@@ -121,7 +121,7 @@ async def test_function_prompt_completes_with_a_function() -> None:
         Channel(nothing, Sink()),  # type: ignore[arg-type]
     )
 
-    assert ["city Os {}"] == found.completion.values
+    assert found.completion.values == ["city Os {}"]
 
 
 async def test_function_prompt_may_be_a_method_of_an_instance() -> None:
@@ -135,7 +135,7 @@ async def test_function_prompt_may_be_a_method_of_an_instance() -> None:
         async def advertise(self, what: str) -> str:
             return f"{what} at {self.name}"
 
-    assert "Shoes at Anns" == await text(Shop("Anns").advertise, what="Shoes")
+    assert await text(Shop("Anns").advertise, what="Shoes") == "Shoes at Anns"
     with pytest.raises(ConfigurationError, match="is a method: give that of an instance"):
         function_component(FunctionPrompt, Shop.advertise)
 
@@ -151,7 +151,7 @@ async def test_function_prompt_may_be_wrapped_afterwards() -> None:
     async def loud(a: str) -> str:
         return (await plain(a)).upper()
 
-    assert "X" == await text(loud, a="x")
+    assert await text(loud, a="x") == "X"
 
 
 ANYTHING: Any = prompt

@@ -92,7 +92,7 @@ async def test_prompt_text_becomes_a_message_of_the_user() -> None:
     """A str is one user message, and a call without `arguments` works."""
     got = await get(Plain())
 
-    assert [PromptMessage("user", TextContent("Hello {}"))] == got.messages
+    assert got.messages == [PromptMessage("user", TextContent("Hello {}"))]
 
 
 def test_prompt_lists_what_it_says() -> None:
@@ -107,17 +107,18 @@ def test_prompt_lists_what_it_says() -> None:
         meta = {"com.example/cost": 3}
         arguments = [PromptArgument("code", required=True)]
 
-    assert {
+    assert msgspec.to_builtins(definition(Full())) == {
         "name": "a name with spaces",
         "title": "Full",
         "description": "Does it all.",
         "icons": [{"src": "https://example.com/i.png"}],
         "_meta": {"com.example/cost": 3},
         "arguments": [{"name": "code", "required": True}],
-    } == msgspec.to_builtins(definition(Full()))
-    assert {"name": "plain", "description": "Returns a greeting."} == msgspec.to_builtins(
-        definition(Plain())
-    )
+    }
+    assert msgspec.to_builtins(definition(Plain())) == {
+        "name": "plain",
+        "description": "Returns a greeting.",
+    }
 
 
 @pytest.mark.parametrize(
@@ -212,8 +213,8 @@ def test_prompt_lists_the_fields_of_its_type() -> None:
     listed = definition(Echo()).arguments
 
     assert listed is not None
-    assert PromptArgument("code", "The code", "What to review.", True) == listed[0]
-    assert PromptArgument("language") == listed[1]
+    assert listed[0] == PromptArgument("code", "The code", "What to review.", True)
+    assert listed[1] == PromptArgument("language")
     assert [*Options.__struct_fields__] == [argument.name for argument in listed]
 
 
@@ -273,8 +274,8 @@ async def test_prompt_refuses_arguments_by_name(given: dict[str, str], faults: l
     with pytest.raises(InvalidParams, match=r"^Invalid arguments for prompt echo:\n- ") as caught:
         await get(Echo(), given)
 
-    assert -32602 == caught.value.code
-    assert "echo" == caught.value.data["name"]
+    assert caught.value.code == -32602
+    assert caught.value.data["name"] == "echo"
     said = [f"{each['pointer']}: {each['message']}" for each in caught.value.data["faults"]]
     for fault, came in zip(sorted(faults), sorted(said), strict=True):
         assert came.startswith(fault)
@@ -286,7 +287,7 @@ async def test_prompt_with_listed_arguments_gets_texts_and_needs_the_required() 
     class Listed(Plain):
         arguments = [PromptArgument("a", required=True), PromptArgument("b")]
 
-    assert "Hello {'a': '1'}" == text(await get(Listed(), {"a": "1"}))
+    assert text(await get(Listed(), {"a": "1"})) == "Hello {'a': '1'}"
     with pytest.raises(InvalidParams, match="/a: missing, and required"):
         await get(Listed(), {"b": "1"})
 
@@ -334,10 +335,10 @@ def test_prompt_lists_a_pydantic_model_without_made_up_titles() -> None:
     """Pydantic makes a title of each name; only explicit ones are listed."""
     prompt = type("Odd", (Plain,), {"arguments": Model})()
 
-    assert [
+    assert definition(prompt).arguments == [
         PromptArgument("x", required=True),
         PromptArgument("aWord", title="Word", description="one"),
-    ] == definition(prompt).arguments
+    ]
 
 
 def test_prompt_type_may_come_through_a_generic_class() -> None:
@@ -393,7 +394,7 @@ async def test_prompt_def_runs_in_a_thread() -> None:
 
     sink, prompt = Thread(), Blocking()
 
-    assert "Hello {}" == text(await get(prompt, sink=sink))
+    assert text(await get(prompt, sink=sink)) == "Hello {}"
     assert [prompt.get] == sink.ran
 
 

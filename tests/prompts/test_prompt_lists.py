@@ -102,9 +102,9 @@ async def test_prompts_lists_are_in_the_order_given_and_in_pages() -> None:
         ]
     )
 
-    assert [["a", "b"], ["c", "x/p"], ["x/q"], ["x/r", "d"]] == await pages(prompts, size=2)
-    assert [["a", "b", "c", "x/p", "x/q"], ["x/r", "d"]] == await pages(prompts)
-    assert "<Collection of 6 prompts>" == repr(prompts)
+    assert await pages(prompts, size=2) == [["a", "b"], ["c", "x/p"], ["x/q"], ["x/r", "d"]]
+    assert await pages(prompts) == [["a", "b", "c", "x/p", "x/q"], ["x/r", "d"]]
+    assert repr(prompts) == "<Collection of 6 prompts>"
 
 
 async def test_prompts_page_costs_what_is_on_it() -> None:
@@ -114,10 +114,10 @@ async def test_prompts_page_costs_what_is_on_it() -> None:
 
     first = await page(prompts, size=2)
     assert first is await page(prompts, size=2)
-    assert [] == letters.asked
+    assert letters.asked == []
     second = await page(prompts, first.next_cursor)
     await page(prompts, second.next_cursor)
-    assert [None, {"from": 2}] == letters.asked
+    assert letters.asked == [None, {"from": 2}]
 
 
 @pytest.mark.parametrize(
@@ -149,23 +149,23 @@ async def test_prompts_first_definition_wins_and_is_listed_once() -> None:
         ]
     )
 
-    assert [["x/a", "x/b", "y", "z"]] == await pages(prompts)
+    assert await pages(prompts) == [["x/a", "x/b", "y", "z"]]
     found = prompts.find("x/a")
     assert isinstance(found, PromptRoute)
-    assert "first" == found.definition.title
-    assert "b {}" == await got(prompts, "x/b")
-    assert "y" == await got(prompts, "y")
-    assert "z {'k': 'v'}" == await got(prompts, "z", k="v")
+    assert found.definition.title == "first"
+    assert await got(prompts, "x/b") == "b {}"
+    assert await got(prompts, "y") == "y"
+    assert await got(prompts, "z", k="v") == "z {'k': 'v'}"
 
 
 async def test_prompts_more_special_prefix_counts_if_it_is_given_first() -> None:
     """The names it serves are not listed by a more general one after it."""
     prompts = prompts_of([Letters("x/y/", "a"), Letters("x/", ["b", "y/a"]), Letters("x", "c")])
 
-    assert [["x/y/a", "x/b", "xc"]] == await pages(prompts)
-    assert "a {}" == await got(prompts, "x/y/a")
-    assert "b {}" == await got(prompts, "x/b")
-    assert "c {}" == await got(prompts, "xc")
+    assert await pages(prompts) == [["x/y/a", "x/b", "xc"]]
+    assert await got(prompts, "x/y/a") == "a {}"
+    assert await got(prompts, "x/b") == "b {}"
+    assert await got(prompts, "xc") == "c {}"
     assert None is prompts.find("y")
 
 
@@ -195,11 +195,11 @@ async def test_prompts_say_how_long_a_page_is_true_and_for_whom() -> None:
     first = await page(prompts, size=2)
     second = await page(prompts, first.next_cursor, size=2)
 
-    assert (1500, "private") == (first.ttl_ms, first.cache_scope)
-    assert (1500, "private") == (second.ttl_ms, second.cache_scope)
-    assert "public" == (await page(prompts_of([static("a")]))).cache_scope
+    assert (first.ttl_ms, first.cache_scope) == (1500, "private")
+    assert (second.ttl_ms, second.cache_scope) == (1500, "private")
+    assert (await page(prompts_of([static("a")]))).cache_scope == "public"
     open_to_all = prompts_of([static("a"), Letters("x/", "a", cache_scope="public")])
-    assert "public" == (await page(open_to_all)).cache_scope
+    assert (await page(open_to_all)).cache_scope == "public"
 
 
 class Idle(PromptRepo):

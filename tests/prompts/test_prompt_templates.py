@@ -111,12 +111,12 @@ def test_template_arguments_are_those_of_its_texts() -> None:
         ],
     )
 
-    assert [
+    assert PromptRoute.of(prompt).definition.arguments == [
         PromptArgument("language"),
         PromptArgument("dialect"),
         PromptArgument("code", required=True),
         PromptArgument("tone", required=True),
-    ] == PromptRoute.of(prompt).definition.arguments
+    ]
 
 
 def test_template_has_no_description_but_its_own() -> None:
@@ -144,9 +144,9 @@ async def test_template_may_be_a_subclass() -> None:
 
     route = PromptRoute.of(Review())
 
-    assert "Asks for a review." == route.definition.description
+    assert route.definition.description == "Asks for a review."
     assert Review.arguments == route.definition.arguments
-    assert ["Check x"] == await filled(Review(messages="Check {code}"), code="x")
+    assert await filled(Review(messages="Check {code}"), code="x") == ["Check x"]
 
 
 @pytest.mark.parametrize(

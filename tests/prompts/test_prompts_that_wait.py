@@ -90,7 +90,7 @@ async def test_prompt_asks_its_client_in_the_way_of_every_revision(version: str)
 
     answered = await request(serving(Trip), version, "prompts/get", OSLO, YES, **params)
 
-    assert ["Asked kindly: 4 days."] == texts(answered)
+    assert texts(answered) == ["Asked kindly: 4 days."]
 
 
 @pytest.mark.parametrize("version", ASKABLE)
@@ -98,7 +98,7 @@ async def test_prompt_may_have_no_messages_in_the_end(version: str) -> None:
     """A prompt may return from a step the values that `get` may return; `[]` is a result."""
     answered = await request(serving(Trip), version, "prompts/get", NO, name="trip")
 
-    assert [] == texts(answered)
+    assert texts(answered) == []
 
 
 async def test_prompt_that_cannot_ask_says_what_is_missing() -> None:
@@ -109,8 +109,8 @@ async def test_prompt_that_cannot_ask_says_what_is_missing() -> None:
         with pytest.raises(Exception, match="elicitation") as caught:
             await client.prompt("trip")
 
-    assert -32021 == caught.value.code  # type: ignore[attr-defined]
-    assert {"requiredCapabilities": {"elicitation": {}}} == caught.value.data  # type: ignore[attr-defined]
+    assert caught.value.code == -32021  # type: ignore[attr-defined]
+    assert caught.value.data == {"requiredCapabilities": {"elicitation": {}}}  # type: ignore[attr-defined]
 
 
 class Late(Prompt):
@@ -150,7 +150,7 @@ async def test_prompt_waits_for_work(on: Any, value: str, version: str) -> None:
     finally:
         await app.aclose()
 
-    assert [f"waited: Done(value={value!r}) {{'a': 'b'}}"] == texts(answered)
+    assert texts(answered) == [f"waited: Done(value={value!r}) {{'a': 'b'}}"]
 
 
 class Library(PromptRepo):
@@ -182,7 +182,7 @@ async def test_prompt_of_a_repository_asks_too(version: str) -> None:
 
     answered = await request(serving(Library), version, "prompts/get", OSLO, **params)
 
-    assert ["letter/long to Oslo, {'tone': 'kind'}"] == texts(answered)
+    assert texts(answered) == ["letter/long to Oslo, {'tone': 'kind'}"]
 
 
 async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
@@ -192,8 +192,8 @@ async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
     gone = await request(serving(Library), MODERN, "prompts/get", rome, name="letter/x")
     nothing = await request(serving(Library), MODERN, "prompts/get", NO, name="letter/x")
 
-    assert -32602 == gone.json["error"]["code"]
-    assert -32603 == nothing.json["error"]["code"]
+    assert gone.json["error"]["code"] == -32602
+    assert nothing.json["error"]["code"] == -32603
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_prompt_that_says_nothing_in_the_end_is_told(
 
     answered = await request(serving(given), MODERN, "prompts/get", {"action": "cancel"}, **params)
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     assert "returned None for tag " in caplog.text
     assert f"{where} returned" in caplog.text
     assert "and Done: add a case for them, or return [] for an empty result" in caplog.text
@@ -224,7 +224,7 @@ async def test_prompt_that_returns_no_messages_later_is_told(
 
     answered = await request(serving(Odd), MODERN, "prompts/get", NO, name="trip")
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     assert "Odd.continue_ (prompt 'trip') returned int is no message" in caplog.text
 
 
@@ -266,10 +266,10 @@ async def test_prompt_without_continuation_fails_when_it_waits(
 
     answered = await request(serving(kinds[number]), MODERN, "prompts/get", name="x")
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     what = ("continue_: write one", "continue_: write one", "step in which to continue")[number]
     assert f"returned Continue: it has no {what}" in caplog.text
-    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
 async def test_prompt_that_waited_needs_its_continue_later_too(
@@ -292,7 +292,7 @@ async def test_prompt_that_waited_needs_its_continue_later_too(
 
     answered = await request(app, MODERN, "prompts/get", OSLO, name="trip")
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     assert "Plain has no continue_ (prompt 'trip')" in caplog.text
 
 

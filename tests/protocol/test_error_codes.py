@@ -45,4 +45,4 @@ def test_error_codes_and_data_satisfy_the_schema(name: str) -> None:
 def test_error_codes_of_a_resource_not_found() -> None:
     """Before 2026-07-28 it has a code of its own."""
     assert {errors.ResourceNotFound("a:b").code} == {each.resource_not_found for each in MODERN}
-    assert {-32002} == {each.resource_not_found for each in LEGACY}
+    assert {each.resource_not_found for each in LEGACY} == {-32002}

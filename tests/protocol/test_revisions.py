@@ -67,7 +67,7 @@ def test_revisions_are_listed_newest_first() -> None:
     """One is modern, and it is the latest."""
     assert sorted(REVISIONS, reverse=True) == [*REVISIONS]
     assert (LATEST,) == MODERN
-    assert [*MODERN, *LEGACY] == [*REVISIONS.values()]
+    assert [*REVISIONS.values()] == [*MODERN, *LEGACY]
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_revisions_before_2026_do_not_listen_to_what_they_lack() -> None:
     )
 
     for revision in LEGACY:
-        assert CallToolRequestParams("a") == revision.up(smuggled)
+        assert revision.up(smuggled) == CallToolRequestParams("a")
 
 
 def test_revisions_of_2025_11_25_send_a_user_to_a_url_with_an_id() -> None:
@@ -387,4 +387,4 @@ def test_revisions_translate_what_derives_from_a_value() -> None:
     class Greeting(TextContent, tag="text"):
         """A text."""
 
-    assert Greeting("hi") == V2025_03_26.down(Greeting("hi", meta={}))
+    assert V2025_03_26.down(Greeting("hi", meta={})) == Greeting("hi")

@@ -389,10 +389,10 @@ def test_an_accepted_form_is_the_type_asked_for() -> None:
         on="2026-07-28",
     )
     assert accepted(question, fullName="Ann", size="large", amount=2, note="quick").note == "quick"
-    assert Person("Ann") == accepted(elicit("?", Person), name="Ann", age=None)
-    assert Model(name="Ann", age=None) == accepted(elicit("?", Model), name="Ann")
-    assert Short("") == accepted(elicit("?", Short))
-    assert Outer.Inner(3) == accepted(elicit("?", Outer.Inner), a=3)
+    assert accepted(elicit("?", Person), name="Ann", age=None) == Person("Ann")
+    assert accepted(elicit("?", Model), name="Ann") == Model(name="Ann", age=None)
+    assert accepted(elicit("?", Short)) == Short("")
+    assert accepted(elicit("?", Outer.Inner), a=3) == Outer.Inner(3)
 
 
 def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
@@ -423,7 +423,7 @@ def test_an_empty_text_is_a_property_left_empty_where_it_is_no_text() -> None:
     assert faults(elicit("?", EVERYTHING), {"action": "accept", "content": {"mail": ""}}) == (
         "mail: please fill it in",
     )
-    assert Person("") == accepted(elicit("?", Person), name="", age="")
+    assert accepted(elicit("?", Person), name="", age="") == Person("")
 
 
 def test_a_required_property_with_a_default_may_be_left_empty() -> None:
@@ -434,16 +434,16 @@ def test_a_required_property_with_a_default_may_be_left_empty() -> None:
         "required": ["a"],
     }
 
-    assert Accepted({"a": 0}) == elicit("?", schema).read({"action": "accept"})
+    assert elicit("?", schema).read({"action": "accept"}) == Accepted({"a": 0})
 
 
 def test_declining_and_dismissing_are_answers() -> None:
     """Whatever content the client sends."""
     question = elicit("?", Order)
 
-    assert Declined() == question.read({"action": "decline", "content": {"size": {}}})
-    assert Cancelled() == question.read({"action": "cancel"})
-    assert Declined() == question.read(msgspec.Raw(b'{"action":"decline","content":null}'))
+    assert question.read({"action": "decline", "content": {"size": {}}}) == Declined()
+    assert question.read({"action": "cancel"}) == Cancelled()
+    assert question.read(msgspec.Raw(b'{"action":"decline","content":null}')) == Declined()
 
 
 def test_nothing_but_agreement_may_be_asked_for() -> None:
@@ -451,8 +451,8 @@ def test_nothing_but_agreement_may_be_asked_for() -> None:
     question = elicit("Delete 3 files?")
 
     assert requested(question) == {"type": "object", "properties": {}}
-    assert Accepted({}) == question.read({"action": "accept"})
-    assert Accepted({}) == question.read({"action": "accept", "content": {"x": 1}})
+    assert question.read({"action": "accept"}) == Accepted({})
+    assert question.read({"action": "accept", "content": {"x": 1}}) == Accepted({})
 
 
 def test_answers_are_matched() -> None:
@@ -537,9 +537,9 @@ def test_a_url_is_asked_to_be_visited() -> None:
             "url": "https://example.com/key?q=1",
         },
     }
-    assert Accepted() == question.read({"action": "accept", "content": {"key": "secret"}})
-    assert Declined() == question.read({"action": "decline"})
-    assert Cancelled() == question.read({"action": "cancel"})
+    assert question.read({"action": "accept", "content": {"key": "secret"}}) == Accepted()
+    assert question.read({"action": "decline"}) == Declined()
+    assert question.read({"action": "cancel"}) == Cancelled()
 
 
 @pytest.mark.parametrize(

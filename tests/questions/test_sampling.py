@@ -199,9 +199,9 @@ def test_what_the_model_answered_is_read() -> None:
         "stopReason": "endTurn",
     }
 
-    assert CreateMessageResult(
+    assert sample("?").read(answer) == CreateMessageResult(
         "assistant", TextContent("Paris."), model="m", stop_reason="endTurn"
-    ) == sample("?").read(answer)
+    )
     use = {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Oslo"}}
     several = sample("?").read({**answer, "content": [use]})
     assert several.content == [USE]

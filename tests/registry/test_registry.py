@@ -68,19 +68,19 @@ def test_registry_never_changes() -> None:
     empty = Registry()
     one = empty.register(suite("math", add))
 
-    assert ([], ["math"]) == (empty.names, one.names)
-    assert [] == one.unregister("math").names
+    assert (empty.names, one.names) == ([], ["math"])
+    assert one.unregister("math").names == []
     assert ["math"] == one.unregister("nobody").names == one.names
     assert not one.toggle("math", False).enabled
-    assert ["math"] == list(one.enabled)
+    assert list(one.enabled) == ["math"]
 
 
 def test_registry_replaces_a_server_of_the_same_name() -> None:
     """The last one counts."""
     registry = Registry([suite("math", add), suite("math", draw, version="2.0")])
 
-    assert 1 == len(registry)
-    assert "2.0" == registry.find("math").server.info.version
+    assert len(registry) == 1
+    assert registry.find("math").server.info.version == "2.0"
 
 
 def test_registry_takes_muxes_and_other_names() -> None:
@@ -88,10 +88,10 @@ def test_registry_takes_muxes_and_other_names() -> None:
     mux = Mux(suite("math", add))
     registry = Registry([mux]).register(mux, name="more")
 
-    assert ["math", "more"] == registry.names
+    assert registry.names == ["math", "more"]
     assert registry.find("more") is mux
     assert "more" in registry
-    assert "<Registry of math, more>" == repr(registry)
+    assert repr(registry) == "<Registry of math, more>"
 
 
 @pytest.mark.parametrize("name", ["", "a/b"])
@@ -105,13 +105,13 @@ def test_registry_names_its_servers_for_agents() -> None:
     """For a command line, and for a handshake."""
     registry = Registry([suite("math", add), suite("art", draw)])
 
-    assert ["math", "art"] == registry.servers_for_init()
-    assert {
+    assert registry.servers_for_init() == ["math", "art"]
+    assert registry.servers_for_cli() == {
         "mcpServers": {
             "math": {"type": "sdk", "name": "math"},
             "art": {"type": "sdk", "name": "art"},
         }
-    } == registry.servers_for_cli()
+    }
 
 
 async def test_registry_lists_tools_of_enabled_servers() -> None:
@@ -119,8 +119,8 @@ async def test_registry_lists_tools_of_enabled_servers() -> None:
     paged = Suite(name="art", version="1", tools=[draw, hang, fail], page_size=1)
     registry = Registry([suite("math", add), paged])
 
-    assert ["add", "draw", "hang", "fail"] == [each.name for each in await registry.tools()]
-    assert ["add"] == [each.name for each in await registry.toggle("art", False).tools()]
+    assert [each.name for each in await registry.tools()] == ["add", "draw", "hang", "fail"]
+    assert [each.name for each in await registry.toggle("art", False).tools()] == ["add"]
 
 
 async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
@@ -135,7 +135,7 @@ async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
     found = await registry.call_tool_by_name("add", {"a": 1, "b": 2})
     second = await registry.toggle("math", False).call_tool_by_name("add", {"a": 1, "b": 2})
 
-    assert ("3", "other") == (found.text, second.text)
+    assert (found.text, second.text) == ("3", "other")
     with pytest.raises(UnknownTool, match="nobody"):
         await registry.call_tool_by_name("nobody")
 
@@ -155,8 +155,8 @@ async def test_registry_calls_tools_of_providers() -> None:
     first = Suite(name="first", version="1", tools=[], providers=[Plugins(draw)])
     registry = Registry([first, suite("math", add)])
 
-    assert "3" == (await registry.call_tool_by_name("add", {"a": 1, "b": 2})).text
-    assert "" == (await registry.call_tool_by_name("draw")).text
+    assert (await registry.call_tool_by_name("add", {"a": 1, "b": 2})).text == "3"
+    assert (await registry.call_tool_by_name("draw")).text == ""
     with pytest.raises(UnknownTool):
         await registry.call_tool_by_name("nobody")
 
@@ -165,7 +165,7 @@ async def test_registry_call_returns_all_kinds_of_content() -> None:
     """An image is an image."""
     result = await Registry([suite("art", draw)]).call_tool_by_name("draw")
 
-    assert "image/png" == result.content[0].mime_type  # type: ignore[union-attr]
+    assert result.content[0].mime_type == "image/png"  # type: ignore[union-attr]
 
 
 # A. Messages.
@@ -186,11 +186,11 @@ async def test_registry_answers_messages_of_every_revision() -> None:
     answer = await registry.handle_message("math", call("add", a=1, b=2))
     text = await registry.handle_message("math", '{"jsonrpc":"2.0","id":1,"method":"ping"}')
 
-    assert "2025-06-18" == welcome["result"]["protocolVersion"]
+    assert welcome["result"]["protocolVersion"] == "2025-06-18"
     assert nothing is None
-    assert ("x", "add") == (listed["id"], listed["result"]["tools"][0]["name"])
-    assert [{"type": "text", "text": "3"}] == answer["result"]["content"]
-    assert {} == text["result"]
+    assert (listed["id"], listed["result"]["tools"][0]["name"]) == ("x", "add")
+    assert answer["result"]["content"] == [{"type": "text", "text": "3"}]
+    assert text["result"] == {}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_registry_cancels_a_slow_call() -> None:
         result = await registry.call_tool_by_name("hang", timeout=0.01)
 
     assert answer["result"]["isError"]
-    assert "Tool handler timed out after 0.01 seconds" == result.text
+    assert result.text == "Tool handler timed out after 0.01 seconds"
 
 
 async def test_registry_list_times_out() -> None:
@@ -269,7 +269,7 @@ async def test_registry_call_raises_protocol_errors() -> None:
     with pytest.raises(McpError, match="not today") as raised:
         await registry.call_tool_by_name("add")
 
-    assert -32050 == raised.value.code
+    assert raised.value.code == -32050
 
 
 # B. While it runs.
@@ -280,12 +280,12 @@ async def test_registry_status() -> None:
     registry = Registry([suite("math", add, fail), suite("art", draw, version="2")])
     broken = registry.toggle("art", False).failed("art", "no paint")
 
-    assert {
+    assert await broken.status() == {
         "math": Status("math", "1.0.0", 2, True),
         "art": Status("art", "2", 1, False, "no paint"),
-    } == await broken.status()
-    assert Status("art", "2", 1, True) == (await broken.reconnect("art").status())["art"]
-    assert {} == await Registry().status()
+    }
+    assert (await broken.reconnect("art").status())["art"] == Status("art", "2", 1, True)
+    assert await Registry().status() == {}
 
 
 async def test_registry_leaves_out_a_failing_server() -> None:
@@ -297,12 +297,12 @@ async def test_registry_leaves_out_a_failing_server() -> None:
 
     registry = Registry([Broken(name="broken", version="1"), suite("math", add)])
 
-    assert ["add"] == [each.name for each in await registry.tools()]
-    assert {
+    assert [each.name for each in await registry.tools()] == ["add"]
+    assert await registry.status() == {
         "broken": Status("broken", "1", 0, True, "no list today"),
         "math": Status("math", "1.0.0", 1, True),
-    } == await registry.status()
-    assert "no paint" == (await registry.failed("broken", "no paint").status())["broken"].error
+    }
+    assert (await registry.failed("broken", "no paint").status())["broken"].error == "no paint"
 
 
 def test_set_servers_keeps_servers_disabled() -> None:
@@ -310,9 +310,9 @@ def test_set_servers_keeps_servers_disabled() -> None:
     registry = Registry([suite("a", add), suite("b", add), suite("c", add)]).toggle("b", False)
     other = registry.set_servers([suite("b", draw), suite("d", add)])
 
-    assert ["b", "d"] == other.names
-    assert ["d"] == list(other.enabled)
-    assert [] == other.set_servers([]).names
+    assert other.names == ["b", "d"]
+    assert list(other.enabled) == ["d"]
+    assert other.set_servers([]).names == []
 
 
 def test_registry_rejects_changes_of_unknown_servers() -> None:
@@ -386,8 +386,8 @@ def test_failed_change_keeps_the_registry() -> None:
     unwatch()
     live.unregister("math")
 
-    assert ([1, 2, 3], 4) == (versions, live.version)
-    assert [] == live.current.names
+    assert (versions, live.version) == ([1, 2, 3], 4)
+    assert live.current.names == []
 
 
 def test_failed_watcher_does_not_affect_others(
@@ -404,7 +404,7 @@ def test_failed_watcher_does_not_affect_others(
     live.watch(versions.append)
     live.register(suite("math", add))
 
-    assert [1] == versions
+    assert versions == [1]
     assert "no paper" in caplog.text
 
 
@@ -414,13 +414,13 @@ def test_global_registry() -> None:
         GLOBAL.register(suite("math", add))
         GLOBAL.register(suite("math", add, draw))
         GLOBAL.set_servers([suite("math", add), suite("art", draw)])
-        assert ["math", "art"] == GLOBAL.current.names
+        assert GLOBAL.current.names == ["math", "art"]
         GLOBAL.unregister("art")
         GLOBAL.unregister("art")
-        assert ["math"] == GLOBAL.current.names
+        assert GLOBAL.current.names == ["math"]
     finally:
         GLOBAL.clear()
-    assert [] == GLOBAL.current.names
+    assert GLOBAL.current.names == []
 
 
 async def test_session_registries_are_kept_apart() -> None:
@@ -431,11 +431,11 @@ async def test_session_registries_are_kept_apart() -> None:
     sessions.register("c", None)
     changed = sessions.update("a", lambda registry: registry.toggle("math", False))
 
-    assert 2 == len(sessions)
+    assert len(sessions) == 2
     assert changed is sessions.get("a").current
-    assert ["art"] == list(sessions.get(("b", 1)).current.enabled)
+    assert list(sessions.get(("b", 1)).current.enabled) == ["art"]
     assert not (await sessions.status("a"))["math"].enabled
-    assert {} == await sessions.status("c")
+    assert await sessions.status("c") == {}
     sessions.unregister("a")
     sessions.unregister("a")
     for use in (lambda: sessions.get("a"), lambda: sessions.update("c", lambda each: each)):
@@ -451,5 +451,5 @@ async def test_session_registries_take_descriptions_of_servers() -> None:
     with pytest.raises(ConfigurationError, match="takes a server"):
         sessions.add_server("a", "art")  # type: ignore[arg-type]
 
-    assert Status("unnamed", "1.0.0", 1, True) == (await sessions.status("a"))["unnamed"]
-    assert ["unnamed", "art"] == sessions.get("a").current.names
+    assert (await sessions.status("a"))["unnamed"] == Status("unnamed", "1.0.0", 1, True)
+    assert sessions.get("a").current.names == ["unnamed", "art"]

@@ -111,10 +111,10 @@ async def test_composite_lists_qualified_names() -> None:
         resources = [each.uri for each in await client.resources()]
         templates = [each.uri_template for each in await client.templates()]
 
-    assert ["math/add", "art/add", "art/ask"] == tools
-    assert ["art/greet"] == prompts
-    assert ["math://books/1", "art://books/1"] == resources
-    assert ["math://books/{id}", "art://books/{id}"] == templates
+    assert tools == ["math/add", "art/add", "art/ask"]
+    assert prompts == ["art/greet"]
+    assert resources == ["math://books/1", "art://books/1"]
+    assert templates == ["math://books/{id}", "art://books/{id}"]
 
 
 async def test_composite_lists_page_by_page() -> None:
@@ -125,7 +125,7 @@ async def test_composite_lists_page_by_page() -> None:
     async with connect(live.server(page_size=1)) as client:
         tools = [each.name for each in await client.tools()]
 
-    assert ["a/add", "a/ask", "b/add", "c/add"] == tools
+    assert tools == ["a/add", "a/ask", "b/add", "c/add"]
 
 
 async def test_composite_routes_requests_by_name() -> None:
@@ -135,9 +135,9 @@ async def test_composite_routes_requests_by_name() -> None:
         (book,) = (await client.read("art://books/7")).contents
         prompt = await client.prompt("art/greet", {"city": "Oslo"})
 
-    assert "3" == three.text
-    assert "Book 7 of art" == book.text
-    assert "Hello Oslo" == prompt.messages[0].content.text  # type: ignore[union-attr]
+    assert three.text == "3"
+    assert book.text == "Book 7 of art"
+    assert prompt.messages[0].content.text == "Hello Oslo"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", ["add", "nobody/add", "math/nothing", "off/add", ""])
@@ -152,7 +152,7 @@ async def test_composite_rejects_other_names(name: str) -> None:
         with pytest.raises(ServerError):
             await client.read("nobody://books/1")
 
-    assert -32602 == raised.value.code
+    assert raised.value.code == -32602
 
 
 class Plugins(Provider):
@@ -176,7 +176,7 @@ async def test_composite_finds_components_of_providers() -> None:
         with pytest.raises(ServerError, match="Unknown tool"):
             await client.call("late/nothing")
 
-    assert ("3", "Book 1 of art", "Book 2 of more") == (three.text, sure.text, late.text)
+    assert (three.text, sure.text, late.text) == ("3", "Book 1 of art", "Book 2 of more")
 
 
 class Lazy(Provider):
@@ -210,8 +210,8 @@ async def test_composite_routes_completion() -> None:
             with pytest.raises(ServerError):
                 await client.complete(nobody, "city")
 
-    assert ["Oslo"] == city.values
-    assert ["1", "2"] == book.values
+    assert city.values == ["Oslo"]
+    assert book.values == ["1", "2"]
 
 
 async def test_composite_resumes_calls() -> None:
@@ -226,7 +226,7 @@ async def test_composite_resumes_calls() -> None:
     again["params"] |= {"requestState": asked["requestState"], "inputResponses": answer}
     answered = (await client.send(again)).json["result"]
 
-    assert "went on" == answered["content"][0]["text"]
+    assert answered["content"][0]["text"] == "went on"
 
 
 async def test_composite_forwards_cancellation() -> None:
@@ -280,7 +280,7 @@ async def test_composite_rejects_cursor_of_removed_server() -> None:
         live.unregister("a")
         with pytest.raises(ServerError, match="was removed"):
             await client.request("tools/list", {"cursor": page.next_cursor})
-        assert [] == list(await client.tools())
+        assert list(await client.tools()) == []
 
 
 # Over HTTP.
@@ -328,11 +328,11 @@ async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
     again = await posted(app, "/mcp/art")
     await endpoint.aclose()
 
-    assert ["3", "3", "3"] == answers
-    assert (404, "Unknown MCP server: nobody") == (unknown.status_code, error_of(unknown))
-    assert (404, "MCP server disabled: math") == (disabled.status_code, error_of(disabled))
-    assert 200 == again.status_code
-    assert 2 == len(endpoint._endpoints)  # that of the `art` before has been removed
+    assert answers == ["3", "3", "3"]
+    assert (unknown.status_code, error_of(unknown)) == (404, "Unknown MCP server: nobody")
+    assert (disabled.status_code, error_of(disabled)) == (404, "MCP server disabled: math")
+    assert again.status_code == 200
+    assert len(endpoint._endpoints) == 2  # that of the `art` before has been removed
 
 
 async def test_registry_endpoint_ends_calls_of_removed_servers() -> None:
@@ -345,7 +345,7 @@ async def test_registry_endpoint_ends_calls_of_removed_servers() -> None:
         await hang.begun.wait()
         await asyncio.to_thread(live.unregister, "idle")
         await asyncio.wait((call,))
-        assert [] == [*endpoint._endpoints]
+        assert [*endpoint._endpoints] == []
         await endpoint.aclose()
     live.clear()  # is nothing to it any more
 
@@ -369,7 +369,7 @@ async def test_registry_endpoint_takes_an_immutable_registry() -> None:
     await endpoint({"type": "websocket"}, receive, send)
     await endpoint.aclose()
 
-    assert "websocket.close" == said[0]["type"]
+    assert said[0]["type"] == "websocket.close"
     assert repr(endpoint).startswith("<RegistryEndpoint of <LiveRegistry")
 
 

@@ -62,7 +62,7 @@ async def begun(registry: Registry, server: str, **options: Any) -> str:
     """Return the id of a task that `bake` of *server* has become."""
     call = message("tools/call", name="bake", arguments={})
     answer = await registry.handle_message(server, call, **options)
-    assert "task" == answer["result"]["resultType"]
+    assert answer["result"]["resultType"] == "task"
     return str(answer["result"]["taskId"])
 
 
@@ -79,7 +79,7 @@ async def test_task_continues_after_its_handle() -> None:
     id = await asyncio.wait_for(begun(registry, "bakery", timeout=0.5), PATIENCE)
     bake.done.set()
 
-    assert "bread" == await finished(registry, "bakery", id)
+    assert await finished(registry, "bakery", id) == "bread"
     await registry.aclose()
 
 
@@ -120,7 +120,7 @@ async def test_kept_server_keeps_its_tasks(change: str) -> None:
         live.register(bakery, name="second")
     bake.done.set()
 
-    assert "bread" == await finished(live.current, "bakery", id)
+    assert await finished(live.current, "bakery", id) == "bread"
     await live.aclose()
 
 
@@ -132,8 +132,8 @@ async def test_set_servers_keeps_the_error_of_a_known_server() -> None:
 
     assert (await same.status())["math"].error == "no numbers"
     assert (await other.status())["math"].error is None
-    assert [] == [*same.enabled, *other.enabled]
-    assert ["math"] == list(registry.register(math).enabled)
+    assert [*same.enabled, *other.enabled] == []
+    assert list(registry.register(math).enabled) == ["math"]
 
 
 def test_kept_server_keeps_its_name() -> None:
@@ -144,8 +144,8 @@ def test_kept_server_keeps_its_name() -> None:
     known = registry.toggle("mine", True).find("mine")
     for stays in (tools, known):
         changed = registry.set_servers([others, stays])
-        assert ["others", "mine"] == changed.names
-        assert ["others"] == [*changed.enabled]
+        assert changed.names == ["others", "mine"]
+        assert [*changed.enabled] == ["others"]
 
 
 def test_kept_server_keeps_its_mux() -> None:
@@ -175,8 +175,8 @@ async def test_registry_closes_its_muxes() -> None:
     live.unregister("b")
     await live.aclose()
 
-    assert [["closed"]] * 2 == [each.closed for each in made]
-    assert () == given.closed
+    assert [each.closed for each in made] == [["closed"]] * 2
+    assert given.closed == ()
 
 
 async def test_registry_ends_tasks_when_it_is_closed() -> None:
@@ -219,12 +219,12 @@ async def test_registry_endpoint_closes_mux_of_removed_server() -> None:
     for each in ("a", "b", "given"):
         path = {"path": f"/{each}", "root_path": ""}
         client = await Asgi.begin(endpoint, **path)
-        assert 200 == (await client.send(client.call("add", {"a": 1, "b": 2}))).status
+        assert (await client.send(client.call("add", {"a": 1, "b": 2}))).status == 200
     live.set_servers([live.current.find("b")])
     await until(lambda: made[0].closed)
     await endpoint.aclose()
 
-    assert (["closed"], (), ()) == (made[0].closed, made[1].closed, given.closed)
+    assert (made[0].closed, made[1].closed, given.closed) == (["closed"], (), ())
 
 
 async def test_registry_endpoint_closes_mux_called_as_composite() -> None:
@@ -233,12 +233,12 @@ async def test_registry_endpoint_closes_mux_called_as_composite() -> None:
     made: Any = [live.current.find(each) for each in ("a", "b")]
     endpoint = RegistryEndpoint(live)
     client = await Asgi.begin(endpoint, path="/", root_path="")
-    assert 200 == (await client.send(client.call("a/add", {"a": 1, "b": 2}))).status
+    assert (await client.send(client.call("a/add", {"a": 1, "b": 2}))).status == 200
     live.unregister("a")
     await until(lambda: made[0].closed)
     await endpoint.aclose()
 
-    assert (["closed"], ()) == (made[0].closed, made[1].closed)
+    assert (made[0].closed, made[1].closed) == (["closed"], ())
 
 
 async def test_immutable_registry_closes_its_muxes() -> None:
@@ -248,7 +248,7 @@ async def test_immutable_registry_closes_its_muxes() -> None:
     made: Any = registry.find("a")
     await registry.aclose()
 
-    assert (["closed"], ()) == (made.closed, given.closed)
+    assert (made.closed, given.closed) == (["closed"], ())
 
 
 async def test_slow_servers_are_listed_concurrently() -> None:
@@ -272,7 +272,7 @@ async def test_slow_servers_are_listed_concurrently() -> None:
     status = await asyncio.wait_for(registry.status(), PATIENCE)
     asked = 0
 
-    assert ["add"] == [each.name for each in await registry.tools()]
+    assert [each.name for each in await registry.tools()] == ["add"]
     assert "not listed within 0.05 s (list_timeout)" in str(status["x"].error)
     assert "more than 3 pages (max_pages)" in str(status["endless"].error)
-    assert (1, None) == (status["math"].tools, status["math"].error)
+    assert (status["math"].tools, status["math"].error) == (1, None)

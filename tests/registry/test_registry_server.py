@@ -123,10 +123,10 @@ async def test_composite_uses_assigns_of_each_mux() -> None:
         reference = ResourceTemplateReference("south://books/{id}")
         completed = await client.complete(reference, "id")
 
-    assert (["Oslo", "Rome"], "None") == (called, nowhere.text)
-    assert ("Rome", "Rome", ["Rome"]) == (late.text, read.text, completed.values)
-    assert ["Oslo", "Rome", "None"] == listed
-    assert ["north/in_Oslo", "south/in_Rome", "nowhere/in_None"] == tools
+    assert (called, nowhere.text) == (["Oslo", "Rome"], "None")
+    assert (late.text, read.text, completed.values) == ("Rome", "Rome", ["Rome"])
+    assert listed == ["Oslo", "Rome", "None"]
+    assert tools == ["north/in_Oslo", "south/in_Rome", "nowhere/in_None"]
 
 
 async def test_assigns_of_the_outer_mux_are_defaults() -> None:
@@ -135,7 +135,7 @@ async def test_assigns_of_the_outer_mux_are_defaults() -> None:
     async with connect(mux) as client:
         told = [(await client.call(f"{name}/where")).text for name in ("north", "nowhere")]
 
-    assert ["Oslo", "Earth"] == told
+    assert told == ["Oslo", "Earth"]
 
 
 async def test_resumed_call_has_assigns_of_its_mux() -> None:
@@ -151,7 +151,7 @@ async def test_resumed_call_has_assigns_of_its_mux() -> None:
     }
     answered = (await client.send(again)).json["result"]
 
-    assert "Rome, kept" == answered["content"][0]["text"]
+    assert answered["content"][0]["text"] == "Rome, kept"
 
 
 async def test_composite_forwards_subscriptions() -> None:
@@ -167,7 +167,7 @@ async def test_composite_forwards_subscriptions() -> None:
     parts = [Distant(name=each, version="1", resources=[Books(each)]) for each in ("a", "b")]
     uris = ["a://books/1", "b://books/1", "b://books/2", "c://books/1"]
     async with Registry(parts).server().watch_resources(uris) as told:
-        assert {"a://books/1", "b://books/1"} == set(told)
+        assert set(told) == {"a://books/1", "b://books/1"}
 
     assert [("a", uris[0]), ("b", uris[1]), ("b", uris[2])] == sorted(heard)
 
@@ -207,7 +207,7 @@ async def test_composite_leaves_out_a_failing_server(
     async with connect(registry.server()) as client:
         tools = await asyncio.wait_for(client.tools(), PATIENCE)
 
-    assert ["math/add"] == [each.name for each in tools]
+    assert [each.name for each in tools] == ["math/add"]
     assert "server broken left out of tools/list" in caplog.text
     assert said in caplog.text
 
@@ -241,9 +241,9 @@ async def test_registry_serves_all_as_one() -> None:
     async with connect(Registry([suite("math", add)]).server()) as client:
         three = await client.call("math/add", {"a": 1, "b": 2})
 
-    assert (["math/add"], ["math/add", "more/add"]) == (before, after)
-    assert ("all", "3") == (together.info.name, together.info.version)
-    assert "3" == three.text
+    assert (before, after) == (["math/add"], ["math/add", "more/add"])
+    assert (together.info.name, together.info.version) == ("all", "3")
+    assert three.text == "3"
 
 
 @pytest.mark.parametrize("kind", [Registry, LiveRegistry])
@@ -287,11 +287,11 @@ async def test_composite_separator(separator: str) -> None:
         prompts = [each.name for each in await client.prompts()]
         for each in prompts:
             await client.prompt(each, {"x": "y"})
-            assert ["y"] == (await client.complete(PromptReference(each), "x")).values
+            assert (await client.complete(PromptReference(each), "x")).values == ["y"]
 
     assert [f"{each}{separator}add" for each in names] == tools
     assert [f"{each}{separator}greet" for each in names] == prompts
-    assert ["3", "3", "3"] == sums
+    assert sums == ["3", "3", "3"]
 
 
 @pytest.mark.parametrize("separator", ["", " ", "::", None])
@@ -317,7 +317,7 @@ def test_live_registry_rejects_other_types() -> None:
     with pytest.raises(ConfigurationError, match="a Registry is needed"):
         SessionRegistries().register("Ada", suite("math"))  # type: ignore[arg-type]
 
-    assert (["math"], 0) == (live.current.names, live.version)
+    assert (live.current.names, live.version) == (["math"], 0)
 
 
 async def test_session_shares_a_live_registry() -> None:
@@ -338,7 +338,7 @@ async def test_registry_rejects_messages_that_are_not_json() -> None:
         await registry.call_tool_by_name("add", {"a": {1, object()}})
     answer = await registry.handle_message("math", '{"jsonrpc": "\ud800"}')
 
-    assert -32700 == answer["error"]["code"]
+    assert answer["error"]["code"] == -32700
 
 
 async def test_shared_resource_belongs_to_the_first_server() -> None:
@@ -358,5 +358,5 @@ async def test_shared_resource_belongs_to_the_first_server() -> None:
         listed = [(each.uri, each.name) for each in await client.resources()]
         (read,) = (await client.read("note://today")).contents
 
-    assert [("note://today", "a")] == listed
-    assert "of a" == read.text
+    assert listed == [("note://today", "a")]
+    assert read.text == "of a"

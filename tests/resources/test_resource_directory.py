@@ -71,24 +71,24 @@ async def test_directory_reads_text_and_bytes(root: Path) -> None:
         (contents,) = (await read(docs, f"docs://{path}")).contents
         return contents
 
-    assert ResourceContents(
+    assert await only("intro.md") == ResourceContents(
         "docs://intro.md", text="# Intro é", mime_type="text/markdown"
-    ) == await only("intro.md")
-    assert ResourceContents(
+    )
+    assert await only("logo.png") == ResourceContents(
         "docs://logo.png", blob="iVBOR/8=", mime_type="image/png"
-    ) == await only("logo.png")
-    assert "application/octet-stream" == (await only("zero")).mime_type
-    assert "spaced" == (await only("guides/a%20b.txt")).text
-    assert "# End" == (await only("guides/deep/%65nd.md")).text
+    )
+    assert (await only("zero")).mime_type == "application/octet-stream"
+    assert (await only("guides/a%20b.txt")).text == "spaced"
+    assert (await only("guides/deep/%65nd.md")).text == "# End"
 
 
 async def test_directory_follows_links_within(root: Path) -> None:
     """Links to files and folders of the same folder are followed."""
-    assert "# Intro é" == await text(Directory(root), "file:///inside")
-    assert "# End" == await text(Directory(root), "file:///folder/deep/end.md")
+    assert await text(Directory(root), "file:///inside") == "# Intro é"
+    assert await text(Directory(root), "file:///folder/deep/end.md") == "# End"
     link = root.parent / "link"
     link.symlink_to(root)
-    assert "# End" == await text(Directory(link), "file:///guides/deep/end.md")
+    assert await text(Directory(link), "file:///guides/deep/end.md") == "# End"
 
 
 async def test_directory_lists_its_files(root: Path) -> None:
@@ -142,24 +142,24 @@ async def test_directory_is_listed_as_a_template(root: Path) -> None:
 
     route = ResourceRoute.of(Docs(root))
     assert route.template is not None
-    assert ("docs://{+path}", "root", "The handbook.", "text/markdown") == (
+    assert (
         route.template.uri_template,
         route.template.name,
         route.template.description,
         route.template.mime_type,
-    )
-    assert "docs" == Directory(root, name="docs").name
-    assert f"<Docs {root} as docs://>" == repr(Docs(root))
+    ) == ("docs://{+path}", "root", "The handbook.", "text/markdown")
+    assert Directory(root, name="docs").name == "docs"
+    assert repr(Docs(root)) == f"<Docs {root} as docs://>"
 
 
 async def test_directory_refuses_files_that_are_too_large(root: Path) -> None:
     """The error names the limit; a file of exactly that size is read."""
     docs = Directory(root, max_bytes=5)
 
-    assert "# End" == await text(docs, "file:///guides/deep/end.md")
+    assert await text(docs, "file:///guides/deep/end.md") == "# End"
     with pytest.raises(InvalidParams, match="more than 5 bytes") as caught:
         await read(docs, "file:///folder/../intro.md".replace("folder/../", ""))
-    assert {"uri": "file:///intro.md", "limit": 5} == caught.value.data
+    assert caught.value.data == {"uri": "file:///intro.md", "limit": 5}
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ async def test_directory_opens_whole_paths_where_it_must(
     """Where a folder cannot be opened to look for a name in it, the path is."""
     monkeypatch.setattr(files, "_AT", False)
 
-    assert "# End" == await text(Directory(root), "file:///guides/deep/end.md")
+    assert await text(Directory(root), "file:///guides/deep/end.md") == "# End"
     with pytest.raises(ResourceNotFound):
         await read(Directory(root), "file:///out")
 
@@ -361,22 +361,22 @@ async def test_directory_page_looks_at_no_more_than_it_lists(
     docs = Directory(tmp_path, prefix="", page_size=10)
 
     page, cursor = docs.list(None, channel())
-    assert ["0000", "0009", 11] == [page[0].uri, page[-1].uri, len(looked)]
+    assert [page[0].uri, page[-1].uri, len(looked)] == ["0000", "0009", 11]
     looked.clear()
     page, _ = docs.list(cursor, channel())
-    assert ["0010", "0019", 10] == [page[0].uri, page[-1].uri, len(looked)]
+    assert [page[0].uri, page[-1].uri, len(looked)] == ["0010", "0019", 10]
 
 
 async def test_directory_sees_what_changes(tmp_path: Path) -> None:
     """A folder that has just changed is read again, and so is one that changes later."""
     docs = Directory(tmp_path, prefix="")
-    assert [[]] == await listed(docs)
+    assert await listed(docs) == [[]]
     (tmp_path / "a").touch()
-    assert [["a"]] == await listed(docs)
+    assert await listed(docs) == [["a"]]
     os.utime(tmp_path, (0, 1_000_000_000))
-    assert [["a"]] == await listed(docs)
+    assert await listed(docs) == [["a"]]
     (tmp_path / "b").touch()
-    assert [["a", "b"]] == await listed(docs)
+    assert await listed(docs) == [["a", "b"]]
 
 
 async def test_directory_keeps_no_more_names_than_it_may(
@@ -402,7 +402,7 @@ async def test_directory_goes_on_where_a_file_was_removed(root: Path) -> None:
     (root / "guides" / "deep" / "end.md").unlink()
     page, _ = docs.list(cursor, channel())
 
-    assert ["inside", "intro.md"] == [each.uri for each in page]
+    assert [each.uri for each in page] == ["inside", "intro.md"]
 
 
 @pytest.mark.parametrize("cursor", ["../x", "", 5, "a//b", "%ff", ".env"])
@@ -426,7 +426,7 @@ async def test_directory_leaves_out_what_it_cannot_see_or_name(
 
     monkeypatch.setattr(os, "scandir", denied)
 
-    assert [["inside", "intro.md", "logo.png", "zero"]] == await listed(Directory(root, prefix=""))
+    assert await listed(Directory(root, prefix="")) == [["inside", "intro.md", "logo.png", "zero"]]
 
 
 async def test_directory_failure_of_the_machine_is_no_missing_file(
@@ -471,6 +471,6 @@ async def test_directory_may_stand_beside_others(root: Path) -> None:
     result = await route.handle(line.request, line)
     assert isinstance(result, ReadResourceResult)
     (contents,) = result.contents
-    assert "own" == contents.text
+    assert contents.text == "own"
     (page,) = await uris(held, 1000)
-    assert 1 == page.count("docs://intro.md")
+    assert page.count("docs://intro.md") == 1

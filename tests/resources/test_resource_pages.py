@@ -65,8 +65,8 @@ async def test_resources_find_the_first_declared_that_fits() -> None:
     assert short is found(held, "a://b")
     assert short is found(held, "a://")
     assert everything is found(held, "z:")
-    assert [None, None] == [found(held, "a:/"), found(held, "")]
-    assert "<Collection of 4 resources>" == repr(held)
+    assert [found(held, "a:/"), found(held, "")] == [None, None]
+    assert repr(held) == "<Collection of 4 resources>"
 
 
 @given(st.lists(st.text("ab*", min_size=1, max_size=3), max_size=8), st.text("ab", max_size=4))
@@ -94,26 +94,26 @@ async def test_resources_come_in_pages_of_the_size_asked_for() -> None:
         Resource("a:3", 1),
     )
 
-    assert [
+    assert await uris(held, 3) == [
         ["a:1", "b:0", "b:1"],
         ["b:2", "a:2", "d:0"],
         ["d:1"],
         ["d:2", "d:3"],
         ["d:4", "a:3"],
-    ] == await uris(held, 3)
-    assert [
+    ]
+    assert await uris(held, 100) == [
         ["a:1", "b:0", "b:1", "b:2", "a:2", "d:0", "d:1"],
         ["d:2", "d:3"],
         ["d:4", "a:3"],
-    ] == await uris(held, 100)
-    assert [[]] == await uris(resources(), 3)
+    ]
+    assert await uris(resources(), 3) == [[]]
 
 
 async def test_resources_leave_no_empty_page_behind_the_last() -> None:
     """A page that is full by the last resource is the last page."""
     held = resources(*(Resource(f"a:{number}", 1) for number in range(4)), Resource("b:*", 1))
 
-    assert [["a:0", "a:1"], ["a:2", "a:3"]] == await uris(held, 2)
+    assert await uris(held, 2) == [["a:0", "a:1"], ["a:2", "a:3"]]
 
 
 async def test_resources_are_listed_once_by_who_answers_for_them() -> None:
@@ -133,7 +133,7 @@ async def test_resources_are_listed_once_by_who_answers_for_them() -> None:
         Resource("a:1", 1),
     )
 
-    assert [["n:1", "n:0", "n:2", "link:1", "https://test/", "a:1"]] == await uris(held, 50)
+    assert await uris(held, 50) == [["n:1", "n:0", "n:2", "link:1", "https://test/", "a:1"]]
 
 
 async def test_resources_page_costs_what_is_in_it() -> None:
@@ -155,7 +155,7 @@ async def test_resources_page_costs_what_is_in_it() -> None:
         touched.clear()
         page = await page_of(held, 50)
         assert ten_thousand[:50] == page.resources
-        assert 50 == len(touched)
+        assert len(touched) == 50
 
 
 async def test_resources_find_does_not_scan() -> None:
@@ -180,7 +180,7 @@ async def test_resources_that_do_not_change_are_the_same_page() -> None:
     assert second is await page_of(still, 2, first.next_cursor)
     assert first is not await page_of(still, 3)
     assert await page_of(moving, 2) == await page_of(moving, 2)
-    assert [None, None] == numbers.asked
+    assert numbers.asked == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_repo_cursor_may_be_any_json(cursor: Any) -> None:
             given.append(cursor_)
             return [], None if len(given) > 1 else cursor
 
-    assert [[], []] == await uris(resources(Repo("a:", 1)), 5)
+    assert await uris(resources(Repo("a:", 1)), 5) == [[], []]
     assert [None, cursor] == given
 
 
@@ -233,10 +233,10 @@ async def test_resources_may_be_kept_as_long_as_the_briefest_of_them() -> None:
     page = await page_of(held, 2)
     empty = await page_of(resources(), 2)
 
-    assert (10_000, "private") == (page.ttl_ms, page.cache_scope)
+    assert (page.ttl_ms, page.cache_scope) == (10_000, "private")
     templates = await page_of(held, 2, method=TEMPLATES)
-    assert (30_000, "public") == (templates.ttl_ms, templates.cache_scope)
-    assert (0, "public") == (empty.ttl_ms, empty.cache_scope)
+    assert (templates.ttl_ms, templates.cache_scope) == (30_000, "public")
+    assert (empty.ttl_ms, empty.cache_scope) == (0, "public")
 
 
 async def test_resources_list_templates_in_pages() -> None:
@@ -248,11 +248,12 @@ async def test_resources_list_templates_in_pages() -> None:
     while pages[-1].next_cursor is not None:
         pages.append(await page_of(held, 2, pages[-1].next_cursor, method=TEMPLATES))
 
-    assert [["n1:{a}", "n0:{a}"], ["n2:{a}"]] == [
-        [each.uri_template for each in page.resource_templates] for page in pages
+    assert [[each.uri_template for each in page.resource_templates] for page in pages] == [
+        ["n1:{a}", "n0:{a}"],
+        ["n2:{a}"],
     ]
     assert pages[0] is await page_of(held, 2, method=TEMPLATES)
     completer = held.completer("n1:{a}", None)
     assert completer is not None
-    assert ["a"] == list(completer.names or ())
+    assert list(completer.names or ()) == ["a"]
     assert held.completer("x:", None) is None

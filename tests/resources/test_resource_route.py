@@ -139,7 +139,7 @@ async def test_resource_with_a_list_has_several_contents() -> None:
     expected = ["text/plain", "x/y", "application/json", None]
     assert expected == [each.mime_type for each in result.contents]
     assert page == result.contents[3]
-    assert [] == (await read(Resource("a:b", []), "a:b")).contents
+    assert (await read(Resource("a:b", []), "a:b")).contents == []
 
 
 async def test_resource_result_may_be_given_whole() -> None:
@@ -172,14 +172,14 @@ async def test_resource_function_gets_what_it_has_parameters_for(
     async def later(*, uri: str) -> str:
         return uri
 
-    assert "[]" == (await read(Resource("a:b", make(neither)), "a:b")).contents[1].text
-    assert "a:b resources/read" == (await only(Resource("a:b", make(both)), "a:b")).text
-    assert "a:b" == (await only(Resource("a:b", make(later)), "a:b")).text
+    assert (await read(Resource("a:b", make(neither)), "a:b")).contents[1].text == "[]"
+    assert (await only(Resource("a:b", make(both)), "a:b")).text == "a:b resources/read"
+    assert (await only(Resource("a:b", make(later)), "a:b")).text == "a:b"
 
 
 async def test_resource_function_without_a_signature_gets_nothing() -> None:
     """Some functions written in C have no signature."""
-    assert "{}" == (await only(Resource("a:b", dict), "a:b")).text
+    assert (await only(Resource("a:b", dict), "a:b")).text == "{}"
 
 
 async def test_resource_def_hooks_run_in_threads() -> None:
@@ -202,12 +202,12 @@ async def test_resource_def_hooks_run_in_threads() -> None:
             seen["read"] = threading.get_ident()
             return asyncio.sleep(0, "awaited")
 
-    assert "awaited" == (await only(Repo, "a:b")).text
+    assert (await only(Repo, "a:b")).text == "awaited"
     await page_of(resources(Repo), 5)
     await read(Resource("a:b", lambda: [seen.update(function=threading.get_ident())]), "a:b")
 
-    assert ["parse_uri"] == [name for name, thread in seen.items() if thread == here]
-    assert {"parse_uri", "list", "read", "function"} == {*seen}
+    assert [name for name, thread in seen.items() if thread == here] == ["parse_uri"]
+    assert {*seen} == {"parse_uri", "list", "read", "function"}
 
 
 async def test_resource_may_be_a_class() -> None:
@@ -227,13 +227,13 @@ async def test_resource_may_be_a_class() -> None:
         async def read(self, uri: str, channel: Channel) -> Any:
             return f"{uri}!"
 
-    assert "12:00" == (await only(Clock, "clock://now")).text
-    assert "clock://bell!" == (await only(Bell, "clock://bell")).text
+    assert (await only(Clock, "clock://now")).text == "12:00"
+    assert (await only(Bell, "clock://bell")).text == "clock://bell!"
     definition = ResourceRoute.of(Clock()).definition
     assert ResourceDefinition("clock://now", "clock", description="Returns the time.", size=5) == (
         definition
     )
-    assert "<Bell clock://bell>" == repr(Bell())
+    assert repr(Bell()) == "<Bell clock://bell>"
 
 
 def test_resource_is_listed_with_all_that_is_said_of_it() -> None:
@@ -258,7 +258,7 @@ def test_resource_is_listed_with_all_that_is_said_of_it() -> None:
     assert ResourceDefinition("a:b", size=2, **listed) == one.definition
     assert ResourceTemplateDefinition("a:{+path}", **listed) == all_.template
     assert ResourceTemplateDefinition("echo://{a}", **listed) == repo.template
-    assert [None, None, None] == [one.template, all_.definition, repo.definition]
+    assert [one.template, all_.definition, repo.definition] == [None, None, None]
 
 
 def test_resource_is_named_by_its_function_or_its_uri() -> None:
@@ -273,11 +273,11 @@ def test_resource_is_named_by_its_function_or_its_uri() -> None:
         assert found is not None
         return found.name, found.description, found.size
 
-    assert ("settings", "All settings.", None) == told(Resource("a:b", settings))
-    assert ("x", "y", 7) == told(Resource("a:b", settings, name="x", description="y", size=7))
-    assert ("a:b", None, None) == told(Resource("a:b", lambda: ""))
-    assert ("a:b", None, 3) == told(Resource("a:b", b"abc"))
-    assert ("a:b", None, 4) == told(Resource("a:b", ["é", (b"ab", "x/y")]))
+    assert told(Resource("a:b", settings)) == ("settings", "All settings.", None)
+    assert told(Resource("a:b", settings, name="x", description="y", size=7)) == ("x", "y", 7)
+    assert told(Resource("a:b", lambda: "")) == ("a:b", None, None)
+    assert told(Resource("a:b", b"abc")) == ("a:b", None, 3)
+    assert told(Resource("a:b", ["é", (b"ab", "x/y")])) == ("a:b", None, 4)
 
 
 async def test_resource_with_a_wildcard_serves_all_that_begins_like_it() -> None:
@@ -288,10 +288,10 @@ async def test_resource_with_a_wildcard_serves_all_that_begins_like_it() -> None
 
     wildcard = Resource("docs://*", page)
 
-    assert ResourceContents("docs://a/b", text="docs://a/b", mime_type="text/plain") == await only(
-        wildcard, "docs://a/b"
+    assert await only(wildcard, "docs://a/b") == ResourceContents(
+        "docs://a/b", text="docs://a/b", mime_type="text/plain"
     )
-    assert "docs://c" == (await only(Resource("docs://*", "same"), "docs://c")).uri
+    assert (await only(Resource("docs://*", "same"), "docs://c")).uri == "docs://c"
     with pytest.raises(ResourceNotFound, match="docs://missing/missing"):
         await read(wildcard, "docs://missing/missing")
 
@@ -303,9 +303,9 @@ async def test_repo_reads_a_uri_or_the_variables_of_its_template() -> None:
         async def parse_uri(self, uri: str) -> Any:
             return super().parse_uri(uri), 1
 
-    assert '{"key":"echo://x"}' == (await only(Echo, "echo://x")).text
-    assert '{"key":{"shelf":"a","book":"b/c"}}' == (await only(Shelves, "echo://a/b/c")).text
-    assert '{"key":["echo://x",1]}' == (await only(Parsing, "echo://x")).text
+    assert (await only(Echo, "echo://x")).text == '{"key":"echo://x"}'
+    assert (await only(Shelves, "echo://a/b/c")).text == '{"key":{"shelf":"a","book":"b/c"}}'
+    assert (await only(Parsing, "echo://x")).text == '{"key":["echo://x",1]}'
 
 
 async def test_repo_hooks_may_be_asked_by_those_that_override_them() -> None:
@@ -313,7 +313,7 @@ async def test_repo_hooks_may_be_asked_by_those_that_override_them() -> None:
     line = channel()
 
     assert None is ResourceRoute.of(Echo).lister
-    assert () == Echo().list(None, line)
+    assert Echo().list(None, line) == ()
     assert None is Echo().complete("a", "b", {}, line)
     for hook in (ResourceRepo().read, Resource("a:b").read):
         with pytest.raises(NotImplementedError):
@@ -357,13 +357,13 @@ async def test_repo_that_returns_what_is_no_contents_is_told() -> None:
 
 def test_repo_prefix_is_that_of_its_template() -> None:
     """A prefix of its own counts more; an empty one is for every URI."""
-    assert "echo://*" == ResourceRoute.of(Shelves).pattern
-    assert "x://*" == ResourceRoute.of(declare(Shelves, prefix=None, template="x://{a}")).pattern
-    assert "echo://a/*" == ResourceRoute.of(declare(Shelves, prefix="echo://a/")).pattern
-    assert ("*", "") == (
+    assert ResourceRoute.of(Shelves).pattern == "echo://*"
+    assert ResourceRoute.of(declare(Shelves, prefix=None, template="x://{a}")).pattern == "x://*"
+    assert ResourceRoute.of(declare(Shelves, prefix="echo://a/")).pattern == "echo://a/*"
+    assert (
         ResourceRoute.of(declare(Echo, prefix="")).pattern,
         ResourceRoute.of(declare(Echo, prefix="")).key,
-    )
+    ) == ("*", "")
 
 
 def yields() -> Any:
@@ -430,8 +430,8 @@ async def test_resource_result_says_how_long_it_may_be_kept() -> None:
     kept = await read(declare(Echo, cache_ttl=1.5, cache_scope="public"), "echo://x")
     fixed = await read(Resource("a:b", 1, cache_ttl=60), "a:b")
 
-    assert (1500, "public") == (kept.ttl_ms, kept.cache_scope)
-    assert (60_000, "private") == (fixed.ttl_ms, fixed.cache_scope)
+    assert (kept.ttl_ms, kept.cache_scope) == (1500, "public")
+    assert (fixed.ttl_ms, fixed.cache_scope) == (60_000, "private")
 
 
 @pytest.mark.parametrize("page", ["a:b", {"uri": "a:b"}, None, 5])
@@ -448,7 +448,7 @@ async def test_repo_list_may_be_a_pair_of_two_resources() -> None:
     pair = (ResourceDefinition("a:1", "1"), ResourceDefinition("a:2", "2"))
     held = resources(declare(Echo, list=lambda self, cursor, channel: pair))
 
-    assert [["a:1", "a:2"]] == await uris(held, 5)
+    assert await uris(held, 5) == [["a:1", "a:2"]]
     pair = ([ResourceLink("a:1", "1")], None)  # type: ignore[assignment]
     with pytest.raises(ContractError, match="ResourceLink: each resource must be a ResourceDef"):
         await uris(held, 5)
@@ -470,12 +470,12 @@ async def test_resource_is_served_on_every_revision(version: str) -> None:
         shelf = await ask("resources/read", uri="echo://a/b")
         missing = await ask("resources/read", uri="echo://a")
 
-    assert ["a:b"] == [each["uri"] for each in listed["result"]["resources"]]
+    assert [each["uri"] for each in listed["result"]["resources"]] == ["a:b"]
     (template,) = templates["result"]["resourceTemplates"]
-    assert "echo://{shelf}/{+book}" == template["uriTemplate"]
-    assert [{"uri": "a:b", "mimeType": "text/plain", "text": "text"}] == (
-        contents["result"]["contents"]
-    )
-    assert "application/json" == shelf["result"]["contents"][0]["mimeType"]
+    assert template["uriTemplate"] == "echo://{shelf}/{+book}"
+    assert (contents["result"]["contents"]) == [
+        {"uri": "a:b", "mimeType": "text/plain", "text": "text"}
+    ]
+    assert shelf["result"]["contents"][0]["mimeType"] == "application/json"
     assert (-32602 if version == MODERN else -32002) == missing["error"]["code"]
-    assert {"uri": "echo://a"} == missing["error"]["data"]
+    assert missing["error"]["data"] == {"uri": "echo://a"}

@@ -111,7 +111,7 @@ async def test_resource_asks_its_client_in_the_way_of_every_revision(version: st
     """One class without a revision continues with each answer of its client, step by step."""
     answered = await read(serving(Vault()), version, "vault://gold", WRONG, SESAME)
 
-    assert "gold at the try 2" == text(answered)
+    assert text(answered) == "gold at the try 2"
 
 
 @pytest.mark.parametrize("version", ASKABLE)
@@ -121,7 +121,7 @@ async def test_resource_of_a_repository_goes_on_with_its_key(version: str) -> No
 
     answered = await read(serving(shelf), version, "shelf://red", {"action": "accept"})
 
-    assert "agreed, and in red is nothing" == text(answered)
+    assert text(answered) == "agreed, and in red is nothing"
     assert ["shelf://red"] * (2 if version == MODERN else 1) == shelf.parsed
 
 
@@ -135,7 +135,7 @@ async def test_resource_read_with_answers_must_not_be_cached() -> None:
 
     for vault in (Vault(), Given()):
         result = (await read(serving(vault), MODERN, "vault://gold", SESAME)).json["result"]
-        assert (0, "private") == (result["ttlMs"], result["cacheScope"])
+        assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
 async def test_resource_read_with_answers_to_its_work_must_not_be_cached() -> None:
@@ -156,9 +156,9 @@ async def test_resource_read_with_answers_to_its_work_must_not_be_cached() -> No
     finally:
         await app.aclose()
 
-    assert "gold" == text(answered)
+    assert text(answered) == "gold"
     result = answered.json["result"]
-    assert (0, "private") == (result["ttlMs"], result["cacheScope"])
+    assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
 class Late(Resource):
@@ -201,10 +201,10 @@ async def test_resource_waits_for_work(on: Any, value: str, version: str) -> Non
     finally:
         await app.aclose()
 
-    assert f"waited: Done(value={value!r}) late://x" == text(answered)
+    assert text(answered) == f"waited: Done(value={value!r}) late://x"
     if version == MODERN:
         result = answered.json["result"]
-        assert (60_000, "public") == (result["ttlMs"], result["cacheScope"])
+        assert (result["ttlMs"], result["cacheScope"]) == (60_000, "public")
 
 
 @pytest.mark.parametrize("version", ASKABLE)
@@ -214,7 +214,7 @@ async def test_resource_may_turn_out_not_to_exist(version: str) -> None:
 
     error = answered.messages[-1]["error"]
     assert (-32602 if version == MODERN else -32002) == error["code"]
-    assert {"uri": "vault://gold"} == error["data"]
+    assert error["data"] == {"uri": "vault://gold"}
 
 
 async def test_resource_that_says_nothing_in_the_end_is_told(
@@ -223,7 +223,7 @@ async def test_resource_that_says_nothing_in_the_end_is_told(
     """None from `continue_` is a defect, and not a resource that does not exist."""
     answered = await read(serving(Shelf()), MODERN, "shelf://red", NO)
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     assert (
         "Shelf.continue_ (shelf://*) returned None for tag 'agreed' and Done: add a case for them"
     ) in caplog.text
@@ -244,8 +244,8 @@ async def test_resource_that_is_not_there_any_more_is_not_gone_on_with() -> None
 
     answered = await read(app, MODERN, "shelf://red", {"action": "accept"})
 
-    assert -32602 == answered.json["error"]["code"]
-    assert {"uri": "shelf://red"} == answered.json["error"]["data"]
+    assert answered.json["error"]["code"] == -32602
+    assert answered.json["error"]["data"] == {"uri": "shelf://red"}
 
 
 async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -258,9 +258,9 @@ async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCapture
 
     answered = await read(serving(Resource("x://y", function)), MODERN, "x://y")
 
-    assert -32603 == answered.json["error"]["code"]
+    assert answered.json["error"]["code"] == -32603
     assert "Resource.read (x://y) returned Continue: it has no continue_" in caplog.text
-    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
 def test_resource_annotated_to_wait_is_refused_without_a_continue_() -> None:
@@ -297,7 +297,7 @@ async def test_resource_function_may_be_gone_on_from_in_a_class() -> None:
         def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
             return f"{outcome}"
 
-    assert "Done(value='here')" == text(await read(serving(Function), MODERN, "x://y"))
+    assert text(await read(serving(Function), MODERN, "x://y")) == "Done(value='here')"
 
 
 async def test_resource_continue_has_no_default() -> None:

@@ -70,7 +70,7 @@ def test_bounds_out_of_range_are_refused(option: str) -> None:
 async def test_client_over_its_share_is_refused(store: Store) -> None:
     """The error names the bound, and no part of the write is stored."""
     kept = await fill(store, MALLORY)
-    assert 24 == kept
+    assert kept == 24
     with pytest.raises(OverShare, match=r"0\.25 of it.*Limits\.store_share_per_principal"):
         await store.apply(Put("large#small", b""), Put("large", b"x" * 10_000, owner=MALLORY))
 
@@ -83,21 +83,21 @@ async def test_usage_follows_every_change(store: Store, clock: Clock) -> None:
     """Replaced, deleted, expired: an account counts present records."""
     await store.apply(Put("a", b"12345", owner=MALLORY))
     await store.apply(Put("b", b"1", ttl=10, owner=MALLORY))
-    assert Usage(2, 8) == await store.usage("mallory")
+    assert await store.usage("mallory") == Usage(2, 8)
 
     await store.apply(Put("a", b"1", owner=MALLORY))
     await store.apply(Put("a", b"12"), Append("a#log", b"123", ttl=10, owner=MALLORY))
-    assert Usage(3, 8) == await store.usage("mallory")
+    assert await store.usage("mallory") == Usage(3, 8)
 
     with pytest.raises(Conflict):
         await store.apply(Put("a", b"1" * 50, owner=MALLORY), Delete("a#b", expect=77))
     await store.apply(Put("a", b"12345", owner=BOB))
-    assert [Usage(2, 5), Usage(1, 6)] == [await store.usage(n) for n in ("mallory", "bob")]
+    assert [await store.usage(n) for n in ("mallory", "bob")] == [Usage(2, 5), Usage(1, 6)]
 
     clock.now = 11
     await store.apply(Delete("a"), Delete("a#never"))
     await store.apply()
-    assert [Usage(), Usage()] == [await store.usage(n) for n in ("mallory", "bob")]
+    assert [await store.usage(n) for n in ("mallory", "bob")] == [Usage(), Usage()]
 
 
 async def test_record_that_expired_has_no_owner(store: Store, clock: Clock) -> None:
@@ -106,7 +106,7 @@ async def test_record_that_expired_has_no_owner(store: Store, clock: Clock) -> N
     clock.now = 11
     await store.apply(Put("a", b"1"))
 
-    assert Usage() == await store.usage("mallory")
+    assert await store.usage("mallory") == Usage()
 
 
 async def test_log_counts_the_events_it_has(store: Store, clock: Clock) -> None:
@@ -114,13 +114,13 @@ async def test_log_counts_the_events_it_has(store: Store, clock: Clock) -> None:
     await store.apply(Append("log", b"1", ttl=10))
     for _ in range(5):
         await store.apply(Append("log", b"123", ttl=10, keep=3, owner=MALLORY))
-    assert Usage(3, 9) == await store.usage("mallory")
+    assert await store.usage("mallory") == Usage(3, 9)
 
     await store.apply(Append("log", b"12", ttl=10, keep=1))
-    assert Usage(1, 2) == await store.usage("mallory")
+    assert await store.usage("mallory") == Usage(1, 2)
     clock.now = 11
     await store.apply(Append("log", b"1", ttl=10, owner=BOB))
-    assert [Usage(), Usage(1, 1)] == [await store.usage(n) for n in ("mallory", "bob")]
+    assert [await store.usage(n) for n in ("mallory", "bob")] == [Usage(), Usage(1, 1)]
 
 
 async def test_expired_records_make_room(store: Store, clock: Clock) -> None:
@@ -133,8 +133,8 @@ async def test_expired_records_make_room(store: Store, clock: Clock) -> None:
 
 async def test_each_level_of_accounts_is_bounded(store: Store) -> None:
     """One address fills its own share, and all addresses together fill theirs."""
-    assert 9 == await fill(store, anonymous("10.0.0.1"))
-    assert 9 == await fill(store, anonymous("10.0.0.2"))
+    assert await fill(store, anonymous("10.0.0.1")) == 9
+    assert await fill(store, anonymous("10.0.0.2")) == 9
     with pytest.raises(OverShare, match=r"Limits\.kept_of_anonymous"):
         await store.apply(
             Put("k#1", b"x" * 9_000, owner=anonymous("10.0.0.3")),
@@ -162,14 +162,14 @@ async def test_logs_of_a_greedy_client_make_room_first(store: Store) -> None:
     for number in range(6):
         await store.apply(Append(f"{number}", b"x" * 100_000, ttl=60, owner=MALLORY))
 
-    assert [0, 0, 0, 0, 1, 1] == [await events(store, f"{number}") for number in range(6)]
-    assert 1 == await events(store, "bob")
+    assert [await events(store, f"{number}") for number in range(6)] == [0, 0, 0, 0, 1, 1]
+    assert await events(store, "bob") == 1
     await store.apply(Put("record", b"x" * 200_000, owner=MALLORY))
-    assert [0, 0] == [await events(store, f"{number}") for number in (4, 5)]
+    assert [await events(store, f"{number}") for number in (4, 5)] == [0, 0]
 
     with pytest.raises(OverShare):
         await store.apply(Append("more", b"x" * 100_000, ttl=60, owner=MALLORY))
-    assert 1 == await events(store, "all")
+    assert await events(store, "all") == 1
 
 
 async def test_rejected_write_drops_no_log(store: Store) -> None:
@@ -184,7 +184,7 @@ async def test_rejected_write_drops_no_log(store: Store) -> None:
         )
     await store.apply()
 
-    assert [1, 1, 0] == [await events(store, log) for log in ("0", "1", "more")]
+    assert [await events(store, log) for log in ("0", "1", "more")] == [1, 1, 0]
 
 
 async def test_write_for_a_full_file_drops_no_log(tmp_path: Path) -> None:
@@ -198,22 +198,22 @@ async def test_write_for_a_full_file_drops_no_log(tmp_path: Path) -> None:
         with pytest.raises(StoreFull):
             await store.apply(Put("task", b"x" * 100_000, new=True, owner=MALLORY))
 
-        assert [1, 1] == [await events(store, log) for log in ("0", "1")]
+        assert [await events(store, log) for log in ("0", "1")] == [1, 1]
 
 
 async def test_log_is_bounded_in_bytes(store: Store) -> None:
     """Its oldest events make room for the newest, which is retained however large it is."""
     for size in (400, 300, 300):
         await store.apply(Append("log", b"x" * size, ttl=60, owner=BOB, keep_bytes=1000))
-    assert Usage(3, 1000) == await store.usage("bob")
+    assert await store.usage("bob") == Usage(3, 1000)
 
     await store.apply(Append("log", b"y" * 500, ttl=60, owner=BOB, keep_bytes=1000))
-    assert [300, 500] == [len(event.data) for event in await store.read("log")]
+    assert [len(event.data) for event in await store.read("log")] == [300, 500]
     await store.apply(Append("log", b"z", ttl=60, keep=2, keep_bytes=1000))
-    assert [b"y", b"z"] == [event.data[:1] for event in await store.read("log")]
+    assert [event.data[:1] for event in await store.read("log")] == [b"y", b"z"]
     await store.apply(Append("log", b"w" * 2000, ttl=60, keep_bytes=1000))
-    assert [b"w"] == [event.data[:1] for event in await store.read("log")]
-    assert Usage(1, 2000) == await store.usage("bob")
+    assert [event.data[:1] for event in await store.read("log")] == [b"w"]
+    assert await store.usage("bob") == Usage(1, 2000)
 
 
 async def test_oldest_log_of_a_crowd_makes_room(store: Store) -> None:
@@ -222,7 +222,7 @@ async def test_oldest_log_of_a_crowd_makes_room(store: Store) -> None:
         owner = anonymous(f"10.0.0.{number}")
         await store.apply(Append(f"{number}", b"x" * 90_000, ttl=60, owner=owner))
 
-    assert [0, 1, 1] == [await events(store, f"{number}") for number in range(3)]
+    assert [await events(store, f"{number}") for number in range(3)] == [0, 1, 1]
 
 
 async def test_log_that_fills_a_share_keeps_its_newest(store: Store) -> None:
@@ -230,7 +230,7 @@ async def test_log_that_fills_a_share_keeps_its_newest(store: Store) -> None:
     await store.apply(*(Append("log", b"%d" % n * 90_000, ttl=60, owner=MALLORY) for n in range(2)))
     await store.apply(Append("log", b"2" * 90_000, ttl=60, owner=MALLORY))
 
-    assert [b"2"] == [event.data[:1] for event in await store.read("log")][-1:]
+    assert [event.data[:1] for event in await store.read("log")][-1:] == [b"2"]
     assert (await store.usage("mallory")).size <= CAPACITY / 4
 
 
@@ -284,4 +284,4 @@ async def test_sqlite_usage_is_exact_over_a_restart(tmp_path: Path) -> None:
     async with aclosing(SQLiteStore(path, clock=clock)) as store:
         await store.apply(Put("5", b"123", owner=anonymous("::1")))
         names = ("anonymous", "address ::1", "other")
-        assert [Usage(3, 12), Usage(3, 12), Usage()] == [await store.usage(n) for n in names]
+        assert [await store.usage(n) for n in names] == [Usage(3, 12), Usage(3, 12), Usage()]

@@ -19,10 +19,10 @@ def test_deadlines_come_up_in_order_when_they_are_due() -> None:
     for name, it in held.items():
         deadlines.add(name, it.deadline)
 
-    assert [] == deadlines.due(9)
-    assert ["soon"] == deadlines.due(19)
-    assert ["late"] == deadlines.due(100)
-    assert [] == deadlines.due(inf)
+    assert deadlines.due(9) == []
+    assert deadlines.due(19) == ["soon"]
+    assert deadlines.due(100) == ["late"]
+    assert deadlines.due(inf) == []
 
 
 def test_deadlines_know_the_next_that_still_counts() -> None:
@@ -35,7 +35,7 @@ def test_deadlines_know_the_next_that_still_counts() -> None:
     held["put off"].deadline = 30
     deadlines.add("put off", 30)
 
-    assert 30 == deadlines.next()
+    assert deadlines.next() == 30
     held.clear()
     assert inf == deadlines.next()
 
@@ -48,5 +48,5 @@ def test_deadlines_that_change_often_weigh_no_more() -> None:
         held["it"].deadline = deadline
         deadlines.add("it", deadline)
 
-    assert 999 == deadlines.next()
+    assert deadlines.next() == 999
     assert len(deadlines.due(inf)) < 70

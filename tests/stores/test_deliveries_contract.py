@@ -112,9 +112,9 @@ async def test_delivery_is_given_to_one_node(deliveries: Deliveries) -> None:
     """A claimed delivery is given to one worker only."""
     await deliveries.put("a", "default")
 
-    assert [Delivery("a", "default")] == await deliveries.claim(QUEUES, "n1", 30, 10)
-    assert [] == await claimed(deliveries, "n2")
-    assert [] == await claimed(deliveries, "n1")
+    assert await deliveries.claim(QUEUES, "n1", 30, 10) == [Delivery("a", "default")]
+    assert await claimed(deliveries, "n2") == []
+    assert await claimed(deliveries, "n1") == []
 
 
 async def test_claims_that_race_share_what_is_there(deliveries: Deliveries) -> None:
@@ -136,18 +136,18 @@ async def test_claim_prefers_the_queue_due_for_longest(
         await advance(1)
     await advance(10)
 
-    assert ["1", "2", "3"] == await claimed(deliveries, "n1", "fast", "slow", limit=3)
-    assert ["5", "late"] == await claimed(deliveries, "n1", "slow", "fast", "nothing")
-    assert [] == await claimed(deliveries, "n1", "slow", "fast")
-    assert ["4"] == await claimed(deliveries, "n1", "other")
-    assert [] == await deliveries.claim((), "n1", 30, 10)
+    assert await claimed(deliveries, "n1", "fast", "slow", limit=3) == ["1", "2", "3"]
+    assert await claimed(deliveries, "n1", "slow", "fast", "nothing") == ["5", "late"]
+    assert await claimed(deliveries, "n1", "slow", "fast") == []
+    assert await claimed(deliveries, "n1", "other") == ["4"]
+    assert await deliveries.claim((), "n1", 30, 10) == []
 
 
 async def test_owners_of_a_queue_take_turns(deliveries: Deliveries) -> None:
     """A client that has put many does not hold up another's first; each client's are in order."""
     for number in range(50):
         await deliveries.put(f"mallory {number:02}", owner="mallory")
-    assert ["mallory 00", "mallory 01"] == await claimed(deliveries, "n1", limit=2)
+    assert await claimed(deliveries, "n1", limit=2) == ["mallory 00", "mallory 01"]
     await deliveries.put("bob 0", owner="bob")
     await deliveries.put("bob 1", owner="bob")
     await deliveries.put("node")
@@ -169,18 +169,18 @@ async def test_node_holds_no_more_than_a_share_of_one_owner(deliveries: Deliveri
     share = OwnerShare(3, {"mallory": 1})
     first = await deliveries.claim(QUEUES, "n1", 30, 10, share=share)
 
-    assert ["mallory 0", "mallory 1"] == [each.id for each in first]
+    assert [each.id for each in first] == ["mallory 0", "mallory 1"]
     full = OwnerShare(3, {"mallory": 3})
-    assert 0 != await deliveries.next_due(QUEUES, full)
-    assert [] == await deliveries.claim(QUEUES, "n1", 30, 10, share=full)
+    assert await deliveries.next_due(QUEUES, full) != 0
+    assert await deliveries.claim(QUEUES, "n1", 30, 10, share=full) == []
 
     await deliveries.put("bob", owner="bob")
     await deliveries.put("node")
-    assert 0 == await deliveries.next_due(QUEUES, full)
+    assert await deliveries.next_due(QUEUES, full) == 0
     others = await deliveries.claim(QUEUES, "n1", 30, 10, share=OwnerShare(3, {"mallory": 3}))
-    assert {("bob", "bob"), ("node", "")} == {(each.id, each.owner) for each in others}
+    assert {(each.id, each.owner) for each in others} == {("bob", "bob"), ("node", "")}
     rest = await deliveries.claim(QUEUES, "n2", 30, 10, share=OwnerShare(3, {}))
-    assert 3 == len(rest)
+    assert len(rest) == 3
 
 
 async def test_owners_take_turns_after_delays_and_leases(
@@ -194,7 +194,7 @@ async def test_owners_take_turns_after_delays_and_leases(
     await advance(6)
 
     assert "bob" in await claimed(deliveries, "n2", limit=3)
-    assert 8 == len(await claimed(deliveries, "n2"))
+    assert len(await claimed(deliveries, "n2")) == 8
 
 
 async def test_put_does_nothing_where_the_id_is_there(
@@ -203,16 +203,16 @@ async def test_put_does_nothing_where_the_id_is_there(
     """Waiting or claimed; after its end it may be put again."""
     await deliveries.put("a", delay=10)
     await deliveries.put("a", "other")
-    assert [] == await claimed(deliveries, "n1", "default", "other")
+    assert await claimed(deliveries, "n1", "default", "other") == []
 
     await advance(10)
-    assert ["a"] == await claimed(deliveries, "n1")
+    assert await claimed(deliveries, "n1") == ["a"]
     await deliveries.put("a")
-    assert [] == await claimed(deliveries, "n2")
+    assert await claimed(deliveries, "n2") == []
 
     await deliveries.drop("n1", "a")
     await deliveries.put("a", "other")
-    assert ["a"] == await claimed(deliveries, "n2", "other")
+    assert await claimed(deliveries, "n2", "other") == ["a"]
 
 
 async def test_delivery_is_due_when_its_delay_is_over(
@@ -221,12 +221,12 @@ async def test_delivery_is_due_when_its_delay_is_over(
     """And not before, in any order of puts."""
     await deliveries.put("later", delay=10)
     await deliveries.put("now")
-    assert ["now"] == await claimed(deliveries, "n1")
+    assert await claimed(deliveries, "n1") == ["now"]
 
     await advance(9)
-    assert [] == await claimed(deliveries, "n1")
+    assert await claimed(deliveries, "n1") == []
     await advance(1)
-    assert ["later"] == await claimed(deliveries, "n1")
+    assert await claimed(deliveries, "n1") == ["later"]
 
 
 async def test_lease_that_runs_out_makes_it_due_again(
@@ -234,11 +234,11 @@ async def test_lease_that_runs_out_makes_it_due_again(
 ) -> None:
     """For others, and for the node itself if no other claimed it."""
     await deliveries.put("a")
-    assert ["a"] == await claimed(deliveries, "n1", lease=10)
+    assert await claimed(deliveries, "n1", lease=10) == ["a"]
     await advance(11)
-    assert ["a"] == await claimed(deliveries, "n1", lease=10)
+    assert await claimed(deliveries, "n1", lease=10) == ["a"]
     await advance(11)
-    assert ["a"] == await claimed(deliveries, "n2", lease=10)
+    assert await claimed(deliveries, "n2", lease=10) == ["a"]
 
 
 async def test_lapsed_delivery_may_stay_with_its_holder(
@@ -247,20 +247,20 @@ async def test_lapsed_delivery_may_stay_with_its_holder(
     """While the claimer, which was suspended, cannot judge; unclaimed deliveries are claimed."""
     for id in ("held", "waiting"):
         await deliveries.put(id)
-    assert ["held"] == await claimed(deliveries, "n1", lease=10, limit=1)
+    assert await claimed(deliveries, "n1", lease=10, limit=1) == ["held"]
     await advance(11)
     for node in ("n2", "n3"):
         left = await deliveries.claim(QUEUES, node, 10, 9, takeover_delay=5)
         assert (["waiting"] if node == "n2" else []) == [each.id for each in left]
-    assert 5 == await deliveries.next_due(QUEUES)
-    assert [] == await deliveries.lost("n1", ["held"])
+    assert await deliveries.next_due(QUEUES) == 5
+    assert await deliveries.lost("n1", ["held"]) == []
 
     await advance(4)
-    assert [] == await claimed(deliveries, "n4")
+    assert await claimed(deliveries, "n4") == []
     await advance(1)
-    assert ["held"] == await claimed(deliveries, "n4")
+    assert await claimed(deliveries, "n4") == ["held"]
     await advance(5)
-    assert {"waiting"} == set(await claimed(deliveries, "n4"))
+    assert set(await claimed(deliveries, "n4")) == {"waiting"}
 
 
 async def test_renewed_lease_lasts(deliveries: Deliveries, advance: PassTime) -> None:
@@ -268,13 +268,13 @@ async def test_renewed_lease_lasts(deliveries: Deliveries, advance: PassTime) ->
     await deliveries.put("a")
     await claimed(deliveries, "n1", lease=10)
     await advance(8)
-    assert [] == list(await deliveries.renew("n1", ["a"], 10))
+    assert list(await deliveries.renew("n1", ["a"], 10)) == []
     await advance(8)
-    assert [] == await claimed(deliveries, "n2")
+    assert await claimed(deliveries, "n2") == []
 
     await advance(8)
-    assert [] == list(await deliveries.renew("n1", ["a"], 10))
-    assert [] == await claimed(deliveries, "n2")
+    assert list(await deliveries.renew("n1", ["a"], 10)) == []
+    assert await claimed(deliveries, "n2") == []
 
 
 async def test_holder_is_told_what_it_lost(deliveries: Deliveries, advance: PassTime) -> None:
@@ -282,10 +282,10 @@ async def test_holder_is_told_what_it_lost(deliveries: Deliveries, advance: Pass
     await deliveries.put("taken")
     await claimed(deliveries, "n1", lease=10)
     await advance(11)
-    assert ["taken"] == await claimed(deliveries, "n2")
+    assert await claimed(deliveries, "n2") == ["taken"]
     for id in ("mine", "cancelled", "dropped"):
         await deliveries.put(id)
-    assert {"mine", "cancelled", "dropped"} == set(await claimed(deliveries, "n1", lease=10))
+    assert set(await claimed(deliveries, "n1", lease=10)) == {"mine", "cancelled", "dropped"}
     await deliveries.cancel("cancelled")
     await deliveries.drop("n1", "dropped")
 
@@ -294,7 +294,7 @@ async def test_holder_is_told_what_it_lost(deliveries: Deliveries, advance: Pass
     await advance(8)
     assert set(ids[1:]) == set(await deliveries.renew("n1", ids, 10))
     await advance(8)
-    assert [] == await claimed(deliveries, "n3")
+    assert await claimed(deliveries, "n3") == []
 
 
 async def test_released_delivery_is_due_at_once(deliveries: Deliveries, advance: PassTime) -> None:
@@ -303,26 +303,26 @@ async def test_released_delivery_is_due_at_once(deliveries: Deliveries, advance:
     await claimed(deliveries, "n1")
     await deliveries.release("n2", "a")
     await deliveries.release("n1", "never")
-    assert [] == await claimed(deliveries, "n2")
+    assert await claimed(deliveries, "n2") == []
 
     await deliveries.release("n1", "a")
-    assert ["a"] == list(await deliveries.lost("n1", ["a"]))
-    assert ["a"] == await claimed(deliveries, "n2")
+    assert list(await deliveries.lost("n1", ["a"])) == ["a"]
+    assert await claimed(deliveries, "n2") == ["a"]
 
 
 async def test_dropped_delivery_is_gone(deliveries: Deliveries, advance: PassTime) -> None:
     """Only the present holder can drop it."""
     await deliveries.put("a")
     await deliveries.drop("n1", "a")
-    assert ["a"] == await claimed(deliveries, "n1", lease=10)
+    assert await claimed(deliveries, "n1", lease=10) == ["a"]
     await advance(11)
-    assert ["a"] == await claimed(deliveries, "n2", lease=10)
+    assert await claimed(deliveries, "n2", lease=10) == ["a"]
     await deliveries.drop("n1", "a")
-    assert [] == list(await deliveries.lost("n2", ["a"]))
+    assert list(await deliveries.lost("n2", ["a"])) == []
 
     await deliveries.drop("n2", "a")
     await advance(11)
-    assert [] == await claimed(deliveries, "n1")
+    assert await claimed(deliveries, "n1") == []
 
 
 async def test_cancelled_delivery_is_gone(deliveries: Deliveries, advance: PassTime) -> None:
@@ -335,8 +335,8 @@ async def test_cancelled_delivery_is_gone(deliveries: Deliveries, advance: PassT
         await deliveries.cancel(id)
     await advance(100)
 
-    assert [] == await claimed(deliveries, "n2")
-    assert ["held"] == list(await deliveries.lost("n1", ["held"]))
+    assert await claimed(deliveries, "n2") == []
+    assert list(await deliveries.lost("n1", ["held"])) == ["held"]
     assert await deliveries.next_due(QUEUES) is None
 
 
@@ -345,21 +345,21 @@ async def test_next_due_says_when_to_look_again(deliveries: Deliveries, advance:
     assert await deliveries.next_due(QUEUES) is None
     await deliveries.put("other", "other")
     await deliveries.put("later", delay=20)
-    assert 20 == await deliveries.next_due(QUEUES)
+    assert await deliveries.next_due(QUEUES) == 20
     await deliveries.put("sooner", delay=5)
-    assert 5 == await deliveries.next_due(QUEUES)
-    assert 0 == await deliveries.next_due(["default", "other"])
+    assert await deliveries.next_due(QUEUES) == 5
+    assert await deliveries.next_due(["default", "other"]) == 0
 
     await advance(5)
-    assert 0 == await deliveries.next_due(QUEUES)
+    assert await deliveries.next_due(QUEUES) == 0
     await claimed(deliveries, "n1", lease=10)
-    assert 10 == await deliveries.next_due(QUEUES)
+    assert await deliveries.next_due(QUEUES) == 10
     await deliveries.renew("n1", ["sooner"], 12)
-    assert 12 == await deliveries.next_due(QUEUES)
+    assert await deliveries.next_due(QUEUES) == 12
     await deliveries.drop("n1", "sooner")
-    assert 15 == await deliveries.next_due(QUEUES)
+    assert await deliveries.next_due(QUEUES) == 15
     await advance(20)
-    assert 0 == await deliveries.next_due(QUEUES)
+    assert await deliveries.next_due(QUEUES) == 0
 
 
 async def test_news_wakes_whoever_waits(deliveries: Deliveries) -> None:
@@ -406,7 +406,7 @@ async def test_news_comes_from_other_event_loops(deliveries: Deliveries) -> None
         await asyncio.to_thread(asyncio.run, leave_without_a_word())
         await asyncio.to_thread(asyncio.run, deliveries.put("a"))
         assert await woken(news)
-        assert ["a"] == await claimed(deliveries, "n1")
+        assert await claimed(deliveries, "n1") == ["a"]
 
 
 async def test_worker_that_looks_on_news_misses_nothing(deliveries: Deliveries) -> None:

@@ -51,7 +51,7 @@ async def test_memory_store_says_what_it_holds() -> None:
     store = MemoryStore()
     await store.apply(Put("key", b"value"), Append("key", b"event", ttl=60))
 
-    assert "<MemoryStore: 1 records, 1 events in 1 logs, 13 bytes>" == repr(store)
+    assert repr(store) == "<MemoryStore: 1 records, 1 events in 1 logs, 13 bytes>"
 
 
 async def test_memory_store_drops_the_oldest_logs_first() -> None:
@@ -61,12 +61,12 @@ async def test_memory_store_drops_the_oldest_logs_first() -> None:
         await store.apply(Append(log, b"1", ttl=60))
     await store.apply(Put("k", b""))
     await store.apply(Append("d", b"1", ttl=60))
-    assert [[b"1", b"1"], [b"1"], [b"1"], [b"1"]] == await logs_of(store, "abcd")
+    assert await logs_of(store, "abcd") == [[b"1", b"1"], [b"1"], [b"1"], [b"1"]]
 
     await store.apply(Append("d", b"2", ttl=60))
-    assert [[b"1", b"1"], [], [b"1"], [b"1", b"2"]] == await logs_of(store, "abcd")
+    assert await logs_of(store, "abcd") == [[b"1", b"1"], [], [b"1"], [b"1", b"2"]]
     await store.apply(Append("d", b"3", ttl=60), Append("d", b"4", ttl=60))
-    assert [[], [], [], [b"1", b"2", b"3", b"4"]] == await logs_of(store, "abcd")
+    assert await logs_of(store, "abcd") == [[], [], [], [b"1", b"2", b"3", b"4"]]
 
 
 async def test_memory_store_drops_oldest_events_of_last_log() -> None:
@@ -74,10 +74,10 @@ async def test_memory_store_drops_oldest_events_of_last_log() -> None:
     store = MemoryStore(max_bytes=10)
     for number in range(5):
         await store.apply(Append("a", b"%d..." % number, ttl=60))
-    assert [[b"3...", b"4..."]] == await logs_of(store, "a")
+    assert await logs_of(store, "a") == [[b"3...", b"4..."]]
 
     await store.apply(Append("a#b", b"5...", ttl=60), Append("a", b"6", ttl=60))
-    assert [[b"4...", b"6"], [b"5..."]] == await logs_of(store, ["a", "a#b"])
+    assert await logs_of(store, ["a", "a#b"]) == [[b"4...", b"6"], [b"5..."]]
 
 
 async def test_memory_store_drops_logs_for_records() -> None:
@@ -87,7 +87,7 @@ async def test_memory_store_drops_logs_for_records() -> None:
         await store.apply(Append(log, b"12345", ttl=60))
     await store.apply(Put("k", b"1"))
 
-    assert [[], [b"12345"]] == await logs_of(store, "ab")
+    assert await logs_of(store, "ab") == [[], [b"12345"]]
 
 
 async def test_memory_store_follower_gets_log_truncated() -> None:
@@ -95,13 +95,13 @@ async def test_memory_store_follower_gets_log_truncated() -> None:
     store = MemoryStore(max_entries=2)
     await store.apply(Append("a", b"1", ttl=60))
     async with aclosing(store.follow("a")) as ahead, aclosing(store.follow("a")) as behind:
-        assert [b"1", b"1"] == [await next_data(ahead), await next_data(behind)]
+        assert [await next_data(ahead), await next_data(behind)] == [b"1", b"1"]
         await store.apply(Append("a", b"2", ttl=60))
-        assert b"2" == await next_data(ahead)
+        assert await next_data(ahead) == b"2"
         await store.apply(Append("b", b"1", ttl=60), Append("b", b"2", ttl=60))
         await store.apply(Append("a", b"3", ttl=60))
 
-        assert b"3" == await next_data(ahead)
+        assert await next_data(ahead) == b"3"
         with pytest.raises(LogTruncated):
             await next_data(behind)
 
@@ -114,10 +114,10 @@ async def test_memory_store_limit_with_an_empty_log() -> None:
         await asyncio.sleep(0)
         for log in "abc":
             await store.apply(Append(log, b"1", ttl=60))
-        assert [[], [b"1"], [b"1"]] == await logs_of(store, "abc")
+        assert await logs_of(store, "abc") == [[], [b"1"], [b"1"]]
 
         await store.apply(Append("empty", b"1", ttl=60))
-        assert b"1" == await waiting
+        assert await waiting == b"1"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_memory_store_that_is_full_of_records_says_so(
     await store.apply(Delete("a#"), Put("a#c", b""))
     entry = await store.get("a")
     assert entry
-    assert b"56" == entry.value
+    assert entry.value == b"56"
 
 
 async def test_full_memory_store_drops_expired_entries(clock: Clock) -> None:
@@ -161,10 +161,10 @@ async def test_memory_store_sweeps_a_little_at_each_apply(clock: Clock) -> None:
         await store.apply(Put(f"{number}", b"", ttl=10), Append(f"{number}", b"", ttl=10))
     clock.now = 11
     await store.apply()
-    assert "<MemoryStore: 36 records, 36 events in 36 logs," == repr(store)[:47]
+    assert repr(store)[:47] == "<MemoryStore: 36 records, 36 events in 36 logs,"
 
     await store.apply()
-    assert EMPTY == repr(store)
+    assert repr(store) == EMPTY
 
 
 async def test_memory_store_drops_superseded_deadlines(clock: Clock) -> None:
@@ -180,7 +180,7 @@ async def test_memory_store_drops_superseded_deadlines(clock: Clock) -> None:
     clock.now = 3e6
     for _ in range(3):
         await store.apply()
-    assert EMPTY == repr(store)
+    assert repr(store) == EMPTY
 
 
 async def test_memory_store_keeps_no_trace_of_followers() -> None:
@@ -193,11 +193,11 @@ async def test_memory_store_keeps_no_trace_of_followers() -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    assert EMPTY == repr(store)
+    assert repr(store) == EMPTY
 
     with pytest.raises(LogTruncated):
         await next_data(store.follow("log", "nothing"))
-    assert EMPTY == repr(store)
+    assert repr(store) == EMPTY
 
 
 async def test_memory_store_lets_a_followed_log_run_out(clock: Clock) -> None:
@@ -208,8 +208,8 @@ async def test_memory_store_lets_a_followed_log_run_out(clock: Clock) -> None:
         await next_data(followed)
         clock.now = 11
         await store.apply()
-        assert "<MemoryStore: 0 records, 0 events in 1 logs, 0 bytes>" == repr(store)
-    assert EMPTY == repr(store)
+        assert repr(store) == "<MemoryStore: 0 records, 0 events in 1 logs, 0 bytes>"
+    assert repr(store) == EMPTY
 
 
 async def test_memory_store_ids_continue_after_a_restart() -> None:
@@ -274,10 +274,10 @@ async def test_memory_deliveries_are_bounded() -> None:
     with pytest.raises(StoreUnavailable, match="max_entries=2"):
         await deliveries.put("c")
 
-    assert "<MemoryDeliveries: 2 in 2 queues>" == repr(deliveries)
+    assert repr(deliveries) == "<MemoryDeliveries: 2 in 2 queues>"
     await deliveries.cancel("a")
     await deliveries.put("c", "other")
-    assert "<MemoryDeliveries: 2 in 1 queues>" == repr(deliveries)
+    assert repr(deliveries) == "<MemoryDeliveries: 2 in 1 queues>"
 
 
 async def test_memory_deliveries_drop_renewed_deadlines(clock: Clock) -> None:
@@ -291,11 +291,11 @@ async def test_memory_deliveries_drop_renewed_deadlines(clock: Clock) -> None:
     (queue,) = deliveries._queues.values()
 
     assert len(queue._deadlines._heap) < 100
-    assert 0 == await deliveries.next_due(["default"])
+    assert await deliveries.next_due(["default"]) == 0
     await deliveries.cancel("due")
-    assert 1e6 + 999 == await deliveries.next_due(["default"])
+    assert await deliveries.next_due(["default"]) == 1e6 + 999
     await deliveries.renew("n1", ["held"], 2e6)
-    assert 2e6 == await deliveries.next_due(["default"])
+    assert await deliveries.next_due(["default"]) == 2e6
 
 
 async def test_news_in_memory_is_of_the_queues_of_interest() -> None:

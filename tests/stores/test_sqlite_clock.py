@@ -67,10 +67,10 @@ async def test_setting_the_clock_keeps_queues_and_data(
 
     other = opened()
     await other.apply(Put("another", b"2", ttl=60.0))  # and so it may sweep
-    assert 1 == len(await other.deliveries.claim(["default"], "n2", 30.0, 9))
+    assert len(await other.deliveries.claim(["default"], "n2", 30.0, 9)) == 1
     for each in (store, other):
         assert None is not await each.get("result")
-        assert 1 == len(await each.read("result"))
+        assert len(await each.read("result")) == 1
         assert None is not await each.get("another")
 
 
@@ -86,7 +86,7 @@ async def test_clock_behind_after_boot_keeps_queues_running(
     set_clock(-time.time())
 
     other = opened()
-    assert ["waiting"] == [id for id, *_ in await other.deliveries.claim(["default"], "n", 9.0, 9)]
+    assert [id for id, *_ in await other.deliveries.claim(["default"], "n", 9.0, 9)] == ["waiting"]
     assert None is not await other.get("result")
 
 
@@ -112,7 +112,7 @@ def test_clock_has_no_name_where_it_cannot_be_told(
     monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "boot_id")
     monkeypatch.setattr(clocks, "_NAMESPACES", tmp_path)
     monkeypatch.setattr(clocks, "_BOOT_TIME", 7)
-    assert "b" == clocks.boot_id()
+    assert clocks.boot_id() == "b"
     monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "none")
     assert None is clocks.boot_id()
     monkeypatch.setattr(clocks, "_BOOT_TIME", None)
@@ -171,6 +171,6 @@ async def test_slow_claim_takes_over_nothing(path: Path) -> None:
         await asyncio.sleep(0.3)
         locking.execute("ROLLBACK")
 
-    assert [] == await claiming
-    assert [] == await store.deliveries.lost("n1", ["a"])
+    assert await claiming == []
+    assert await store.deliveries.lost("n1", ["a"]) == []
     await store.aclose()

@@ -84,7 +84,7 @@ async def line(process: Process) -> str:
 async def ended(process: Process) -> list[str]:
     """Return the remaining output of a process that ended successfully."""
     said, _ = await process.communicate()
-    assert 0 == process.returncode
+    assert process.returncode == 0
     return said.decode().splitlines()
 
 
@@ -119,11 +119,11 @@ async def test_sqlite_store_wakes_followers_in_other_processes(opened: Opened, p
         python(FOLLOWS_AND_ANSWERS, path) as process,
         aclosing(store.follow("answered")) as answered,
     ):
-        assert "ready" == await line(process)
+        assert await line(process) == "ready"
         for number in range(10):
             await store.apply(Append("asked", b"%d" % number, ttl=60))
             assert b"%d" % number == await data(answered)
-        assert [] == await ended(process)
+        assert await ended(process) == []
 
 
 WORKS = """
@@ -150,7 +150,7 @@ async def test_sqlite_deliveries_reach_other_processes(opened: Opened, path: Pat
     store = opened(clock=clock)
     deliveries = store.deliveries
     async with python(WORKS, path) as process:
-        assert "ready" == await line(process)
+        assert await line(process) == "ready"
         for id in ("1", "2", "freeze"):
             await deliveries.put(id, "q")
             assert id == await line(process)
@@ -159,9 +159,9 @@ async def test_sqlite_deliveries_reach_other_processes(opened: Opened, path: Pat
 
     due = await deliveries.next_due(["q"])
     assert due
-    assert [] == await deliveries.claim(["q"], "n1", 30, 10)
+    assert await deliveries.claim(["q"], "n1", 30, 10) == []
     clock.now = due
-    assert [Delivery("freeze", "q")] == await deliveries.claim(["q"], "n1", 30, 10)
+    assert await deliveries.claim(["q"], "n1", 30, 10) == [Delivery("freeze", "q")]
 
 
 INCREMENTS = """
@@ -190,7 +190,7 @@ async def test_sqlite_version_has_one_winner_among_processes(opened: Opened, pat
         won = await asyncio.gather(ended(one), ended(other))
 
     assert list(range(1, 61)) == sorted(int(version) for version in chain(*won))
-    assert StoreEntry(b"60", 61) == await store.get("count")
+    assert await store.get("count") == StoreEntry(b"60", 61)
 
 
 WRITES = """
@@ -222,7 +222,7 @@ async def test_sqlite_write_survives_a_killed_process(opened: Opened, path: Path
     with closing(sqlite3.connect(path)) as file:
         records = file.execute("SELECT key FROM records ORDER BY key").fetchall()
         assert records == file.execute("SELECT name FROM logs ORDER BY name").fetchall()
-        assert [("ok",)] == file.execute("PRAGMA integrity_check").fetchall()
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 FORKS = """
@@ -259,7 +259,7 @@ async def test_sqlite_store_is_used_on_both_sides_of_a_fork(opened: Opened, path
 
     expected = ["first 1 parent", "second 1 parent", "beside first 1 parent"]
     assert sorted([*expected, "beside second 1 parent", "parent None parent"]) == sorted(said)
-    assert 5 == len(await opened().read("log"))
+    assert len(await opened().read("log")) == 5
 
 
 FORKS_UNDER_A_FOLLOWER = """
@@ -300,14 +300,14 @@ async def test_sqlite_file_is_closed_during_a_fork(opened: Opened, path: Path) -
     await store.apply(Put("k", b"1"))
 
     assert not forked_child_has_open(path)
-    assert StoreEntry(b"1", 1) == await store.get("k")
+    assert await store.get("k") == StoreEntry(b"1", 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 async def test_sqlite_follower_goes_on_after_a_fork(path: Path) -> None:
     """The process that forks has to connect again, and misses nothing that others wrote."""
     async with python(FORKS_UNDER_A_FOLLOWER, path) as process:
-        assert ["0", "1", "2", "3", "4"] == await ended(process)
+        assert await ended(process) == ["0", "1", "2", "3", "4"]
 
 
 async def test_sqlite_store_is_created_by_many_processes(path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_sqlite_store_is_created_by_many_processes(path: Path) -> None:
         await asyncio.gather(ended(one), ended(two), ended(go))
 
     async with aclosing(SQLiteStore(path)) as store:
-        assert 3 == len(await store.read("log"))
+        assert len(await store.read("log")) == 3
 
 
 # Full disks, and other processes that are in the way
@@ -353,7 +353,7 @@ async def test_sqlite_full_disk_loses_no_acknowledged_write(opened: Opened, path
     kept = [words for words in said if not words.startswith("full")]
     store = opened()
 
-    assert 5 == len(refused)
+    assert len(refused) == 5
     assert all(str(path) in words for words in refused)
     assert len(kept) > 50
     for key in kept:
@@ -375,7 +375,7 @@ async def test_full_sqlite_store_accepts_writes_after_expiry(opened: Opened) -> 
     assert isinstance(large, StoreUnavailable)
     assert "full" in str(large)
     assert small is None
-    assert [] == await store.read("large")
+    assert await store.read("large") == []
     assert await store.get("small")
     clock.now = 11
     await store.apply(Put("large", b"x" * 100_000))
@@ -397,7 +397,7 @@ async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -
     for error in refused:
         assert isinstance(error, StoreUnavailable)
         assert f"{str(path)!r}: database is locked" in str(error)
-    assert StoreEntry(b"3", 2) == await store.get("k")
+    assert await store.get("k") == StoreEntry(b"3", 2)
 
 
 async def test_sqlite_store_batches_concurrent_writes(opened: Opened, path: Path) -> None:
@@ -444,7 +444,7 @@ async def test_sqlite_failed_write_does_not_affect_others(opened: Opened) -> Non
     done = await asyncio.gather(*(store.apply(op) for op in asked), return_exceptions=True)
 
     assert [type(None), UnicodeEncodeError, Conflict, type(None)] == [type(it) for it in done]
-    assert [True, False, True] == [await store.get(key) is not None for key in "acd"]
+    assert [await store.get(key) is not None for key in "acd"] == [True, False, True]
 
 
 # Persistence
@@ -462,10 +462,10 @@ async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, pat
 
     store = opened()
     await store.apply(Put("gone", b"", expect=0), Append("gone", b"2", ttl=60))
-    assert StoreEntry(b"1", 1) == await store.get("gone#k")
-    assert StoreEntry(b"", 3) == await store.get("gone")
-    assert [b"2"] == [event.data for event in await store.read("gone", first.id)]
-    assert [Delivery("a", "q")] == await store.deliveries.claim(["q"], "n1", 30, 10)
+    assert await store.get("gone#k") == StoreEntry(b"1", 1)
+    assert await store.get("gone") == StoreEntry(b"", 3)
+    assert [event.data for event in await store.read("gone", first.id)] == [b"2"]
+    assert await store.deliveries.claim(["q"], "n1", 30, 10) == [Delivery("a", "q")]
 
 
 async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) -> None:
@@ -484,16 +484,16 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
             tables = ("records", "events", "logs")
             return [file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
 
-    assert [150, 15, 15] == rows()
+    assert rows() == [150, 15, 15]
     clock.now = 11
     await store.apply()
-    assert [0, 0, 15] == rows()
-    assert [] == await store.read("0", ids[0])
+    assert rows() == [0, 0, 15]
+    assert await store.read("0", ids[0]) == []
 
     clock.now = 4000
     await store.apply()
     await store.apply()
-    assert [0, 0, 0] == rows()
+    assert rows() == [0, 0, 0]
     with pytest.raises(LogTruncated):
         await store.read("0", ids[0])
     await store.apply(Append("0", b"new", ttl=10))
@@ -509,7 +509,7 @@ async def test_sqlite_expired_log_restarts_before_the_sweep(opened: Opened) -> N
     clock.now = 0.2
     await store.apply(Append("log", b"2", ttl=0.1))
 
-    assert [b"2"] == [event.data for event in await store.read("log")]
+    assert [event.data for event in await store.read("log")] == [b"2"]
 
 
 async def test_sqlite_idle_follower_keeps_its_position(opened: Opened) -> None:
@@ -524,7 +524,7 @@ async def test_sqlite_idle_follower_keeps_its_position(opened: Opened) -> None:
             await asyncio.sleep(0.02)  # it polls again, which is what this test is about
             await store.apply()
         await store.apply(Append("mine", b"1", ttl=10))
-        assert b"1" == await waiting
+        assert await waiting == b"1"
 
 
 async def test_sqlite_store_ignores_cancelled_callers(opened: Opened, path: Path) -> None:
@@ -543,7 +543,7 @@ async def test_sqlite_store_ignores_cancelled_callers(opened: Opened, path: Path
         other.rollback()
     await store.apply(Append("log", b"", ttl=60))
 
-    assert 3 == len(await store.read("log"))
+    assert len(await store.read("log")) == 3
 
 
 def modes(path: Path) -> set[int]:
@@ -553,10 +553,10 @@ def modes(path: Path) -> set[int]:
 def test_sqlite_store_is_for_its_owner(path: Path) -> None:
     """A new file is for its owner only; one that a group may open was made so on purpose."""
     SQLiteStore(path)
-    assert {0o600} == modes(path)
+    assert modes(path) == {0o600}
     path.chmod(0o640)
     SQLiteStore(path)
-    assert {0o640} == modes(path)
+    assert modes(path) == {0o640}
 
 
 async def test_sqlite_store_closes_its_files_to_others(
@@ -568,8 +568,8 @@ async def test_sqlite_store_closes_its_files_to_others(
         each.chmod(0o644)
     opened()
 
-    assert 3 == len(list(path.parent.iterdir()))  # with -wal and -shm
-    assert {0o600} == modes(path)
+    assert len(list(path.parent.iterdir())) == 3  # with -wal and -shm
+    assert modes(path) == {0o600}
     assert str(path) in caplog.text
 
 
@@ -581,7 +581,7 @@ def test_file_of_another_program_keeps_its_mode(path: Path) -> None:
     with pytest.raises(ConfigurationError):
         SQLiteStore(path)
 
-    assert 0o644 == path.stat().st_mode & 0o777
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> None:
@@ -604,7 +604,7 @@ async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> 
 
 def test_sqlite_store_says_where_it_is(path: Path) -> None:
     """Its repr names the file."""
-    assert f"<SQLiteStore: {str(path)!r}>" == repr(SQLiteStore(path))
+    assert repr(SQLiteStore(path)) == f"<SQLiteStore: {str(path)!r}>"
 
 
 # Construction

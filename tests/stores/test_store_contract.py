@@ -92,7 +92,7 @@ async def test_put_replaces_and_increments_the_version(store: Store) -> None:
     first = await entry(store, "task:1")
     await store.apply(Put("task:1", b"two"))
 
-    assert b"one" == first.value
+    assert first.value == b"one"
     assert StoreEntry(b"two", first.version + 1) == await store.get("task:1")
 
 
@@ -102,7 +102,7 @@ async def test_put_expecting_none_succeeds_once(store: Store) -> None:
     with pytest.raises(Conflict, match="task:1"):
         await store.apply(Put("task:1", b"two", expect=0))
 
-    assert b"one" == (await entry(store, "task:1")).value
+    assert (await entry(store, "task:1")).value == b"one"
 
 
 async def test_put_expecting_a_version_succeeds_once(store: Store) -> None:
@@ -115,7 +115,7 @@ async def test_put_expecting_a_version_succeeds_once(store: Store) -> None:
     with pytest.raises(Conflict):
         await store.apply(Put("task:2", b"three", expect=version))
 
-    assert b"two" == (await entry(store, "task:1")).value
+    assert (await entry(store, "task:1")).value == b"two"
     assert await store.get("task:2") is None
 
 
@@ -142,7 +142,7 @@ async def test_delete_expecting_a_version_takes_it_once(store: Store) -> None:
             return False
         return True
 
-    assert [False] * 9 + [True] == sorted(await asyncio.gather(*(taken() for _ in range(10))))
+    assert sorted(await asyncio.gather(*(taken() for _ in range(10)))) == [False] * 9 + [True]
 
 
 async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
@@ -152,7 +152,7 @@ async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
     with pytest.raises(Conflict):
         await store.apply(Delete("task:1", expect=0))
 
-    assert b"one" == (await entry(store, "task:1")).value
+    assert (await entry(store, "task:1")).value == b"one"
 
 
 @pytest.mark.parametrize("runs_out", [True, False])
@@ -172,7 +172,7 @@ async def test_version_of_a_deleted_record_is_not_reused(
             await store.apply(Delete("lease:sweep"))
     await store.apply(Put("lease:sweep", b"theirs", ttl=10, expect=0))
 
-    assert 5 == len(versions)
+    assert len(versions) == 5
     for version in versions:
         with pytest.raises(Conflict):
             await store.apply(Put("lease:sweep", b"mine", ttl=10, expect=version))
@@ -217,8 +217,8 @@ async def test_apply_does_all_or_nothing(store: Store) -> None:
             Put("task:1#more", b""),
         )
 
-    assert b"one" == (await entry(store, "task:1")).value
-    assert [b"made"] == await data(store, "task:1")
+    assert (await entry(store, "task:1")).value == b"one"
+    assert await data(store, "task:1") == [b"made"]
     assert await store.get("task:1#done") is None
     assert await store.get("task:1#more") is None
 
@@ -232,10 +232,10 @@ async def test_apply_takes_operations_in_order(store: Store) -> None:
     await store.apply()
 
     assert StoreEntry(b"4", version + 2) == await store.get("k")
-    assert [b"a", b"b"] == await data(store, "k")
+    assert await data(store, "k") == [b"a", b"b"]
     with pytest.raises(Conflict):
         await store.apply(Delete("k"), Put("k", b"5", expect=version + 2))
-    assert b"4" == (await entry(store, "k")).value
+    assert (await entry(store, "k")).value == b"4"
 
 
 async def test_record_and_log_of_one_name_are_two_things(store: Store) -> None:
@@ -244,7 +244,7 @@ async def test_record_and_log_of_one_name_are_two_things(store: Store) -> None:
     assert await store.get("task:1") is None
 
     await store.apply(Put("task:1", b"record", expect=0), Delete("task:1"))
-    assert [b"event"] == await data(store, "task:1")
+    assert await data(store, "task:1") == [b"event"]
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ async def test_apply_rejects_two_subjects(store: Store, ops: Sequence[Op]) -> No
     with pytest.raises(ContractError, match=r"'task:1' and '(task:2|task:10|call)'"):
         await store.apply(*ops)
 
-    assert b"one" == (await entry(store, "task:1#call")).value
+    assert (await entry(store, "task:1#call")).value == b"one"
     assert await store.get("task:1") is None
-    assert [] == await data(store, "task:1#log")
+    assert await data(store, "task:1#log") == []
 
 
 async def test_apply_writes_all_parts_of_a_subject(store: Store) -> None:
@@ -275,8 +275,8 @@ async def test_apply_writes_all_parts_of_a_subject(store: Store) -> None:
         Append("task:1", b"1", ttl=60),
         Append("task:1#a#b", b"2", ttl=60),
     )
-    assert b"call" == (await entry(store, "task:1#call")).value
-    assert [b"2"] == await data(store, "task:1#a#b")
+    assert (await entry(store, "task:1#call")).value == b"call"
+    assert await data(store, "task:1#a#b") == [b"2"]
 
     await store.apply(Delete("task:1"), Delete("task:1#call"))
     assert await store.get("task:1#call") is None
@@ -285,7 +285,7 @@ async def test_apply_writes_all_parts_of_a_subject(store: Store) -> None:
 @pytest.mark.parametrize("name", ["task:7", "task:7#call", "task:7#", "task:7#a#b"])
 def test_subject_ends_at_the_first_number_sign(name: str) -> None:
     """Further ones belong to the part: it may be text of a client."""
-    assert "task:7" == subject_of(name)
+    assert subject_of(name) == "task:7"
 
 
 # Time
@@ -360,9 +360,9 @@ async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, advance: Pa
     await store.apply(Append("log", b"2", ttl=10))
     await advance(8)
 
-    assert [b"1", b"2"] == await data(store, "log")
+    assert await data(store, "log") == [b"1", b"2"]
     await advance(3)
-    assert [] == await data(store, "log")
+    assert await data(store, "log") == []
 
 
 # Logs
@@ -377,10 +377,10 @@ async def test_read_gives_events_in_order(store: Store) -> None:
     second = await store.read("log", first[-1].id, limit=3)
     third = await store.read("log", second[-1].id, limit=3)
 
-    assert b"0123456" == b"".join(event.data for event in [*first, *second, *third])
-    assert [3, 3, 1] == [len(first), len(second), len(third)]
-    assert [] == await data(store, "log", third[-1].id)
-    assert [] == await data(store, "nothing")
+    assert b"".join(event.data for event in [*first, *second, *third]) == b"0123456"
+    assert [len(first), len(second), len(third)] == [3, 3, 1]
+    assert await data(store, "log", third[-1].id) == []
+    assert await data(store, "nothing") == []
 
 
 async def test_event_ids_are_fit_for_last_event_id(store: Store) -> None:
@@ -388,17 +388,17 @@ async def test_event_ids_are_fit_for_last_event_id(store: Store) -> None:
     await store.apply(*(Append("log", b"", ttl=60) for _ in range(50)))
     ids = [event.id for event in await store.read("log")]
 
-    assert 50 == len(set(ids))
+    assert len(set(ids)) == 50
     assert set("".join(ids)) <= set(string.ascii_letters + string.digits + "-_")
 
 
 async def test_append_keeps_the_newest(store: Store) -> None:
     """Of more than `keep` events the oldest are dropped."""
     await store.apply(*(Append("log", b"%d" % number, ttl=60, keep=3) for number in range(10)))
-    assert [b"7", b"8", b"9"] == await data(store, "log")
+    assert await data(store, "log") == [b"7", b"8", b"9"]
 
     await store.apply(Append("log", b"10", ttl=60, keep=1))
-    assert [b"10"] == await data(store, "log")
+    assert await data(store, "log") == [b"10"]
 
 
 def test_append_keeps_at_least_one() -> None:
@@ -413,7 +413,7 @@ async def test_reader_is_told_of_a_gap(store: Store) -> None:
     ids = [event.id for event in await store.read("log")]
     await store.apply(Append("log", b"4", ttl=60, keep=3))  # drops 0 and 1
 
-    assert [b"2", b"3", b"4"] == await data(store, "log", ids[1])
+    assert await data(store, "log", ids[1]) == [b"2", b"3", b"4"]
     with pytest.raises(LogTruncated, match="log") as caught:
         await store.read("log", ids[0])
     assert ("log", ids[0]) == (caught.value.log, caught.value.after)
@@ -461,14 +461,14 @@ async def test_follow_replays_and_then_goes_on_live(store: Store) -> None:
     """A follower gets the existing events, then new ones."""
     await store.apply(Append("log", b"1", ttl=60), Append("log", b"2", ttl=60))
     async with aclosing(store.follow("log")) as followed:
-        assert [b"1", b"2"] == await take(followed, 2)
+        assert await take(followed, 2) == [b"1", b"2"]
 
         waiting = asyncio.ensure_future(take(followed, 2))
         await until_it_waits(store)
         await store.apply(Append("log", b"3", ttl=60))
         await store.apply(Append("other", b"x", ttl=60))
         await store.apply(Append("log", b"4", ttl=60))
-        assert [b"3", b"4"] == await waiting
+        assert await waiting == [b"3", b"4"]
 
 
 async def test_follow_begins_after_an_event(store: Store) -> None:
@@ -477,12 +477,12 @@ async def test_follow_begins_after_an_event(store: Store) -> None:
     first, *_, last = await store.read("log")
 
     async with aclosing(store.follow("log", first.id)) as followed:
-        assert [b"1", b"2"] == await take(followed, 2)
+        assert await take(followed, 2) == [b"1", b"2"]
     async with aclosing(store.follow("log", last.id)) as followed:
         waiting = asyncio.ensure_future(take(followed, 1))
         await until_it_waits(store)
         await store.apply(Append("log", b"3", ttl=60))
-        assert [b"3"] == await waiting
+        assert await waiting == [b"3"]
 
 
 async def test_follow_waits_for_a_log_that_does_not_exist(store: Store) -> None:
@@ -492,7 +492,7 @@ async def test_follow_waits_for_a_log_that_does_not_exist(store: Store) -> None:
         await until_it_waits(store)
         assert not waiting.done()
         await store.apply(Append("log", b"1", ttl=60))
-        assert [b"1"] == await waiting
+        assert await waiting == [b"1"]
 
 
 async def test_follow_replays_a_long_log(store: Store) -> None:
@@ -541,7 +541,7 @@ async def test_follower_that_fell_behind_is_told(store: Store) -> None:
         waiting = asyncio.ensure_future(take(followed, 1))
         await until_it_waits(store)
         await store.apply(Append("log", b"0", ttl=60))
-        assert [b"0"] == await waiting
+        assert await waiting == [b"0"]
 
         await store.apply(*(Append("log", b"%d" % n, ttl=60, keep=3) for n in range(1, 9)))
         with pytest.raises(LogTruncated):
@@ -617,7 +617,7 @@ async def test_store_serves_several_event_loops(store: Store) -> None:
         got = await waiting
 
     assert sorted(got) == sorted([b"%d" % number for number in range(50)] * 2)
-    assert b"100" == (await entry(store, "count")).value
+    assert (await entry(store, "count")).value == b"100"
 
 
 # The end

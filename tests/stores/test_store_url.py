@@ -19,7 +19,7 @@ def test_store_url_names_a_file_or_the_memory(
     assert isinstance(open_store("memory://"), MemoryStore)
     assert isinstance(open_store("sqlite:///a b.db"), SQLiteStore)
     assert isinstance(open_store(f"sqlite:///{tmp_path}/absolute.db"), SQLiteStore)
-    assert {"a b.db", "absolute.db"} == {file.name for file in tmp_path.iterdir()}
+    assert {file.name for file in tmp_path.iterdir()} == {"a b.db", "absolute.db"}
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ async def test_resource_error_shows_its_text(
 
     answer = await asked(suite, version, "resources/read", uri="shelf://1")
 
-    assert (200, -32603) == (answer.status, answer.error["code"])
-    assert "The shelf is being moved." == answer.error["message"]
+    assert (answer.status, answer.error["code"]) == (200, -32603)
+    assert answer.error["message"] == "The shelf is being moved."
     assert not caplog.records
 
 
@@ -76,8 +76,8 @@ async def test_tool_error_of_a_resource_is_no_server_error(version: str) -> None
 
     answer = await asked(suite, version, "resources/read", uri="shelf://1")
 
-    assert (200, -32603) == (answer.status, answer.error["code"])
-    assert "The shelf is being moved." == answer.error["message"]
+    assert (answer.status, answer.error["code"]) == (200, -32603)
+    assert answer.error["message"] == "The shelf is being moved."
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -87,8 +87,8 @@ async def test_prompt_error_shows_its_text(version: str) -> None:
 
     answer = await asked(suite, version, "prompts/get", name="undecided")
 
-    assert (200, -32603) == (answer.status, answer.error["code"])
-    assert "No text has been approved." == answer.error["message"]
+    assert (answer.status, answer.error["code"]) == (200, -32603)
+    assert answer.error["message"] == "No text has been approved."
 
 
 async def test_log_of_a_failure_stays_on_its_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,15 +155,15 @@ async def test_error_data_has_one_shape(version: str) -> None:
     for data, of in ((in_result, "add"), (got.error["data"], "typed")):
         assert of == data["name"]
         (fault,) = data["faults"]
-        assert "/a" == fault["pointer"]
-        assert "an integer" == fault["expected"]
-        assert 'the string "x"' == fault["actual"]
+        assert fault["pointer"] == "/a"
+        assert fault["expected"] == "an integer"
+        assert fault["actual"] == 'the string "x"'
     (fault,) = malformed.error["data"]["faults"]
-    assert ("/cursor", "a string or null", "an integer") == (
+    assert (
         fault["pointer"],
         fault["expected"],
         fault["actual"],
-    )
+    ) == ("/cursor", "a string or null", "an integer")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -182,5 +182,5 @@ async def test_reserved_meta_of_a_result_is_not_sent_before_2026(version: str) -
     async with speak(Suite(name="test", version="1", tools=[Passing]), version) as client:
         meta = (await client.call("passing")).result["_meta"]
 
-    assert 1 == meta["com.example/a"]
+    assert meta["com.example/a"] == 1
     assert (version == MODERN) is ("io.modelcontextprotocol/serverInfo" in meta)

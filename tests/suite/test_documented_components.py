@@ -22,10 +22,10 @@ async def test_documented_library_is_listed_read_and_completed(modules: Path) ->
         template = ResourceTemplateReference("library://books/{id}")
         completed = await client.complete(template, "id", "D")
 
-    assert ["library://hours", "library://books/emma", "library://books/dune"] == listed
-    assert ["manual://{+path}", "library://books/{id}"] == templates
-    assert ['{"open":9,"close":17}', "# basics", "In the week before"] == texts
-    assert ["dune"] == completed.values
+    assert listed == ["library://hours", "library://books/emma", "library://books/dune"]
+    assert templates == ["manual://{+path}", "library://books/{id}"]
+    assert texts == ['{"open":9,"close":17}', "# basics", "In the week before"]
+    assert completed.values == ["dune"]
 
 
 async def test_documented_handbook_serves_its_folder(modules: Path) -> None:
@@ -34,7 +34,7 @@ async def test_documented_handbook_serves_its_folder(modules: Path) -> None:
         (file,) = await client.resources()
         (contents,) = (await client.read(file.uri)).contents
 
-    assert ("handbook://welcome.md", "# Welcome") == (file.uri, contents.text)
+    assert (file.uri, contents.text) == ("handbook://welcome.md", "# Welcome")
 
 
 async def test_documented_prompts_are_got_and_completed(modules: Path) -> None:
@@ -47,12 +47,12 @@ async def test_documented_prompts_are_got_and_completed(modules: Path) -> None:
         language = await client.complete(PromptReference("review"), "language", "r")
 
     texts = [message.content.text for got in (review, greet) for message in got.messages]  # type: ignore[union-attr]
-    assert ["Review this python code:\nx", "Greet Ada in Dutch."] == texts
-    assert ["user", "assistant", "user"] == [message.role for message in trip.messages]
-    assert [["Lisbon", "Lima"], ["rust"]] == [city.values, language.values]
+    assert texts == ["Review this python code:\nx", "Greet Ada in Dutch."]
+    assert [message.role for message in trip.messages] == ["user", "assistant", "user"]
+    assert [city.values, language.values] == [["Lisbon", "Lima"], ["rust"]]
 
 
 async def test_documented_office_shows_strangers_nothing(modules: Path) -> None:
     """An anonymous client sees the public components."""
     async with connect(importlib.import_module("office").suite) as client:
-        assert ["opening_hours"] == [tool.name for tool in await client.tools()]
+        assert [tool.name for tool in await client.tools()] == ["opening_hours"]

@@ -104,9 +104,9 @@ async def test_extension_tool_carries_on_once(extension: Any) -> None:
         asked = await client.send(client.call("pays"))
         answers = [await client.send(client.again(asked, sure=YES)) for _ in range(2)]
 
-    assert "paid" == answers[0].json["result"]["content"][0]["text"]
+    assert answers[0].json["result"]["content"][0]["text"] == "paid"
     assert "used already" in answers[1].json["error"]["message"]
-    assert 1 == tool.calls
+    assert tool.calls == 1
 
 
 @both
@@ -124,7 +124,7 @@ async def test_extension_tool_may_require_tasks(extension: Any) -> None:
         refused = await without.send(without.call("works"))
         begun = await able.send(able.call("works"))
 
-    assert -32021 == refused.json["error"]["code"]
+    assert refused.json["error"]["code"] == -32021
     assert 77000 <= begun.json["result"]["ttlMs"] < 78000
 
 
@@ -147,7 +147,7 @@ async def test_extension_tool_is_held_as_long_as_it_says(extension: Any, version
             tool.end.set()
             await call.over()
 
-    assert ("task" == said.get("resultType")) is (version == MODERN)
+    assert (said.get("resultType") == "task") is (version == MODERN)
     assert said.get("isError", False) is (version == LEGACY)
 
 
@@ -168,7 +168,7 @@ async def test_extension_tool_is_a_task_from_the_beginning(extension: Any) -> No
             await client.send(client.request("tasks/cancel", {"taskId": id}))
             await call.over()
 
-    assert "on_cancel" == tool.saw[-1]
+    assert tool.saw[-1] == "on_cancel"
 
 
 @both
@@ -187,7 +187,7 @@ async def test_extension_tool_may_be_cancelled_by_a_disconnect(extension: Any) -
             call.disconnect()
             await call.over()
 
-    assert ["begun", "on_cancel"] == tool.saw
+    assert tool.saw == ["begun", "on_cancel"]
 
 
 class Zoned(Tool):
@@ -221,7 +221,7 @@ async def test_extension_tool_has_its_headers_checked(
 async def test_testing_client_mirrors_arguments_of_extension_tools() -> None:
     """It finds out which in the list, as any client does."""
     async with serving(AtOnce(Zoned())) as app, connect(app) as client:
-        assert "eu" == (await client.call("zoned", {"zone": "eu"})).content[0].text  # type: ignore[union-attr]
+        assert (await client.call("zoned", {"zone": "eu"})).content[0].text == "eu"  # type: ignore[union-attr]
 
 
 @both
@@ -245,9 +245,9 @@ async def test_extension_tool_goes_on_while_it_is_there(
             task = (await client.send(asked)).json["result"]
 
     if goes:
-        assert "Unknown tool: works" == task["error"]["message"]
+        assert task["error"]["message"] == "Unknown tool: works"
     else:
-        assert "done 1" == task["result"]["content"][0]["text"]
+        assert task["result"]["content"][0]["text"] == "done 1"
 
 
 async def test_extension_tool_that_is_cancelled_is_told() -> None:
@@ -272,4 +272,4 @@ async def test_extension_tool_that_is_cancelled_is_told() -> None:
         id = begun.json["result"]["taskId"]
         await client.send(client.request("tasks/cancel", {"taskId": id}))
 
-    assert ["on_cancel"] == tool.saw
+    assert tool.saw == ["on_cancel"]

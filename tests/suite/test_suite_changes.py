@@ -101,12 +101,12 @@ async def test_suite_extensions_come_and_go() -> None:
 
     suite.add(guests)
     async with connect(suite) as client:
-        assert "5" == (await client.call("add", {"a": 2, "b": 3})).content[0].text  # type: ignore[union-attr]
+        assert (await client.call("add", {"a": 2, "b": 3})).content[0].text == "5"  # type: ignore[union-attr]
     suite.remove(guests)
     suite.add(Guests)
     suite.remove(Guests)
 
-    assert [TOOLS] * 4 == ear.heard
+    assert ear.heard == [TOOLS] * 4
     assert suite.find("tools/call", "add") is None
 
 
@@ -127,8 +127,8 @@ async def test_suite_call_goes_on_when_its_tool_is_removed() -> None:
         await asyncio.wait_for(begun.wait(), 5)
         suite.remove("slow")
         go.set()
-        assert "done" == (await call).content[0].text  # type: ignore[union-attr]
-        assert [] == await client.tools()
+        assert (await call).content[0].text == "done"  # type: ignore[union-attr]
+        assert await client.tools() == []
 
 
 def test_suite_adds_and_removes_all_or_none() -> None:
@@ -143,7 +143,7 @@ def test_suite_adds_and_removes_all_or_none() -> None:
     with pytest.raises(ConfigurationError, match="'x' is not registered"):
         suite.remove("add", "x")
 
-    assert [] == ear.heard
+    assert ear.heard == []
     assert suite.find("tools/call", "add") is not None
     assert suite.find("prompts/get", "review") is None
 

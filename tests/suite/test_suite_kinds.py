@@ -100,13 +100,13 @@ async def test_suite_offers_each_kind_on_every_revision(version: str) -> None:
         ref = {"type": "ref/resource", "uri": "library://books/{id}"}
         completed = await ask("completion/complete", ref=ref, argument={"name": "id", "value": "7"})
 
-    assert ["add"] == [each["name"] for each in tools["tools"]]
-    assert ["config://app", "library://books/1"] == [each["uri"] for each in resources["resources"]]
-    assert ["book"] == [each["name"] for each in templates["resourceTemplates"]]
-    assert ["review", "letter/a", "hello"] == [each["name"] for each in prompts["prompts"]]
-    assert "Book 1" == read["contents"][0]["text"]
-    assert "Review x" == got["messages"][0]["content"]["text"]
-    assert ["id", "7"] == completed["completion"]["values"]
+    assert [each["name"] for each in tools["tools"]] == ["add"]
+    assert [each["uri"] for each in resources["resources"]] == ["config://app", "library://books/1"]
+    assert [each["name"] for each in templates["resourceTemplates"]] == ["book"]
+    assert [each["name"] for each in prompts["prompts"]] == ["review", "letter/a", "hello"]
+    assert read["contents"][0]["text"] == "Book 1"
+    assert got["messages"][0]["content"]["text"] == "Review x"
+    assert completed["completion"]["values"] == ["id", "7"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -136,7 +136,7 @@ async def test_suite_without_completions_has_no_such_method() -> None:
         with pytest.raises(ServerError, match="Method not found") as refused:
             await client.complete(PromptReference("review"), "code")
 
-    assert -32601 == refused.value.code
+    assert refused.value.code == -32601
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -164,18 +164,18 @@ async def test_suite_tells_what_it_does_not_have(version: str) -> None:
 async def test_suite_client_in_memory_reads_gets_and_completes() -> None:
     """`genmcp.testing` has a word for each, and follows cursors."""
     async with connect(everything(page_size=1)) as client:
-        assert ["config://app", "library://books/1"] == [x.uri for x in await client.resources()]
-        assert ["library://books/{id}"] == [x.uri_template for x in await client.templates()]
-        assert ["review", "letter/a", "hello"] == [x.name for x in await client.prompts()]
+        assert [x.uri for x in await client.resources()] == ["config://app", "library://books/1"]
+        assert [x.uri_template for x in await client.templates()] == ["library://books/{id}"]
+        assert [x.name for x in await client.prompts()] == ["review", "letter/a", "hello"]
         (contents,) = (await client.read("config://app")).contents
-        assert '{"debug":false}' == contents.text
+        assert contents.text == '{"debug":false}'
         (message,) = (await client.prompt("hello", {"name": "Ada"})).messages
-        assert "Hello Ada" == message.content.text  # type: ignore[union-attr]
+        assert message.content.text == "Hello Ada"  # type: ignore[union-attr]
         found = await client.complete(
             ResourceTemplateReference("library://books/{id}"), "id", "x", {"shelf": "a"}
         )
-        assert ["id", "x", "shelf"] == found.values
-        assert [] == (await client.complete(PromptReference("hello"), "name")).values
+        assert found.values == ["id", "x", "shelf"]
+        assert (await client.complete(PromptReference("hello"), "name")).values == []
 
 
 def numbered(count: int) -> list[Any]:
@@ -199,9 +199,9 @@ async def test_suite_lists_a_thousand_tools_on_one_page() -> None:
         rest = await client.request("tools/list", {"cursor": tools.next_cursor})
         page = await client.request("resources/list")
 
-    assert (1000, ["tool1000"]) == (len(tools.tools), [tool.name for tool in rest.tools])
+    assert (len(tools.tools), [tool.name for tool in rest.tools]) == (1000, ["tool1000"])
     assert rest.next_cursor is None
-    assert 100 == len(page.resources)
+    assert len(page.resources) == 100
 
 
 async def test_suite_page_that_depends_on_nobody_is_the_same_object() -> None:
@@ -213,7 +213,7 @@ async def test_suite_page_that_depends_on_nobody_is_the_same_object() -> None:
 
     assert first is await suite.listed("tools/list", None, line)
     assert second is await suite.listed("tools/list", first.next_cursor, line)
-    assert ("public", 0) == (first.cache_scope, first.ttl_ms)
+    assert (first.cache_scope, first.ttl_ms) == ("public", 0)
 
 
 async def test_suite_tools_say_how_long_their_list_may_be_kept() -> None:
@@ -256,7 +256,7 @@ async def test_suite_handles_nothing_that_was_not_found() -> None:
 
 def test_suite_says_what_is_in_it() -> None:
     """Its repr is for people."""
-    assert "<Suite test 1, 1 tools, 2 resources, 3 prompts>" == repr(everything())
+    assert repr(everything()) == "<Suite test 1, 1 tools, 2 resources, 3 prompts>"
 
 
 def test_suite_completes_no_arguments_of_tools() -> None:

@@ -191,9 +191,9 @@ async def test_visible_components_are_listed_for_whoever_may_see_them(way: str) 
     staff, staff_pages = await seen(client_of(SUITES[way], "ann"))
     guest, guest_pages = await seen(client_of(SUITES[way], ""))
 
-    assert ["secret", "plain", "a", "safe", "shelf", "letter/a", "password"] == staff
-    assert ["plain"] == guest
-    assert {"private"} == {page["cacheScope"] for page in staff_pages + guest_pages}
+    assert staff == ["secret", "plain", "a", "safe", "shelf", "letter/a", "password"]
+    assert guest == ["plain"]
+    assert {page["cacheScope"] for page in staff_pages + guest_pages} == {"private"}
 
 
 ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -257,10 +257,10 @@ async def test_visible_tool_keeps_its_headers_and_its_way_to_end() -> None:
     """A guarded tool is cancelled like others; its headers are checked for those who see it."""
     route = SUITES["visible"].find("tools/call", "secret")
     assert route is not None
-    assert ("cancel", True) == (route.on_disconnect, route.pending)
+    assert (route.on_disconnect, route.pending) == ("cancel", True)
 
     answer = await client_of(SUITES["visible"], "ann").call("secret", {"region": "north"})
-    assert -32020 == answer.error["code"]
+    assert answer.error["code"] == -32020
 
 
 class HiddenTask(Secret):
@@ -304,7 +304,7 @@ def test_visible_costs_nothing_where_it_is_not_overridden() -> None:
     """Such a tool is found as it is."""
     found = SUITES["visible"].find("tools/call", "plain")
 
-    assert "ToolRoute" == type(found).__name__
+    assert type(found).__name__ == "ToolRoute"
 
 
 def test_visible_is_true_unless_it_is_overridden() -> None:
@@ -317,7 +317,7 @@ async def test_visible_resource_is_not_handed_on() -> None:
     """Whatever its own scope: a result that only some may read is private."""
     for suite in SUITES.values():
         answer = await client_of(suite, "ann").request("resources/read", {"uri": "manual://safe"})
-        assert "private" == answer.result["cacheScope"]
+        assert answer.result["cacheScope"] == "private"
 
 
 def test_visible_that_cannot_be_asked_is_refused() -> None:
@@ -373,14 +373,14 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
     suite = Suite(name="x", version="1", tools=[plain], providers=[Slow, After()])
     client = client_of(suite, "")
 
-    assert "plain" == (await client.call("plain")).text
-    assert [] == asked
-    assert "found" == (await client.call("found")).text
-    assert ["tools"] == asked
-    assert "last" == (await client.call("last")).text
+    assert (await client.call("plain")).text == "plain"
+    assert asked == []
+    assert (await client.call("found")).text == "found"
+    assert asked == ["tools"]
+    assert (await client.call("last")).text == "last"
     listed = (await client.request("tools/list", {})).result["tools"]
-    assert ["plain", "found", "last"] == [each["name"] for each in listed]
-    assert {"name": "x"} == (await client.call("x")).error["data"]
+    assert [each["name"] for each in listed] == ["plain", "found", "last"]
+    assert (await client.call("x")).error["data"] == {"name": "x"}
 
 
 async def test_extension_may_hide_what_it_yields() -> None:
@@ -392,8 +392,8 @@ async def test_extension_may_hide_what_it_yields() -> None:
 
     suite = Suite(name="x", version="1", providers=[Hiding])
 
-    assert "hidden treasure" == (await client_of(suite, "ann").call("secret")).text
-    assert {"name": "secret"} == (await client_of(suite, "").call("secret")).error["data"]
+    assert (await client_of(suite, "ann").call("secret")).text == "hidden treasure"
+    assert (await client_of(suite, "").call("secret")).error["data"] == {"name": "secret"}
 
 
 async def test_extension_offers_only_the_kinds_it_writes() -> None:
@@ -408,9 +408,9 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
 
     assert None is suite.capabilities.resources
     assert None is suite.capabilities.completions
-    assert -32601 == (await client.request("resources/list", {})).error["code"]
-    assert [(), ()] == [Provider().resources(None, {}), Provider().prompts(None, {})]
-    assert () == Provider().tools(None, {})
+    assert (await client.request("resources/list", {})).error["code"] == -32601
+    assert [Provider().resources(None, {}), Provider().prompts(None, {})] == [(), ()]
+    assert Provider().tools(None, {}) == ()
 
 
 async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
     for _ in range(3):
         answer = await client.request("prompts/get", {"name": "c"})
 
-    assert "c" == answer.result["messages"][0]["content"]["text"]
+    assert answer.result["messages"][0]["content"]["text"] == "c"
     assert len(suite._snapshot.providers._cached) <= 2
 
 
@@ -441,5 +441,5 @@ async def test_extension_that_yields_nothing_usable_costs_one_request(
 
     answer = await client_of(Suite(name="x", version="1", providers=[Odd]), "").call("y")
 
-    assert -32603 == answer.error["code"]
+    assert answer.error["code"] == -32603
     assert "Odd.tools returned int: it must yield, or return a list" in caplog.text

@@ -64,8 +64,8 @@ async def test_foreign_job_is_followed_to_its_end(bench: Bench) -> None:
     task = await until(jobs, lambda task: task.progress == 1)
     celery.told.put_nowait(OVER)
 
-    assert (4.0, "reading") == (task.total, task.message)
-    assert b'{"rows":3}' == (await ended(jobs)).result
+    assert (task.total, task.message) == (4.0, "reading")
+    assert (await ended(jobs)).result == b'{"rows":3}'
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ async def test_external_job_is_watched_again_after_an_error(
     jobs = bench.jobs(external=[celery], lease=0.2)
     await jobs.create(made(Following(REF)), b"")
     celery.told.put_nowait(gone)
-    assert "7" == await celery.is_watched()
+    assert await celery.is_watched() == "7"
 
-    assert "7" == await celery.is_watched()
+    assert await celery.is_watched() == "7"
     celery.told.put_nowait(OVER)
 
-    assert b'{"rows":3}' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'{"rows":3}'
 
 
 async def test_external_job_of_unknown_scheme_fails(
@@ -136,8 +136,8 @@ async def test_foreign_job_is_over_when_its_queue_says_so(bench: Bench, process:
     await (jobs if process == "same" else bench.jobs("n2")).settle(REF, OVER)
     celery.told.put_nowait(ExternalStatus("failed", error="later"))
 
-    assert b'{"rows":3}' == (await ended(jobs)).result
-    assert [Done({"rows": 3})] == bench.resumed.outcomes
+    assert (await ended(jobs)).result == b'{"rows":3}'
+    assert bench.resumed.outcomes == [Done({"rows": 3})]
 
 
 async def test_foreign_job_may_be_over_before_anybody_waits(bench: Bench) -> None:
@@ -149,7 +149,7 @@ async def test_foreign_job_may_be_over_before_anybody_waits(bench: Bench) -> Non
 
     await jobs.create(made(Following(REF)), b"")
 
-    assert b'{"rows":3}' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'{"rows":3}'
 
 
 async def test_late_settle_of_external_job_is_ignored(
@@ -178,7 +178,7 @@ async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> No
     await jobs.settle(REF, OVER)
     await jobs.settle(ExternalJob("celery", "8"), OVER)
 
-    assert {"completed"} == {(await ended(jobs, id)).status for id in ("t1", "t2")}
+    assert {(await ended(jobs, id)).status for id in ("t1", "t2")} == {"completed"}
 
 
 async def test_external_job_may_outlive_its_call(bench: Bench) -> None:
@@ -189,7 +189,7 @@ async def test_external_job_may_outlive_its_call(bench: Bench) -> None:
 
     await jobs.settle(REF, OVER)
 
-    assert [] == bench.resumed.seen
+    assert bench.resumed.seen == []
 
 
 async def test_foreign_job_is_only_settled_when_it_is_over(bench: Bench) -> None:
@@ -211,9 +211,9 @@ async def test_foreign_job_is_cancelled_with_its_call(
     await bench.jobs("n2").settle(REF, OVER)
 
     assert isinstance(task, Task)
-    assert ["7"] == celery.cancelled
+    assert celery.cancelled == ["7"]
     assert "the broker is away" in caplog.text
-    assert "cancelled" == (await ended(jobs)).status
+    assert (await ended(jobs)).status == "cancelled"
 
 
 async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None:
@@ -224,7 +224,7 @@ async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None
 
     await jobs.cancel("t1", None)
 
-    assert "cancelled" == (await jobs.get("t1", None)).status
+    assert (await jobs.get("t1", None)).status == "cancelled"
 
 
 async def test_foreign_queues_have_one_scheme_each(bench: Bench) -> None:
@@ -270,14 +270,14 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
         )
     task = await jobs.create(made(Awaiting("n1"), continuation=b"c", step=1), b"")
     await jobs.abandon("t1", fencing_token=task.fencing_token)
-    assert b'"WorkerLost"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"WorkerLost"'
 
     endless.over = {"7"}
-    assert b'{"rows":3}' == (await ended(jobs, "r7")).result
+    assert (await ended(jobs, "r7")).result == b'{"rows":3}'
     endless.over = {f"{number}" for number in range(8)}
     for number in range(8):
         await ended(jobs, f"r{number}")
-    assert 3 == endless.most
+    assert endless.most == 3
 
 
 async def test_external_job_keeps_its_place_while_there_is_room(bench: Bench) -> None:

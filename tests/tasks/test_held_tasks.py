@@ -59,8 +59,8 @@ async def test_two_claims_in_one_instant_have_one_winner() -> None:
         *(HeldTask(records, "a", 0).claim(3)() for _ in range(2)), return_exceptions=True
     )
 
-    assert 1 == sum(isinstance(each, Task) for each in claims)
-    assert 1 == sum(isinstance(each, IllegalTransition) for each in claims)
+    assert sum(isinstance(each, Task) for each in claims) == 1
+    assert sum(isinstance(each, IllegalTransition) for each in claims) == 1
 
 
 async def test_equal_steps_in_one_instant_have_one_winner() -> None:
@@ -72,7 +72,7 @@ async def test_equal_steps_in_one_instant_have_one_winner() -> None:
         *(HeldTask(records, "a", 0).change(claim) for _ in range(2)), return_exceptions=True
     )
 
-    assert 1 == sum(isinstance(each, Task) for each in claims)
+    assert sum(isinstance(each, Task) for each in claims) == 1
 
 
 async def test_write_that_lands_late_is_applied_once() -> None:
@@ -88,7 +88,7 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     task = await retry()
 
     assert isinstance(task.work, Working)
-    assert (1, 1) == (task.work.failures, task.delivery_id)
+    assert (task.work.failures, task.delivery_id) == (1, 1)
 
 
 async def test_claim_that_lands_late_is_released() -> None:
@@ -101,7 +101,7 @@ async def test_claim_that_lands_late_is_released() -> None:
 
     released = await held.change(Task.release)
 
-    assert (1, None) == (released.fencing_token, released.held_delivery)
+    assert (released.fencing_token, released.held_delivery) == (1, None)
 
 
 async def test_claim_of_another_worker_is_not_released() -> None:

@@ -25,7 +25,7 @@ def resize(run: Run, width: int) -> int:
 
 def test_job_is_found_by_where_it_is() -> None:
     """By default that is its module and its name in it."""
-    assert f"{__name__}:transcribe" == transcribe.name
+    assert transcribe.name == f"{__name__}:transcribe"
     assert transcribe is find_job(transcribe.name)
     assert find_job("nobody:knows") is None
 
@@ -33,20 +33,20 @@ def test_job_is_found_by_where_it_is() -> None:
 def test_job_is_work_for_an_engine() -> None:
     """Its arguments are passed by name, with the options of the decorator."""
     assert Job(name=transcribe.name, arguments={"url": "u"}) == transcribe.job("u")
-    assert Job(
+    assert resize.job(width=8) == Job(
         name="resize", arguments={"width": 8}, queue="gpu", timeout=60, retries=3, backoff=2.5
-    ) == resize.job(width=8)
+    )
 
 
 async def test_job_may_be_called_as_the_function_it_is() -> None:
     """A test of the function needs no engine."""
     run = Run("t.0", 1, {}, ProgressWriter(discard), asyncio.get_running_loop(), SAVED)
 
-    assert "u in no" == await transcribe(run, "u", language="no")
-    assert 4 == resize(run, 8)
-    assert "Writes down what is said." == transcribe.__doc__
-    assert "<job resize>" == repr(resize)
-    assert (True, False) == (transcribe.is_async, resize.is_async)
+    assert await transcribe(run, "u", language="no") == "u in no"
+    assert resize(run, 8) == 4
+    assert transcribe.__doc__ == "Records log messages."
+    assert repr(resize) == "<job resize>"
+    assert (transcribe.is_async, resize.is_async) == (True, False)
 
 
 async def discard(state: object) -> None: ...
@@ -161,4 +161,4 @@ def test_function_of_a_script_needs_a_name() -> None:
         job(scripted)
 
     assert "__main__:" in str(raised.value)
-    assert "tests.scripted" == job(name="tests.scripted")(scripted).job().name
+    assert job(name="tests.scripted")(scripted).job().name == "tests.scripted"

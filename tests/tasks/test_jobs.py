@@ -114,8 +114,8 @@ async def test_job_brings_its_result_to_the_call_that_waits(bench: Bench) -> Non
     await jobs.create(made(Working(double.job(number=21))), b"the call")
     task = await ended(jobs)
 
-    assert ("completed", b"42") == (task.status, task.result)
-    assert [(0, b"the call", Done(42))] == bench.resumed.seen
+    assert (task.status, task.result) == ("completed", b"42")
+    assert bench.resumed.seen == [(0, b"the call", Done(42))]
 
 
 async def test_job_runs_in_a_process_that_serves_its_queue(bench: Bench) -> None:
@@ -127,7 +127,7 @@ async def test_job_runs_in_a_process_that_serves_its_queue(bench: Bench) -> None
         made(Working(Job(name=double.name, arguments={"number": 1}, queue="gpu"))), b""
     )
 
-    assert b"2" == (await ended(here)).result
+    assert (await ended(here)).result == b"2"
 
 
 async def test_job_that_is_submitted_twice_runs_once(bench: Bench) -> None:
@@ -139,8 +139,8 @@ async def test_job_that_is_submitted_twice_runs_once(bench: Bench) -> None:
     again = await jobs.create(made(Working(held.job()), created=2.0), b"")
     gate.opened.set()
 
-    assert 1.0 == again.created
-    assert b'"attempt 1"' == (await ended(jobs)).result
+    assert again.created == 1.0
+    assert (await ended(jobs)).result == b'"attempt 1"'
     assert gate.came.empty()
 
 
@@ -156,7 +156,7 @@ async def test_job_in_a_thread_reports_and_gives(bench: Bench) -> None:
     await jobs.create(made(Working(blocking.job())), b"")
 
     task = await ended(jobs)
-    assert (b'"t1.0"', 1.0, 2.0, "half") == (task.result, task.progress, task.total, task.message)
+    assert (task.result, task.progress, task.total, task.message) == (b'"t1.0"', 1.0, 2.0, "half")
 
 
 async def test_job_has_what_its_call_assigned(bench: Bench) -> None:
@@ -169,7 +169,7 @@ async def test_job_has_what_its_call_assigned(bench: Bench) -> None:
     jobs = bench.jobs(assigns=lambda task: {"user": task.tool})
     await jobs.create(made(Working(assigned.job()), tool="ada"), b"")
 
-    assert b'"ada"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"ada"'
 
 
 async def test_job_is_tried_again_when_it_fails(bench: Bench) -> None:
@@ -177,8 +177,8 @@ async def test_job_is_tried_again_when_it_fails(bench: Bench) -> None:
     jobs = bench.jobs()
     await jobs.create(made(Working(third_time.job())), b"")
 
-    assert b"3" == (await ended(jobs)).result
-    assert [1, 2, 3] == [await gate.attempt() for _ in range(3)]
+    assert (await ended(jobs)).result == b"3"
+    assert [await gate.attempt() for _ in range(3)] == [1, 2, 3]
 
 
 async def test_job_error_is_shown_as_a_reference(
@@ -200,8 +200,8 @@ async def test_job_error_is_shown_as_a_reference(
     )
     assert isinstance(hidden, WorkRaised)
     assert isinstance(told, WorkRaised)
-    assert ("ValueError", None) == (hidden.type_name, hidden.message)
-    assert ("ToolError", "no such file") == (told.type_name, told.message)
+    assert (hidden.type_name, hidden.message) == ("ValueError", None)
+    assert (told.type_name, told.message) == ("ToolError", "no such file")
     assert any(hidden.reference in text and "broken" in text for text in caplog.messages)
 
 
@@ -212,8 +212,8 @@ async def test_job_that_takes_too_long_is_cancelled(bench: Bench) -> None:
 
     await ended(jobs)
 
-    assert [Failed(WaitTimedOut())] == bench.resumed.outcomes
-    assert "cancelled" == await gate.end()
+    assert bench.resumed.outcomes == [Failed(WaitTimedOut())]
+    assert await gate.end() == "cancelled"
 
 
 async def test_job_that_cancels_itself_is_cancelled(bench: Bench) -> None:
@@ -227,7 +227,7 @@ async def test_job_that_cancels_itself_is_cancelled(bench: Bench) -> None:
     await jobs.create(made(Working(gives_up.job())), b"")
 
     await ended(jobs)
-    assert [Failed(WaitCancelled())] == bench.resumed.outcomes
+    assert bench.resumed.outcomes == [Failed(WaitCancelled())]
 
 
 @pytest.mark.parametrize("name", ["nobody:knows", "not JSON"])
@@ -263,7 +263,7 @@ async def test_job_may_raise_stop_iteration_in_a_thread(bench: Bench) -> None:
     (outcome,) = bench.resumed.outcomes
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, WorkRaised)
-    assert "RuntimeError" == outcome.error.type_name
+    assert outcome.error.type_name == "RuntimeError"
 
 
 # JobProgress and messages
@@ -282,7 +282,7 @@ async def test_progress_is_rate_limited_and_last_is_written(bench: Bench) -> Non
     await jobs.create(made(Working(counts.job())), b"")
 
     told = [each.task.progress for each in await followed(jobs) if isinstance(each, TaskChange)]
-    assert 1000.0 == told[-1]
+    assert told[-1] == 1000.0
     assert len(told) < 20
 
 
@@ -297,7 +297,7 @@ async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> No
     notes = [each for each in await followed(jobs) if isinstance(each, TaskMessage)]
     after = [each async for each in jobs.follow("t1", None, notes[0].id)]
 
-    assert [b"1", b"2", b"3"] == [note.data for note in notes]
+    assert [note.data for note in notes] == [b"1", b"2", b"3"]
     assert notes[1:] == after[:-1]
     assert isinstance(after[-1], TaskChange)
     assert await jobs.get("t1", None) == after[-1].task
@@ -315,7 +315,7 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
         assert isinstance(first, TaskMessage)
         for number in range(5):
             await jobs.records.log_message("t1", b"%d" % number)
-        assert b"3" == (await anext(following)).data  # type: ignore[union-attr]
+        assert (await anext(following)).data == b"3"  # type: ignore[union-attr]
         await jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token)
         *_, last = [each async for each in following]
         late = [each async for each in jobs.follow("t1", None, first.id)]
@@ -367,7 +367,7 @@ async def test_task_of_another_owner_is_not_found(bench: Bench) -> None:
         ):
             with pytest.raises(TaskNotFound):
                 await asked
-    assert "input_required" == (await jobs.get("t1", "ada")).status
+    assert (await jobs.get("t1", "ada")).status == "input_required"
 
 
 # TaskRunner of a call
@@ -386,10 +386,12 @@ async def test_call_continues_from_job_to_question_to_job(bench: Bench) -> None:
     await there.answer("t1", None, {"other": b"0"})
     await there.answer("t1", None, {"q": b'"yes"'})
 
-    assert b"c2" == asked.continuation
-    assert b"10" == (await ended(here)).result
-    assert [(1, Done(2)), (2, Done({"q": "yes"})), (3, Done(10))] == [
-        (step, outcome) for step, _, outcome in bench.resumed.seen
+    assert asked.continuation == b"c2"
+    assert (await ended(here)).result == b"10"
+    assert [(step, outcome) for step, _, outcome in bench.resumed.seen] == [
+        (1, Done(2)),
+        (2, Done({"q": "yes"})),
+        (3, Done(10)),
     ]
 
 
@@ -408,9 +410,9 @@ async def test_continuation_may_await_in_the_worker(bench: Bench) -> None:
     await jobs.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"")
     await gate.attempt()
 
-    assert "n1" == (await jobs.get("t1", None)).bound_node
+    assert (await jobs.get("t1", None)).bound_node == "n1"
     gate.opened.set()
-    assert b'"awaited"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"awaited"'
 
 
 async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> None:
@@ -433,8 +435,8 @@ async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> No
 
     await here.cancel("t1", None)
 
-    assert "stopped" == await gate.end()
-    assert "cancelled" == (await ended(here)).status
+    assert await gate.end() == "stopped"
+    assert (await ended(here)).status == "cancelled"
 
 
 @pytest.mark.parametrize("given", [ValueError("secret"), IllegalTransition("a", "b"), "nonsense"])
@@ -448,7 +450,7 @@ async def test_failed_continuation_ends_with_an_error(
 
     task = await ended(jobs)
 
-    assert "failed" == task.status
+    assert task.status == "failed"
     assert task.error is not None
     assert b"-32603" in task.error
     assert b"secret" not in task.error
@@ -482,9 +484,9 @@ async def test_cancel_before_start_prevents_the_job(bench: Bench) -> None:
     await ended(worker, "t2")
 
     assert was is not None
-    assert "working" == was.status
-    assert "cancelled" == (await jobs.get("t1", None)).status
-    assert 1 == len(bench.resumed.seen)
+    assert was.status == "working"
+    assert (await jobs.get("t1", None)).status == "cancelled"
+    assert len(bench.resumed.seen) == 1
 
 
 async def test_cancel_while_it_runs_stops_the_job_elsewhere(bench: Bench) -> None:
@@ -496,9 +498,9 @@ async def test_cancel_while_it_runs_stops_the_job_elsewhere(bench: Bench) -> Non
 
     await here.cancel("t1", None)
 
-    assert "cancelled" == await gate.end()
-    assert "cancelled" == (await ended(there)).status
-    assert [] == bench.resumed.seen
+    assert await gate.end() == "cancelled"
+    assert (await ended(there)).status == "cancelled"
+    assert bench.resumed.seen == []
 
 
 async def test_cancel_after_the_end_changes_nothing(bench: Bench) -> None:
@@ -535,29 +537,29 @@ async def test_job_is_handed_on_by_a_process_that_shuts_down(bench: Bench) -> No
     """Another process gets it at once, without waiting for the lease, and it counts as no crash."""
     here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
     await here.create(made(Working(held.job()), on_lost="fail"), b"")
-    assert 1 == await gate.attempt()
+    assert await gate.attempt() == 1
 
     await there.start()
     await here.aclose()
 
-    assert "cancelled" == await gate.end()
-    assert 2 == await gate.attempt()
+    assert await gate.end() == "cancelled"
+    assert await gate.attempt() == 2
     gate.opened.set()
-    assert b'"attempt 2"' == (await ended(there)).result
+    assert (await ended(there)).result == b'"attempt 2"'
 
 
 async def test_suspended_worker_is_fenced_off(bench: Bench) -> None:
     """The latest claim holds the job; the other function is cancelled."""
     here, there = bench.jobs("n1"), bench.jobs("n2")
     await here.create(made(Working(thaws.job())), b"")
-    assert 1 == await gate.attempt()
+    assert await gate.attempt() == 1
 
     await there.runner.handle("t1:0")  # as when the lease had run out
 
-    assert 2 == await gate.attempt()
-    assert "cancelled" == await gate.end()
-    assert b'"attempt 2"' == (await ended(here)).result
-    assert [Done("attempt 2")] == bench.resumed.outcomes
+    assert await gate.attempt() == 2
+    assert await gate.end() == "cancelled"
+    assert (await ended(here)).result == b'"attempt 2"'
+    assert bench.resumed.outcomes == [Done("attempt 2")]
 
 
 @pytest.mark.parametrize(
@@ -590,7 +592,7 @@ async def test_continuation_that_kills_its_workers_ends(bench: Bench) -> None:
     await jobs.create(settled, b"")
 
     assert b"lost" in ((await ended(jobs)).error or b"")
-    assert [] == bench.resumed.seen
+    assert bench.resumed.seen == []
 
 
 async def test_awaiting_call_is_handed_over_at_shutdown(
@@ -613,8 +615,8 @@ async def test_awaiting_call_is_handed_over_at_shutdown(
 
     await here.aclose()
 
-    assert b'"WorkerLost"' == (await ended(there)).result
-    assert [(2, b"", Failed(WorkerLost()))] == bench.resumed.seen
+    assert (await ended(there)).result == b'"WorkerLost"'
+    assert bench.resumed.seen == [(2, b"", Failed(WorkerLost()))]
 
 
 async def test_unsubmitted_job_is_submitted_by_a_reader(bench: Bench) -> None:
@@ -625,7 +627,7 @@ async def test_unsubmitted_job_is_submitted_by_a_reader(bench: Bench) -> None:
 
     await jobs.get("t1", None)
 
-    assert b"8" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"8"
 
 
 async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
@@ -633,7 +635,7 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
     jobs = bench.jobs()
     await jobs.create(made(Working(held.job()), held_delivery=0, outcome=pack(Done("kept"))), b"")
 
-    assert b'"kept"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"kept"'
     assert gate.came.empty()
 
 
@@ -646,7 +648,7 @@ async def test_unsubmitted_retry_follows_a_repeated_delivery(bench: Bench) -> No
 
     await jobs.runner.handle("t1:0")
 
-    assert b"8" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"8"
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -664,8 +666,8 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
         *_, task = [each async for each in TaskFollower(records).follow("t1")]
 
     assert isinstance(task, TaskChange)
-    assert "failed" == task.task.status
-    assert [] == bench.resumed.seen
+    assert task.task.status == "failed"
+    assert bench.resumed.seen == []
 
 
 async def judging(*several: TaskService) -> None:
@@ -683,7 +685,7 @@ async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> No
 
     await there.get("t1", None)
 
-    assert b'"WorkerLost"' == (await ended(there)).result
+    assert (await ended(there)).result == b'"WorkerLost"'
     with pytest.raises(IllegalTransition):
         await here.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
@@ -699,7 +701,7 @@ async def test_lost_continuation_is_resumed_once(bench: Bench) -> None:
     await asyncio.gather(*(each.get("t1", None) for each in others))
 
     await ended(others[0])
-    assert [Failed(WorkerLost())] == bench.resumed.outcomes
+    assert bench.resumed.outcomes == [Failed(WorkerLost())]
 
 
 async def test_continuation_is_handed_over_at_shutdown(bench: Bench) -> None:
@@ -710,7 +712,7 @@ async def test_continuation_is_handed_over_at_shutdown(bench: Bench) -> None:
 
     await here.abandon("t1", fencing_token=task.fencing_token)
 
-    assert b'"WorkerLost"' == (await ended(there)).result
+    assert (await ended(there)).result == b'"WorkerLost"'
 
 
 async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
@@ -727,9 +729,9 @@ async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
                 news.clear()
                 await news.wait()
 
-    assert "working" == (await there.get("t1", None)).status
+    assert (await there.get("t1", None)).status == "working"
     await here.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
-    assert b"1" == (await ended(there)).result
+    assert (await ended(there)).result == b"1"
 
 
 async def test_continuation_is_redelivered_after_store_failure(bench: Bench) -> None:
@@ -738,8 +740,8 @@ async def test_continuation_is_redelivered_after_store_failure(bench: Bench) -> 
     jobs = bench.jobs(lease=0.3)
     await jobs.create(made(Working(double.job(1))), b"")
 
-    assert b"2" == (await ended(jobs)).result
-    assert 3 == len(bench.resumed.seen)
+    assert (await ended(jobs)).result == b"2"
+    assert len(bench.resumed.seen) == 3
 
 
 async def test_engine_may_deliver_what_is_no_step(
@@ -752,7 +754,7 @@ async def test_engine_may_deliver_what_is_no_step(
     await jobs.create(made(Running("n1")), b"")
     await jobs.runner.handle("t1:7.0")
 
-    assert ["'nonsense'"] == [text.split()[3].strip(",") for text in caplog.messages]
+    assert [text.split()[3].strip(",") for text in caplog.messages] == ["'nonsense'"]
 
 
 async def test_task_is_kept_while_it_is_worked_on(bench: Bench) -> None:
@@ -766,7 +768,7 @@ async def test_task_is_kept_while_it_is_worked_on(bench: Bench) -> None:
             await gate.end()
     gate.opened.set()
 
-    assert b'"attempt 1"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"attempt 1"'
 
 
 # Options

@@ -84,11 +84,11 @@ async def test_retry_waits_for_the_thread_before(
     jobs = bench.jobs()
     await jobs.create(made(Working(late.job())), b"")
     await until_true(lambda: "the next attempt waits" in caplog.text, pause=0.01)
-    assert [1] == threads.begun
+    assert threads.begun == [1]
     threads.go.set()
 
-    assert b'"attempt 2"' == (await ended(jobs)).result
-    assert ([1, 2], 1) == (threads.begun, threads.most)
+    assert (await ended(jobs)).result == b'"attempt 2"'
+    assert (threads.begun, threads.most) == ([1, 2], 1)
 
 
 async def test_retry_does_not_wait_for_ever(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -100,7 +100,7 @@ async def test_retry_does_not_wait_for_ever(bench: Bench, caplog: pytest.LogCapt
     (outcome,) = bench.resumed.outcomes
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, WaitTimedOut)
-    assert [1] == threads.begun
+    assert threads.begun == [1]
     assert "JobOptions.linger" in caplog.text
 
 
@@ -112,8 +112,8 @@ async def test_job_cut_off_in_its_thread_is_lost_at_once(bench: Bench) -> None:
     await jobs.aclose()
     await other.start()
 
-    assert b'"WorkerLost"' == (await ended(other)).result
-    assert [1] == threads.begun
+    assert (await ended(other)).result == b'"WorkerLost"'
+    assert threads.begun == [1]
 
 
 async def test_job_that_reports_ends_at_its_report(bench: Bench) -> None:
@@ -124,7 +124,7 @@ async def test_job_that_reports_ends_at_its_report(bench: Bench) -> None:
     await jobs.aclose()
     await other.start()
 
-    assert b'"attempt 2"' == (await ended(other)).result
+    assert (await ended(other)).result == b'"attempt 2"'
 
 
 async def test_attempt_waits_for_an_abandoned_thread(
@@ -137,11 +137,11 @@ async def test_attempt_waits_for_an_abandoned_thread(
     await jobs.aclose()
     await jobs.start()
     await until_true(lambda: "an earlier attempt" in caplog.text, pause=0.01)
-    assert [1] == threads.begun
+    assert threads.begun == [1]
     threads.go.set()
 
     assert '"attempt' in (await ended(jobs)).result.decode()  # type: ignore[union-attr]
-    assert 1 == threads.most
+    assert threads.most == 1
 
 
 async def test_job_that_waits_for_a_thread_may_be_cancelled(bench: Bench) -> None:
@@ -157,5 +157,5 @@ async def test_job_that_waits_for_a_thread_may_be_cancelled(bench: Bench) -> Non
     await jobs.create(made(Working(held.job())), b"")
     await waits.wait()
     await jobs.cancel("t1", None)
-    assert "cancelled" == (await ended(jobs)).status
-    assert [] == threads.begun
+    assert (await ended(jobs)).status == "cancelled"
+    assert threads.begun == []

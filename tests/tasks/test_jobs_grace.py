@@ -49,7 +49,7 @@ async def test_what_runs_ends_within_the_grace() -> None:
     service = TaskWorker(engine, node(store), steps, JobOptions(shutdown_grace=BOUND))
     await service.start()
     await engine.submit("a")
-    assert "a" == await steps.begins()
+    assert await steps.begins() == "a"
     ending = asyncio.create_task(service.aclose())
     await asyncio.sleep(0)
     await engine.submit("b")
@@ -57,8 +57,8 @@ async def test_what_runs_ends_within_the_grace() -> None:
     async with asyncio.timeout(BOUND):
         await ending
 
-    assert ["a done"] == steps.ended
-    assert ["b"] == [id for id, *_ in await store.deliveries.claim(["default"], "n2", 1.0, 9)]
+    assert steps.ended == ["a done"]
+    assert [id for id, *_ in await store.deliveries.claim(["default"], "n2", 1.0, 9)] == ["b"]
 
 
 async def test_running_steps_are_cancelled_after_the_grace() -> None:
@@ -71,8 +71,8 @@ async def test_running_steps_are_cancelled_after_the_grace() -> None:
         await engine.submit("a", queue="q")
         await steps.begins()
 
-    assert ["a cancelled"] == steps.ended
-    assert ["a"] == [id for id, *_ in await store.deliveries.claim(["q"], "n2", 1.0, 9)]
+    assert steps.ended == ["a cancelled"]
+    assert [id for id, *_ in await store.deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
 
 
 async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
@@ -96,7 +96,7 @@ async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
             await engine.submit("a", queue="q")
             asyncio.get_running_loop().call_soon(go.set)
 
-        assert ["a"] == [id for id, *_ in await deliveries.claim(["q"], "n2", 1.0, 9)]
+        assert [id for id, *_ in await deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
 
 
 async def test_options_count_from_the_next_start_on() -> None:
@@ -110,7 +110,7 @@ async def test_options_count_from_the_next_start_on() -> None:
     await service.aclose()
     await service.start()
     await engine.submit("b", queue="b")
-    assert "b" == await steps.begins()
+    assert await steps.begins() == "b"
     steps.go.set()
     await service.aclose()
 

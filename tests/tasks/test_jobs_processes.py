@@ -127,7 +127,7 @@ async def test_job_of_a_worker_that_is_killed_runs_again(bench: Bench, start: St
 
     await second.says("attempt 2")
     await second.says("continued call")
-    assert b'"attempt 2"' == (await over(jobs)).result
+    assert (await over(jobs)).result == b'"attempt 2"'
 
 
 async def test_job_without_rerun_is_lost_with_its_worker(bench: Bench, start: Start) -> None:
@@ -139,7 +139,7 @@ async def test_job_without_rerun_is_lost_with_its_worker(bench: Bench, start: St
     first.signal(signal.SIGKILL)
 
     await second.says("continued call")
-    assert b'"WorkerLost"' == (await over(jobs)).result
+    assert (await over(jobs)).result == b'"WorkerLost"'
 
 
 async def test_job_of_a_suspended_worker_is_taken_over(
@@ -156,7 +156,7 @@ async def test_job_of_a_suspended_worker_is_taken_over(
     first.signal(signal.SIGCONT)
 
     await first.says("cancelled 1")
-    assert b'"attempt 2"' == task.result
+    assert task.result == b'"attempt 2"'
     assert task == await over(jobs)
 
 
@@ -180,7 +180,7 @@ async def test_job_outlives_a_freeze_of_all_processes(
     first.signal(signal.SIGCONT)
     (tmp_path / "end").touch()
 
-    assert b'"attempt 1"' == (await over(jobs)).result
+    assert (await over(jobs)).result == b'"attempt 1"'
 
 
 async def test_job_survives_a_process_started_after_suspension(
@@ -199,11 +199,11 @@ async def test_job_survives_a_process_started_after_suspension(
     await asyncio.sleep(1.5 * LEASE)
     new = bench.jobs("new")
     await new.create(made(Working(Job(name="patient", arguments={"until": 1})), id="t2"), b"")
-    assert b'"attempt 1"' == (await ended(new, "t2")).result
+    assert (await ended(new, "t2")).result == b'"attempt 1"'
     holder.signal(signal.SIGCONT)
     (tmp_path / "end").touch()
 
-    assert b'"attempt 1"' == (await ended(new)).result
+    assert (await ended(new)).result == b'"attempt 1"'
 
 
 async def test_job_continues_from_state_of_a_killed_worker(bench: Bench, start: Start) -> None:
@@ -219,7 +219,7 @@ async def test_job_continues_from_state_of_a_killed_worker(bench: Bench, start: 
 
     for line in ("item 3", "item 4", "continued call"):
         assert line == await second.line()
-    assert b'"5 items"' == (await over(jobs)).result
+    assert (await over(jobs)).result == b'"5 items"'
 
 
 async def test_resumed_worker_cannot_overwrite_saved_state(
@@ -240,9 +240,9 @@ async def test_resumed_worker_cannot_overwrite_saved_state(
     await first.says("cancelled 1")
     task = await jobs.get("t1", None)
     assert isinstance(task.work, Working)
-    assert b"2" == task.work.saved
+    assert task.work.saved == b"2"
     (tmp_path / "end").touch()
-    assert b'"saved by 2"' == (await over(jobs)).result
+    assert (await over(jobs)).result == b'"saved by 2"'
 
 
 async def test_killed_continuation_does_not_rerun_its_job(bench: Bench, start: Start) -> None:
@@ -254,7 +254,7 @@ async def test_killed_continuation_does_not_rerun_its_job(bench: Bench, start: S
     first.signal(signal.SIGKILL)
 
     await second.says("continued hang")
-    assert b'"attempt 1"' == (await over(jobs)).result
+    assert (await over(jobs)).result == b'"attempt 1"'
 
 
 async def test_job_in_another_process_can_be_cancelled(bench: Bench, start: Start) -> None:
@@ -267,7 +267,7 @@ async def test_job_in_another_process_can_be_cancelled(bench: Bench, start: Star
     await jobs.cancel("t1", None)
 
     await worker.says("cancelled 1")
-    assert "cancelled" == (await over(jobs)).status
+    assert (await over(jobs)).status == "cancelled"
 
 
 async def whoever(one: Worker, other: Worker, says: str) -> tuple[Worker, Worker]:

@@ -90,7 +90,7 @@ def test_next_loop_serves_after_one_was_closed() -> None:
         await jobs.create(made(Working(reports.job()), id=id), b"")
         return await ended(jobs, id)
 
-    assert [b"1", b"1"] == [asyncio.run(once(id)).result for id in ("a", "b")]
+    assert [asyncio.run(once(id)).result for id in ("a", "b")] == [b"1", b"1"]
 
 
 async def test_jobs_may_be_closed_from_another_loop(bench: Bench) -> None:
@@ -156,7 +156,7 @@ async def test_process_that_cannot_say_it_lives_goes_on(
         await store.touches("node:n1")
     await jobs.create(made(Running("n1")), b"")
 
-    assert "working" == (await jobs.get("t1", None)).status
+    assert (await jobs.get("t1", None)).status == "working"
     assert "touch failed" in caplog.text
 
 
@@ -171,7 +171,7 @@ async def test_unwritten_progress_does_not_fail_the_job(
 
     task = await ended(jobs)
 
-    assert (b"1", 1.0, 2.0) == (task.result, task.progress, task.total)
+    assert (task.result, task.progress, task.total) == (b"1", 1.0, 2.0)
     assert "progress failed" in caplog.text
 
 
@@ -184,7 +184,7 @@ async def test_write_of_an_outcome_is_retried(bench: Bench) -> None:
 
     await ended(jobs)
 
-    assert [Done(1)] == bench.resumed.outcomes
+    assert bench.resumed.outcomes == [Done(1)]
 
 
 async def test_worker_goes_on_when_the_store_is_back(
@@ -206,7 +206,7 @@ async def test_worker_goes_on_when_the_store_is_back(
     jobs = bench.jobs(store=store)
     await jobs.create(made(Working(reports.job())), b"")
 
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
     assert "claim failed" in caplog.text
 
 
@@ -229,7 +229,7 @@ async def test_worker_has_no_more_steps_at_once_than_it_may(bench: Bench) -> Non
     for number in range(6):
         await ended(jobs, f"t{number}")
 
-    assert 2 == most
+    assert most == 2
 
 
 async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
@@ -248,7 +248,7 @@ async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
     task = await jobs.create(made(Awaiting("n1"), id="t2", continuation=b"c", step=1), b"")
     await jobs.abandon("t2", fencing_token=task.fencing_token)
 
-    assert b'"WorkerLost"' == (await ended(jobs, "t2")).result
+    assert (await ended(jobs, "t2")).result == b'"WorkerLost"'
 
 
 async def test_job_that_ignores_cancellation_is_given_up(
@@ -364,7 +364,7 @@ async def test_progress_needs_no_writer_in_a_silence() -> None:
             await asyncio.wait({writer})
             assert JobProgress(number) == await written.get()
 
-    assert JobProgress() == await reporter.close()
+    assert await reporter.close() == JobProgress()
 
 
 async def test_outcome_is_written_after_a_long_outage(bench: Bench) -> None:
@@ -374,8 +374,8 @@ async def test_outcome_is_written_after_a_long_outage(bench: Bench) -> None:
     jobs = bench.jobs(store=store)
     await jobs.create(made(Working(reports.job()), on_lost="fail"), b"")
 
-    assert b"1" == (await ended(jobs)).result
-    assert 0 == store.fails["settle"]
+    assert (await ended(jobs)).result == b"1"
+    assert store.fails["settle"] == 0
 
 
 async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
@@ -392,7 +392,7 @@ async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
     await jobs.create(made(Working(reports.job()), ttl=60.0), b"")
 
     task = await ended(jobs)
-    assert (b"1", 1, 0) == (task.result, task.step, store.fails["touch"])
+    assert (task.result, task.step, store.fails["touch"]) == (b"1", 1, 0)
 
 
 async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
@@ -404,7 +404,7 @@ async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> No
     jobs = bench.jobs(store=store)
 
     assert not (await jobs.get("t1", None)).ended
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
 
 
 async def test_worker_restarts_after_a_defect(
@@ -428,7 +428,7 @@ async def test_worker_restarts_after_a_defect(
             await asyncio.wait({serving})
     await jobs.create(made(Working(reports.job())), b"")
 
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
     assert "does not work on jobs any more" in caplog.text
 
 
@@ -467,10 +467,10 @@ async def test_worker_does_not_begin_twice_what_it_works_on() -> None:
     async with asyncio.timeout(BOUND):
         async with engine.serve(step, queues=["default"], concurrency=3, lease=60.0):
             await engine.submit("a")
-            assert "a" == await begun.get()
+            assert await begun.get() == "a"
             now = 100.0
             await engine.submit("b")
-            assert "b" == await begun.get()
+            assert await begun.get() == "b"
             assert begun.empty()
 
 
@@ -501,7 +501,7 @@ async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
     await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
     told = [each async for each in jobs.follow("t1", None)]
-    assert 151 == len(told)
+    assert len(told) == 151
 
 
 class Endless(ExternalQueue):
@@ -542,7 +542,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
     assert "may expire too early" in caplog.text
     store.fails["ref"] = 1
     await jobs.settle(ExternalJob("endless", "7"), ExternalStatus("completed", result=1))
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
 
 
 async def test_external_job_ends_after_a_lost_cancellation(

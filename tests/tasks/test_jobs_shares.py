@@ -80,14 +80,14 @@ async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
     jobs = bench.jobs(accounts=accounts, tasks_of_client=2, queues=("nobody's",))
     for id in ("m1", "m2"):
         await jobs.create(waiting("mallory", id), b"call")
-    assert "m2" == (await jobs.create(waiting("mallory", "m2"), b"call")).id  # sent again
+    assert (await jobs.create(waiting("mallory", "m2"), b"call")).id == "m2"  # sent again
     with pytest.raises(OverShare, match=r"2 entries.*JobOptions\.tasks_of_client"):
         await jobs.create(waiting("mallory", "m3"), b"call")
     await jobs.create(waiting("bob", "b1"), b"call")
 
     await jobs.cancel("m1", "mallory")
     await jobs.create(waiting("mallory", "m3"), b"call")
-    assert b"call" == await jobs.records.call("m1")  # for its tool, which may be notified
+    assert await jobs.records.call("m1") == b"call"  # for its tool, which may be notified
 
 
 async def test_full_store_finishes_what_it_accepted(
@@ -110,7 +110,7 @@ async def test_full_store_finishes_what_it_accepted(
         ends = [(await ended(worker, task.id, "all")).end for task in created]
 
     assert ["completed"] * len(created) == ends
-    assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
@@ -127,8 +127,8 @@ async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
     failed = next(each for each in bench.resumed.outcomes if isinstance(each, Failed))
     assert "share of the store" in str(failed.error)
     assert "Limits.store_share_per_principal" in str(failed.error)
-    assert b'"xxx"' == (await ended(jobs, "small", "mallory")).result
-    assert "completed" == (await ended(jobs, "other", "bob")).end
+    assert (await ended(jobs, "small", "mallory")).result == b'"xxx"'
+    assert (await ended(jobs, "other", "bob")).end == "completed"
 
 
 async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
@@ -147,7 +147,7 @@ async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
     worker = bench.jobs("n2", accounts=accounts)
     await worker.start()
     ends = [(await ended(worker, task.id, "mallory")).end for task in created]
-    assert {"completed"} == set(ends)
+    assert set(ends) == {"completed"}
 
 
 async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
@@ -164,7 +164,7 @@ async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
     for number in range(30):
         await ended(worker, f"m{number}", "mallory")
 
-    assert 31 == len(RAN)
+    assert len(RAN) == 31
     assert RAN.index("bob") <= 2
 
 
@@ -178,7 +178,7 @@ async def test_long_jobs_of_one_client_leave_room_for_others(bench: Bench) -> No
     await worker.create(waiting("bob", "b1"), b"call")
     await ended(worker, "b1", "bob")
 
-    assert 2 == RAN.count("mallory")
+    assert RAN.count("mallory") == 2
 
 
 @pytest.mark.parametrize("share", [0, 1.5])

@@ -32,12 +32,12 @@ async def test_queue_that_nobody_serves_is_told(
     server = bench.jobs("server", lease=0.4)
     for id in ("t1", "t2"):
         await server.create(made(Working(heavy.job()), id=id), b"")
-    assert 1 == caplog.text.count("no process serves the queue 'heavy'")
-    assert "Waiting for a worker" == (await server.get("t1", None)).message
+    assert caplog.text.count("no process serves the queue 'heavy'") == 1
+    assert (await server.get("t1", None)).message == "Waiting for a worker"
 
     worker = bench.jobs("worker", queues=["heavy"], lease=0.4)
     await worker.start()
-    assert (b"1", None) == ((task := await ended(server)).result, task.message)
+    assert ((task := await ended(server)).result, task.message) == (b"1", None)
 
 
 async def test_queue_that_another_process_serves_is_not_told(
@@ -50,7 +50,7 @@ async def test_queue_that_another_process_serves_is_not_told(
     await asyncio.sleep(0.5)  # the worker shows it again and again
     await server.create(made(Working(heavy.job())), b"")
 
-    assert b"1" == (await ended(server)).result
+    assert (await ended(server)).result == b"1"
     assert "no process serves" not in caplog.text
 
 
@@ -69,4 +69,4 @@ async def test_job_is_submitted_if_the_queue_check_fails(bench: Bench) -> None:
     worker = bench.jobs("worker", store=store, queues=["heavy"])
     async with asyncio.timeout(BOUND):
         await worker.start()
-        assert b"1" == (await ended(worker)).result
+        assert (await ended(worker)).result == b"1"

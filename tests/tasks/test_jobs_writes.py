@@ -149,8 +149,8 @@ async def test_wait_starts_when_the_engine_is_back() -> None:
     awaits.jobs = jobs = process(store, awaits, engine)
     await jobs.create(WAITS, b"")
 
-    assert b'"awaited"' == (await ended(jobs)).result
-    assert [(1, Done(1))] == awaits.seen
+    assert (await ended(jobs)).result == b'"awaited"'
+    assert awaits.seen == [(1, Done(1))]
     await jobs.aclose()
 
 
@@ -163,9 +163,9 @@ async def test_wait_starts_when_the_store_is_back(fault: str) -> None:
     awaits.jobs = jobs = process(store, awaits)
     await jobs.create(WAITS, b"")
 
-    assert b'"awaited"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"awaited"'
     assert store.failed.is_set()
-    assert [(1, Done(1))] == awaits.seen
+    assert awaits.seen == [(1, Done(1))]
     await jobs.aclose()
 
 
@@ -176,8 +176,8 @@ async def test_wait_in_a_step_that_fails_is_lost() -> None:
     awaits.jobs = jobs = process(store, awaits)
     await jobs.create(WAITS, b"")
 
-    assert b'"WorkerLost"' == (await ended(jobs)).result
-    assert [(1, Done(1)), (2, Failed(WorkerLost()))] == awaits.seen
+    assert (await ended(jobs)).result == b'"WorkerLost"'
+    assert awaits.seen == [(1, Done(1)), (2, Failed(WorkerLost()))]
     await jobs.aclose()
 
 
@@ -193,7 +193,7 @@ async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: 
     await jobs.runner.handle(delivered)
     await jobs.start()
 
-    assert b'"WorkerLost"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"WorkerLost"'
 
 
 @pytest.mark.parametrize("delivered", ["t1:0", "t1:1.4"])
@@ -209,7 +209,7 @@ async def test_wait_that_a_step_here_knows_of_goes_on(delivered: str) -> None:
     await jobs.runner.handle(delivered)
     awaits.go.set()
 
-    assert b'"awaited"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"awaited"'
     await jobs.aclose()
 
 
@@ -238,8 +238,8 @@ async def test_task_is_submitted_if_its_creator_is_cancelled(bench: Bench) -> No
 
     await cancelled_at(engine, "t1:0", jobs.create(made(Working(gives_one.job())), b""))
 
-    assert ["t1:0"] == engine.took
-    assert b"1" == (await ended(jobs)).result
+    assert engine.took == ["t1:0"]
+    assert (await ended(jobs)).result == b"1"
     await jobs.aclose()
 
 
@@ -258,7 +258,7 @@ async def test_task_is_submitted_if_its_hook_is_cancelled(
     await cancelled_at(engine, "t1:1", parking)
 
     assert "t1:1" in engine.took
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
     await jobs.aclose()
 
 
@@ -305,7 +305,7 @@ async def test_ended_external_job_is_continued_after_failures(bench: Bench, by: 
         await engine.is_asked("t1:1")  # in vain
         await engine.is_asked("t1:1")
 
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
     await jobs.aclose()
 
 
@@ -324,7 +324,7 @@ async def test_result_of_a_hook_is_written_again(bench: Bench, fault: str) -> No
 
     assert store.failed.is_set()
     assert over == await jobs.get("t1", None)
-    assert b"1" == over.result
+    assert over.result == b"1"
     with pytest.raises(IllegalTransition):
         await jobs.finish("t1", Finished(result=b"2"), fencing_token=task.fencing_token)
     await jobs.aclose()
@@ -340,7 +340,7 @@ async def test_task_is_abandoned_after_a_store_failure(bench: Bench, fault: str)
 
     await jobs.abandon("t1", fencing_token=task.fencing_token)
 
-    assert b'"WorkerLost"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"WorkerLost"'
     await jobs.aclose()
 
 
@@ -368,10 +368,10 @@ async def test_result_is_written_after_the_caller_left(bench: Bench) -> None:
     async with asyncio.timeout(BOUND):
         with pytest.raises(StoreUnavailable):
             await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
-    assert "working" == (await jobs.get("t1", None)).status
+    assert (await jobs.get("t1", None)).status == "working"
     store.before = 0
 
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"
     await jobs.aclose()
 
 
@@ -425,7 +425,7 @@ async def test_job_that_exits_ends_nothing_but_itself(
     await ended(jobs)
     await jobs.create(made(Working(gives_one.job()), id="t2"), b"")
 
-    assert b"1" == (await ended(jobs, "t2")).result
+    assert (await ended(jobs, "t2")).result == b"1"
     failed, _ = bench.resumed.outcomes
     assert isinstance(failed, Failed)
     assert name == failed.error.type_name  # type: ignore[attr-defined]

@@ -37,11 +37,11 @@ async def test_holder_cannot_release_a_lost_lease(on_lost: OnLost, result: bytes
     jobs = bench.jobs(store=store)
     await jobs.create(made(Working(work.job()), on_lost=on_lost), b"")
     async with asyncio.timeout(BOUND):
-        assert "begun 1" == await runs.get()
+        assert await runs.get() == "begun 1"
         now = 100.0
         (delivery,) = await store.deliveries.claim(["default"], "thief", 30.0, 1)
         await store.deliveries.put("news")
-        assert "cancelled 1" == await runs.get()
+        assert await runs.get() == "cancelled 1"
         await store.deliveries.release("thief", delivery.id)
         assert result == (await ended(jobs)).result
 

@@ -94,10 +94,10 @@ def test_new_process_is_unsure_for_a_third_of_a_lease(clocks: Clocks) -> None:
     assert presence.is_unsure
     clocks.pass_time(100.0)
     presence.record_beat()
-    assert 3.0 == presence.takeover_delay
+    assert presence.takeover_delay == 3.0
     clocks.pass_time(2.0)
     presence.record_beat()
-    assert 1.0 == presence.takeover_delay
+    assert presence.takeover_delay == 1.0
     clocks.pass_time(1.0)
     assert not presence.is_unsure
 
@@ -111,7 +111,7 @@ def test_process_that_works_again_is_like_a_new_one(
     clocks.pass_time(100.0)
     assert not presence.was_suspended
     presence.record_beat()
-    assert 3.0 == presence.takeover_delay
+    assert presence.takeover_delay == 3.0
     assert not presence.was_suspended
     assert "was away" not in caplog.text
 
@@ -196,8 +196,8 @@ async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> 
         locking.execute("ROLLBACK")
     (tmp_path / "end").touch()
 
-    assert b"1" == (await ended(other)).result
-    assert "working" == (await other.get("t2", None)).status
+    assert (await ended(other)).result == b"1"
+    assert (await other.get("t2", None)).status == "working"
 
 
 async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> None:
@@ -209,4 +209,4 @@ async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> No
     jobs = bench.jobs(store=store)
     await jobs.get("t1", None)
 
-    assert b"1" == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b"1"

@@ -88,8 +88,8 @@ async def test_retry_continues_from_the_saved_state(bench: Bench) -> None:
     jobs = bench.jobs()
     await jobs.create(made(Working(reads.job())), b"")
 
-    assert b"6" == (await ended(jobs)).result
-    assert [0, 1, 2, 3, 4, 5] == stage.did
+    assert (await ended(jobs)).result == b"6"
+    assert stage.did == [0, 1, 2, 3, 4, 5]
 
 
 async def test_job_in_a_thread_saves_state(bench: Bench) -> None:
@@ -97,22 +97,22 @@ async def test_job_in_a_thread_saves_state(bench: Bench) -> None:
     jobs = bench.jobs()
     await jobs.create(made(Working(reads_in_thread.job())), b"")
 
-    assert b'{"pages":[1,2]}' == (await ended(jobs)).result
-    assert [None, {"pages": [1, 2]}] == stage.did
+    assert (await ended(jobs)).result == b'{"pages":[1,2]}'
+    assert stage.did == [None, {"pages": [1, 2]}]
 
 
 async def test_state_is_handed_over_at_shutdown(bench: Bench) -> None:
     """Another process continues from it, also if it was saved during the shutdown."""
     here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
     await here.create(made(Working(held.job())), b"")
-    assert 1 == await stage.attempt()
+    assert await stage.attempt() == 1
 
     await there.start()
     await here.aclose()
 
-    assert 2 == await stage.attempt()
+    assert await stage.attempt() == 2
     stage.go.set()
-    assert b'["begun","stopped"]' == (await ended(there)).result
+    assert (await ended(there)).result == b'["begun","stopped"]'
 
 
 async def test_next_job_of_a_call_starts_without_state(bench: Bench) -> None:
@@ -124,20 +124,20 @@ async def test_next_job_of_a_call_starts_without_state(bench: Bench) -> None:
     await jobs.create(made(Working(held.job()), step=1, continuation=b"c1"), b"")
 
     await ended(jobs)
-    assert [None, None] == stage.did
-    assert [Done(["begun"])] * 2 == bench.resumed.outcomes
+    assert stage.did == [None, None]
+    assert bench.resumed.outcomes == [Done(["begun"])] * 2
 
 
 async def test_stale_holder_does_not_overwrite_state(bench: Bench) -> None:
     """Its save is rejected and ends it, as progress does: another attempt has the job."""
     here, there = bench.jobs("n1"), bench.jobs("n2")
     await here.create(made(Working(stale.job())), b"")
-    assert 1 == await stage.attempt()
+    assert await stage.attempt() == 1
 
     await there.runner.handle("t1:0")  # as when the lease had run out
 
-    assert 2 == await stage.attempt()
-    assert b'"of attempt 2"' == (await ended(here)).result
+    assert await stage.attempt() == 2
+    assert (await ended(here)).result == b'"of attempt 2"'
 
 
 @job
@@ -171,7 +171,7 @@ async def test_state_that_cannot_be_stored_is_rejected(bench: Bench, state: Any,
     jobs = bench.jobs(max_saved_bytes=100)
     await jobs.create(made(Working(unfit.job())), b"")
 
-    assert b'"first"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"first"'
     (error,) = stage.did
     assert re.search(says, str(error))
 
@@ -240,7 +240,7 @@ async def test_followers_are_not_notified_of_saved_state(bench: Bench) -> None:
     """A state that is saved often would push their messages out of the log of the task."""
     jobs = bench.jobs(max_events=10)
     await jobs.create(made(Working(busy.job())), b"")
-    assert 1 == await stage.attempt()
+    assert await stage.attempt() == 1
     await jobs.records.log_message("t1", b"a message")
     stage.go.set()
 
@@ -266,7 +266,7 @@ async def test_job_that_saves_nothing_costs_no_write() -> None:
     await jobs.create(made(Working(nothing.job())), b"")
     await ended(jobs)
 
-    assert 4 == store.writes
+    assert store.writes == 4
     await bench.aclose()
 
 

@@ -60,7 +60,7 @@ async def test_waiting_task_is_retained_for_its_retention(work: Work) -> None:
 
     store.time.now = 99.0
     assert await records.find("t1") is not None
-    assert b"call" == await records.call("t1")
+    assert await records.call("t1") == b"call"
     store.time.now = 101.0
     assert await records.find("t1") is None
 
@@ -71,10 +71,10 @@ async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
     jobs = bench.jobs(store=store, retention=100.0)
     await jobs.create(made(Working(kept.job()), created=0.0, updated=0.0, ttl=5.0), b"call")
 
-    assert b'"kept"' == (await ended(jobs)).result
+    assert (await ended(jobs)).result == b'"kept"'
     assert await jobs.records.call("t1") is None
     store.time.now += 4.9
-    assert b'"kept"' == (await jobs.get("t1", None)).result
+    assert (await jobs.get("t1", None)).result == b'"kept"'
     store.time.now += 0.2
     with pytest.raises(TaskNotFound):
         await jobs.get("t1", None)
@@ -91,7 +91,7 @@ async def test_request_of_a_cancelled_task_is_retained(bench: Bench, touchable: 
     await jobs.cancel("t1", None)
 
     store.touchable = True
-    assert b"call" == await jobs.records.call("t1")
+    assert await jobs.records.call("t1") == b"call"
     store.time.now = 6.0
     assert (None if touchable else b"call") == await jobs.records.call("t1")
 
@@ -107,7 +107,7 @@ async def test_question_is_kept_for_its_ttl() -> None:
     await records.touch(asked)
 
     store.time.now = 4.9
-    assert b"call" == await records.call("t1")
+    assert await records.call("t1") == b"call"
     store.time.now = 5.1
     assert await records.find("t1") is None
     assert await records.call("t1") is None
@@ -117,10 +117,10 @@ def test_task_is_kept_from_when_it_is_due_on() -> None:
     """A retry may be due after its retention; and a task without expiry keeps none."""
     task = made(Working(kept.job(), failures=0), ttl=5.0, updated=10.0, due=10.0)
 
-    assert 100.0 == kept_for(task, 100.0)
-    assert 5.0 == kept_for(task, 1.0)
-    assert 140.0 == kept_for(task.resubmit(20.0, 40.0), 100.0)
-    assert 5.0 == kept_for(task.finish(Finished(), 20.0), 100.0)
+    assert kept_for(task, 100.0) == 100.0
+    assert kept_for(task, 1.0) == 5.0
+    assert kept_for(task.resubmit(20.0, 40.0), 100.0) == 140.0
+    assert kept_for(task.finish(Finished(), 20.0), 100.0) == 5.0
     assert kept_for(made(Running("n1")), 100.0) is None
 
 
@@ -137,7 +137,7 @@ def test_client_is_promised_its_ttl_from_now_on() -> None:
         advertised_ttl(settled.finish(Finished(), 13.5), 99.0),
     ]
 
-    assert [5.0, 7.0, 7.0, 8.0, 8.5] == told
+    assert told == [5.0, 7.0, 7.0, 8.0, 8.5]
     assert advertised_ttl(made(Running("n1")), 2.0) is None
 
 
@@ -175,7 +175,7 @@ async def test_messages_and_changes_are_told_in_their_order(bench: Bench) -> Non
     """A message before a question is not reported after it."""
     jobs = await asking(bench)
 
-    assert [b"before", "input_required", b"behind"] == said(await told(jobs, 3))
+    assert said(await told(jobs, 3)) == [b"before", "input_required", b"behind"]
 
 
 async def test_follow_after_a_change_repeats_nothing(bench: Bench) -> None:
@@ -186,8 +186,8 @@ async def test_follow_after_a_change_repeats_nothing(bench: Bench) -> None:
 
     rest = [each async for each in jobs.follow("t1", None, question.id)]
 
-    assert b"behind" == said(rest)[0]
-    assert "completed" == said(rest)[-1]
+    assert said(rest)[0] == b"behind"
+    assert said(rest)[-1] == "completed"
     assert "input_required" not in said(rest)
 
 
@@ -207,7 +207,7 @@ async def test_dropped_change_is_reported_after_stored_events(bench: Bench) -> N
     for data in (b"1", b"2", b"3"):
         await jobs.records.log_message("t1", data)
 
-    assert [b"2", b"3", "working"] == said(await told(jobs, 3))
+    assert said(await told(jobs, 3)) == [b"2", b"3", "working"]
 
 
 async def test_fast_changes_are_reported_once(bench: Bench) -> None:
@@ -225,7 +225,7 @@ async def test_fast_changes_are_reported_once(bench: Bench) -> None:
 
     assert isinstance(note, TaskMessage)
     assert isinstance(change, TaskChange)
-    assert 2.0 == change.task.progress
+    assert change.task.progress == 2.0
 
 
 @pytest.mark.parametrize(("hours", "known"), [(23.9, True), (24.1, False)])
@@ -251,4 +251,4 @@ async def test_record_of_another_format_is_not_handled(
     with pytest.raises(UnknownFormat):
         await jobs.runner.handle("t1:0")
     entry = await store.get("task:t1")
-    assert entry is not None and b"\x01old" == entry.value
+    assert entry is not None and entry.value == b"\x01old"

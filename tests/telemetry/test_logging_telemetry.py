@@ -71,17 +71,17 @@ async def test_logging_telemetry_writes_one_record_a_request(caplog: Any) -> Non
     await client.send(client.call("echo", {"text": "hi"}))
 
     (record,) = caplog.records
-    assert ("genmcp.requests", logging.INFO) == (record.name, record.levelno)
-    assert ("tools/call", "echo", "ended") == (
+    assert (record.name, record.levelno) == ("genmcp.requests", logging.INFO)
+    assert (
         record.mcp_method,
         record.mcp_name,
         record.mcp_outcome,
-    )
-    assert (None, None, "2026-07-28") == (
+    ) == ("tools/call", "echo", "ended")
+    assert (
         record.mcp_code,
         record.mcp_session,
         record.mcp_revision,
-    )
+    ) == (None, None, "2026-07-28")
     assert record.mcp_principal is True
     assert 0 < record.mcp_duration < 5
     assert record.getMessage().startswith("tools/call echo ended ")
@@ -98,7 +98,7 @@ async def test_logging_telemetry_names_the_session_and_not_its_id(caplog: Any) -
     assert record.mcp_session
     assert client.session
     assert record.mcp_session not in client.session
-    assert ("2025-11-25", "docs://a") == (record.mcp_revision, record.mcp_name)
+    assert (record.mcp_revision, record.mcp_name) == ("2025-11-25", "docs://a")
     assert record.mcp_principal is False
 
 
@@ -131,12 +131,12 @@ async def test_logging_telemetry_logs_rejections_in_one_line(caplog: Any) -> Non
     await client.send(body=[b"{"], headers={"mcp-method": "a\u0085b" + "c" * 500})
 
     first, second = caplog.records
-    assert "tools/call rejected -32602" == first.getMessage()
-    assert ("rejected", -32700, None) == (
+    assert first.getMessage() == "tools/call rejected -32602"
+    assert (
         second.mcp_outcome,
         second.mcp_code,
         second.mcp_duration,
-    )
+    ) == ("rejected", -32700, None)
     assert second.getMessage().startswith("a\\x85bccc")
     assert len(second.getMessage()) < 250
 
@@ -150,8 +150,8 @@ async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -
     await client.send(client.call("echo", {"text": "hi"}))
     await client.send(client.call("echo", {"text": "told"}))
 
-    assert [("tests.access", "tool_error")] == [
-        (record.name, record.mcp_outcome) for record in caplog.records
+    assert [(record.name, record.mcp_outcome) for record in caplog.records] == [
+        ("tests.access", "tool_error")
     ]
 
 

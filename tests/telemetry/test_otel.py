@@ -123,8 +123,8 @@ async def test_otel_span_has_name_and_attributes(spans: Spans) -> None:
     await client.send(client.call("echo", {"text": "hi"}, id="seven"))
 
     span = spans.one
-    assert ("tools/call echo", SpanKind.SERVER) == (span.name, span.kind)
-    assert {
+    assert (span.name, span.kind) == ("tools/call echo", SpanKind.SERVER)
+    assert dict(span.attributes or {}) == {
         "mcp.method.name": "tools/call",
         "mcp.protocol.version": "2026-07-28",
         "jsonrpc.request.id": "seven",
@@ -132,8 +132,8 @@ async def test_otel_span_has_name_and_attributes(spans: Spans) -> None:
         "gen_ai.operation.name": "execute_tool",
         "network.transport": "tcp",
         "network.protocol.name": "http",
-    } == dict(span.attributes or {})
-    assert StatusCode.UNSET == span.status.status_code
+    }
+    assert span.status.status_code == StatusCode.UNSET
     assert span.parent is None
 
 
@@ -146,9 +146,9 @@ async def test_otel_names_sessions_prompts_and_resources(spans: Spans) -> None:
     await client.send(client.request("tools/list"))
 
     said = [(span.name, dict(span.attributes or {})) for span in spans.all]
-    assert ["prompts/get greet", "resources/read", "tools/list"] == [name for name, _ in said]
-    assert "greet" == said[0][1]["gen_ai.prompt.name"]
-    assert "docs://a" == said[1][1]["mcp.resource.uri"]
+    assert [name for name, _ in said] == ["prompts/get greet", "resources/read", "tools/list"]
+    assert said[0][1]["gen_ai.prompt.name"] == "greet"
+    assert said[1][1]["mcp.resource.uri"] == "docs://a"
     sessions = {each["mcp.session.id"] for _, each in said}
     assert len(sessions) == 1
     assert str(sessions.pop()) not in str(client.session)
@@ -165,8 +165,8 @@ async def test_otel_parent_from_meta_links_the_host_span(spans: Spans) -> None:
 
     call, http = spans.all
     assert call.parent is not None
-    assert (TRACE, PARENT) == (f"{call.context.trace_id:032x}", f"{call.parent.span_id:016x}")
-    assert "1" == call.context.trace_state.get("rojo")
+    assert (f"{call.context.trace_id:032x}", f"{call.parent.span_id:016x}") == (TRACE, PARENT)
+    assert call.context.trace_state.get("rojo") == "1"
     assert [http.context] == [link.context for link in call.links]
     assert after is host
 
@@ -183,7 +183,7 @@ async def test_otel_parent_is_the_host_span_by_default(spans: Spans) -> None:
     for call in (first, second):
         assert call.parent is not None
         assert http.context.span_id == call.parent.span_id
-        assert () == tuple(call.links)
+        assert tuple(call.links) == ()
 
 
 async def test_otel_span_is_current_in_the_hook(spans: Spans) -> None:
@@ -211,7 +211,7 @@ async def test_otel_gives_the_hook_the_baggage(spans: Spans) -> None:
     finally:
         context.detach(token)
 
-    assert "[('tenant', 'mine'), ('user', 'ada')]" == text_of(answer)
+    assert text_of(answer) == "[('tenant', 'mine'), ('user', 'ada')]"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_otel_records_failures(
         attributes.get("rpc.response.status_code"),
     )
     (event,) = spans.one.events
-    assert "exception" == event.name
+    assert event.name == "exception"
 
 
 async def test_otel_records_server_errors(spans: Spans, caplog: Any) -> None:
@@ -256,7 +256,7 @@ async def test_otel_records_server_errors(spans: Spans, caplog: Any) -> None:
     answer = await client.send(client.request("prompts/get", {"name": "broken"}))
 
     span = spans.one
-    assert "-32603" == dict(span.attributes or {})["error.type"]
+    assert dict(span.attributes or {})["error.type"] == "-32603"
     assert answer.json["error"]["message"] == span.status.description
 
 
@@ -279,9 +279,9 @@ async def test_otel_records_cancelled_calls(spans: Spans) -> None:
         await connection.over()
 
     attributes = dict(spans.one.attributes or {})
-    assert "cancelled" == attributes["error.type"]
+    assert attributes["error.type"] == "cancelled"
     assert "network.transport" not in attributes
-    assert () == tuple(spans.one.events)
+    assert tuple(spans.one.events) == ()
 
 
 async def test_otel_records_rejections(spans: Spans) -> None:
@@ -292,14 +292,14 @@ async def test_otel_records_rejections(spans: Spans) -> None:
     await client.send(body=[b"{"], headers={"mcp-method": "made/up"})
 
     first, second = spans.all
-    assert ("tools/call", "_OTHER") == (first.name, second.name)
+    assert (first.name, second.name) == ("tools/call", "_OTHER")
     attributes = dict(first.attributes or {})
-    assert ("1", "-32602") == (
+    assert (
         attributes["jsonrpc.request.id"],
         attributes["rpc.response.status_code"],
-    )
+    ) == ("1", "-32602")
     assert attributes["mcp.session.id"]
-    assert "_OTHER" == dict(second.attributes or {})["mcp.method.name"]
+    assert dict(second.attributes or {})["mcp.method.name"] == "_OTHER"
 
 
 @pytest.mark.parametrize("text", ["hi", "secret"])
@@ -313,10 +313,10 @@ async def test_otel_makes_a_span_of_a_call_that_is_resumed(spans: Spans, text: s
     await spans.endpoint.mux.aclose()
 
     request, resumed = sorted(spans.all, key=lambda span: span.kind is SpanKind.CONSUMER)
-    assert (SpanKind.SERVER, SpanKind.CONSUMER) == (request.kind, resumed.kind)
+    assert (request.kind, resumed.kind) == (SpanKind.SERVER, SpanKind.CONSUMER)
     for span in (request, resumed):
-        assert "tools/call works" == span.name
-        assert span.parent and PARENT == f"{span.parent.span_id:016x}"
+        assert span.name == "tools/call works"
+        assert span.parent and f"{span.parent.span_id:016x}" == PARENT
     assert resumed.start_time and resumed.end_time and resumed.start_time < resumed.end_time
     failed = StatusCode.ERROR if text == "secret" else StatusCode.UNSET
     assert failed == resumed.status.status_code

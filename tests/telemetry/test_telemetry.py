@@ -136,7 +136,7 @@ async def test_telemetry_gets_hidden_exceptions() -> None:
 
     (failure,) = heard.failures
     assert "secret" not in failure.message
-    assert "a secret" == str(failure.raised)
+    assert str(failure.raised) == "a secret"
 
 
 async def test_telemetry_observes_disconnects() -> None:
@@ -158,7 +158,7 @@ async def test_telemetry_observes_disconnects() -> None:
         await connection.over()
 
     (failure,) = heard.failures
-    assert ("cancelled", None) == (failure.kind, failure.code)
+    assert (failure.kind, failure.code) == ("cancelled", None)
 
 
 async def test_telemetry_observes_builtin_methods() -> None:
@@ -169,7 +169,7 @@ async def test_telemetry_observes_builtin_methods() -> None:
     await client.send(client.request("tools/list"))
     await client.send(client.request("ping"))
 
-    assert ["tools/list", "ping"] == [said[2] for said in heard.log if said[1] == "began"]
+    assert [said[2] for said in heard.log if said[1] == "began"] == ["tools/list", "ping"]
 
 
 async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
@@ -198,8 +198,8 @@ async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
     answers = [await client.send(client.call(name, id=name)) for name in ("here", "there")]
 
     said = [answer.json["result"]["content"][0]["text"] for answer in answers]
-    assert ["tools/call here", "tools/call there"] == said
-    assert "nowhere" == _heard_in.get()
+    assert said == ["tools/call here", "tools/call there"]
+    assert _heard_in.get() == "nowhere"
 
 
 async def test_telemetry_observes_rejected_messages() -> None:
@@ -232,10 +232,10 @@ async def test_telemetry_observes_invalid_requests_of_sessions() -> None:
     await client.send([client.call("nothing", id="b"), client.call("echo", {"text": "x"}, id="c")])
     await client.send([{"jsonrpc": "2.0", "id": "d", "method": 1}])
 
-    assert ["a", "b", "d"] == [said.id for said in heard.rejections]
+    assert [said.id for said in heard.rejections] == ["a", "b", "d"]
     assert len({said.session for said in heard.rejections}) == 1
     assert all(said.session for said in heard.rejections)
-    assert [("", "ended", "mark of ")] == [said for said in heard.log if said[1] == "ended"]
+    assert [said for said in heard.log if said[1] == "ended"] == [("", "ended", "mark of ")]
 
 
 async def test_telemetry_observes_calls_beyond_limits() -> None:
@@ -261,8 +261,8 @@ async def test_telemetry_observes_calls_beyond_limits() -> None:
         go.set()
         await connection.over()
 
-    assert ["second"] == [said.id for said in heard.rejections]
-    assert ["began", "rejected", "ended"] == [said[1] for said in heard.log]
+    assert [said.id for said in heard.rejections] == ["second"]
+    assert [said[1] for said in heard.log] == ["began", "rejected", "ended"]
 
 
 async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -285,10 +285,10 @@ async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureF
         answer = await client.send(client.call("echo", {"text": "hi"}))
         await client.send(client.call("nothing"))
 
-    assert "hi" == answer.json["result"]["content"][0]["text"]
-    assert ["began", "ended", "rejected"] == [said[1] for said in heard.log]
+    assert answer.json["result"]["content"][0]["text"] == "hi"
+    assert [said[1] for said in heard.log] == ["began", "ended", "rejected"]
     said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    assert ["began", "ended", "rejected"] == said
+    assert said == ["began", "ended", "rejected"]
 
 
 async def test_telemetry_may_be_silent() -> None:
@@ -299,7 +299,7 @@ async def test_telemetry_may_be_silent() -> None:
     await client.send(client.call("fail", {"how": "told"}))
     rejected = await client.send(client.call("nothing"))
 
-    assert -32602 == rejected.json["error"]["code"]
+    assert rejected.json["error"]["code"] == -32602
 
 
 async def test_calls_without_telemetry_skip_it() -> None:
@@ -367,7 +367,7 @@ async def test_telemetry_observes_calls_that_wait_elsewhere() -> None:
 
     (result,) = heard.results
     assert isinstance(result, CreateTaskResult)
-    assert [] == heard.failures
+    assert heard.failures == []
 
 
 async def test_telemetry_observes_calls_beyond_max_hold() -> None:
@@ -381,7 +381,7 @@ async def test_telemetry_observes_calls_beyond_max_hold() -> None:
     await until(lambda: heard.resumed, pause=0.005)
     await app.mux.aclose()
 
-    assert ("tool_error", None) == (failure.kind, failure.raised)
+    assert (failure.kind, failure.raised) == ("tool_error", None)
     assert "held" in failure.message
 
 
@@ -401,15 +401,15 @@ async def test_telemetry_observes_resumed_calls(how: str) -> None:
     await app.mux.aclose()
 
     (resumed,) = heard.resumed
-    assert ("tools/call", "worked", None) == (
+    assert (
         resumed.request.method,
         resumed.tag,
         resumed.principal,
-    )
+    ) == ("tools/call", "worked", None)
     assert 0 < resumed.seconds < PATIENCE
     assert resumed.began > 0
     assert (resumed.result is not None) is (how == "ends")
     failure = resumed.failure
     assert (failure and failure.kind) == {"fails": "tool_error", "waits": "cancelled"}.get(how)
     if how == "fails":
-        assert failure and "a secret" == str(failure.raised)
+        assert failure and str(failure.raised) == "a secret"

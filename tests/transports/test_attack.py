@@ -21,4 +21,4 @@ async def test_attack_of_one_client_leaves_the_others_served() -> None:
     with served("benchmarks.attacked:app") as server:
         faults, figures = await attacked(server, 3.0)
 
-    assert [] == faults, figures
+    assert faults == [], figures

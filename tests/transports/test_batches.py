@@ -46,12 +46,12 @@ async def test_batch_mixes_all_kinds_of_messages() -> None:
         ]
     )
 
-    assert (200, "application/json") == (answer.status, answer.headers["content-type"])
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     answers = by_id(answer.json)
     assert len(answer.json) == 7
     assert answers[1] == {}
     assert answers["b"]["content"][0]["text"] == "x"
-    assert (-32602, -32601, -32601) == tuple(answers[id]["code"] for id in (3, 4, 5))
+    assert tuple(answers[id]["code"] for id in (3, 4, 5)) == (-32602, -32601, -32601)
     assert answers[None]["code"] == -32600
 
 
@@ -61,7 +61,7 @@ async def test_batch_names_the_member_that_is_faulty() -> None:
 
     answer = await client.send([{"jsonrpc": "1.0", "id": 7, "method": "ping"}])
 
-    assert [(7, -32600)] == [(each["id"], each["error"]["code"]) for each in answer.json]
+    assert [(each["id"], each["error"]["code"]) for each in answer.json] == [(7, -32600)]
 
 
 async def test_defect_of_the_server_costs_one_member(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ async def test_defect_of_the_server_costs_one_member(caplog: pytest.LogCaptureFi
     )
 
     answers = by_id(answer.json)
-    assert (200, -32603) == (answer.status, answers[1]["code"])
+    assert (answer.status, answers[1]["code"]) == (200, -32603)
     assert answers[2]["content"][0]["text"] == "x"
     assert "a defect" not in answer.body.decode()
     assert "a defect" in caplog.text
@@ -92,7 +92,7 @@ async def test_batch_of_one_is_answered_with_a_batch() -> None:
 
     answer = await client.send([client.request("ping")])
 
-    assert [{"jsonrpc": "2.0", "id": 1, "result": {}}] == answer.json
+    assert answer.json == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
 
 
 async def test_batch_of_notifications_is_accepted() -> None:
@@ -102,7 +102,7 @@ async def test_batch_of_notifications_is_accepted() -> None:
 
     answer = await client.send([told, told, {"jsonrpc": "2.0", "id": 9, "result": {}}])
 
-    assert (202, b"") == (answer.status, answer.body)
+    assert (answer.status, answer.body) == (202, b"")
 
 
 async def test_batch_with_progress_is_a_stream() -> None:
@@ -119,9 +119,9 @@ async def test_batch_with_progress_is_a_stream() -> None:
     )
 
     assert answer.is_stream
-    assert {1, 2, 3, 4} == set(by_id(answer.messages))
-    assert 1 == sum(m.get("method") == "notifications/progress" for m in answer.messages)
-    assert [1, 2, 3, 4, 5] == [int(id.partition("/")[2]) for id in answer.ids]
+    assert set(by_id(answer.messages)) == {1, 2, 3, 4}
+    assert sum(m.get("method") == "notifications/progress" for m in answer.messages) == 1
+    assert [int(id.partition("/")[2]) for id in answer.ids] == [1, 2, 3, 4, 5]
 
 
 async def test_batch_with_a_call_that_is_cancelled_answers_the_others() -> None:
@@ -145,7 +145,7 @@ async def test_batch_with_a_call_that_is_cancelled_answers_the_others() -> None:
             await client.send(client.notification("notifications/cancelled", requestId=id))
         await connection.over()
 
-    assert {2: {}} == by_id(connection.json)
+    assert by_id(connection.json) == {2: {}}
 
 
 async def test_batch_that_is_empty_is_refused() -> None:
@@ -154,7 +154,7 @@ async def test_batch_that_is_empty_is_refused() -> None:
 
     answer = await client.send(body=[b"[]"])
 
-    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
 
 
 @pytest.mark.parametrize("version", [each for each in LEGACIES if each != BATCHES])
@@ -164,7 +164,7 @@ async def test_batch_on_another_revision_is_refused(version: str) -> None:
 
     answer = await client.send([client.request("ping")])
 
-    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
     assert version in answer.json["error"]["message"]
 
 
@@ -174,7 +174,7 @@ async def test_batch_without_a_session_is_refused() -> None:
 
     answer = await client.send([client.initialize()])
 
-    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
 
 
 def bounded(*tools: Any, **limits: Any) -> Endpoint:
@@ -195,8 +195,8 @@ async def test_batch_has_a_bound() -> None:
     refused = await client.send(ping)
     answered = await client.send(ping[:3])
 
-    assert [413, 200] == [refused.status, answered.status]
-    assert -32600 == refused.json["error"]["code"]
+    assert [refused.status, answered.status] == [413, 200]
+    assert refused.json["error"]["code"] == -32600
     assert "more than 3 messages (limit: max_batch_messages)" in refused.json["error"]["message"]
 
 
@@ -234,10 +234,10 @@ async def test_batch_answer_has_a_bound() -> None:
     answered = await client.send(batch)
 
     found = by_id(answered.messages)
-    assert 20 == len(found)
+    assert len(found) == 20
     assert ["content" in found[id] for id in range(3)] == [True, True, False]
     errors = [found[id] for id in range(2, 20)]
-    assert {-32600} == {error["code"] for error in errors}
+    assert {error["code"] for error in errors} == {-32600}
     assert all("10000 bytes (limit: max_result_bytes)" in error["message"] for error in errors)
     assert len(answered.body) < 20_000
 
@@ -260,8 +260,8 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
         answered = await other.send(other.call("say", {"times": 1}))
         await client.send(method="DELETE")  # cancels the calls
 
-    assert 200 == answered.status
-    assert 0 == len(app.mux.waiting_calls)
+    assert answered.status == 200
+    assert len(app.mux.waiting_calls) == 0
 
 
 async def test_batch_makes_nothing_for_requests_that_wait_for_their_turn() -> None:
@@ -283,7 +283,7 @@ async def test_batch_makes_nothing_for_requests_that_wait_for_their_turn() -> No
         await client.send(method="DELETE")
         await until(lambda: len(app.mux.waiting_calls) == 0)
 
-    assert 2 == len(running)
+    assert len(running) == 2
 
 
 @pytest.mark.parametrize("way", ["leaves", "stops"])
@@ -308,8 +308,8 @@ async def test_batch_that_is_cancelled_begins_nothing_more(way: str) -> None:
             connection.disconnect()
         else:
             await app.aclose()
-            assert 9 == len(by_id(connection.messages))
+            assert len(by_id(connection.messages)) == 9
         await connection.over()
 
-    assert 2 == len(running)
-    assert 0 == len(mux.waiting_calls)
+    assert len(running) == 2
+    assert len(mux.waiting_calls) == 0

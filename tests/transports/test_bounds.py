@@ -44,13 +44,14 @@ async def test_bounds_calls_that_wait_are_counted() -> None:
 
         refused = await client.send(client.call("answer"))
 
-    assert (503, "1") == (refused.status, refused.headers["retry-after"])
-    assert (-32603, {"retryAfter": 1}) == tuple(
-        refused.json["error"][key] for key in ("code", "data")
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert tuple(refused.json["error"][key] for key in ("code", "data")) == (
+        -32603,
+        {"retryAfter": 1},
     )
     assert "(limit: max_waiting_calls)" in refused.json["error"]["message"]
-    assert 0 == len(client.app.mux.waiting_calls)
-    assert 200 == (await client.send(client.call("answer"))).status
+    assert len(client.app.mux.waiting_calls) == 0
+    assert (await client.send(client.call("answer"))).status == 200
 
 
 async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None:
@@ -63,7 +64,7 @@ async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None
         refused = await client.send(client.call("answer"), headers=ada)
         served_ = await client.send(client.call("answer"), headers=bob)
 
-    assert [429, 200] == [refused.status, served_.status]
+    assert [refused.status, served_.status] == [429, 200]
     assert "(limit: max_waiting_calls_per_principal)" in refused.json["error"]["message"]
 
 
@@ -76,7 +77,7 @@ async def test_bounds_streams_are_counted() -> None:
         refused = await client.send(method="GET")
         called = await client.send(client.call("answer"))
 
-    assert [503, 200] == [refused.status, called.status]
+    assert [refused.status, called.status] == [503, 200]
 
 
 def test_bounds_must_be_positive() -> None:
@@ -108,9 +109,9 @@ async def test_bounds_slow_reader_gets_the_newest_progress() -> None:
 
     steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
     assert steps == sorted(steps)
-    assert 1999 == steps[-1]
+    assert steps[-1] == 1999
     assert len(steps) < 100
-    assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
+    assert connection.messages[-1]["result"]["content"][0]["text"] == "done"
 
 
 async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
@@ -138,7 +139,7 @@ async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
         await connection.over()
 
     assert held < 100
-    assert 201 == len(connection.messages)
+    assert len(connection.messages) == 201
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -172,7 +173,7 @@ async def test_bounds_client_that_reads_nothing_is_given_up(
         else:
             async with client.listen(after=connection.ids[-1]) as resumed:
                 await resumed.over()
-            assert "done" == resumed.messages[-1]["result"]["content"][0]["text"]
+            assert resumed.messages[-1]["result"]["content"][0]["text"] == "done"
     assert "has read nothing (limit: write_timeout)" in caplog.text
 
 
@@ -185,7 +186,7 @@ async def test_bounds_hold_for_calls_that_come_at_once() -> None:
             await stack.enter_async_context(connection)
         await until(lambda: sum(each.status == 503 for each in connections) == 15)
 
-        assert 5 == len(client.app.mux.waiting_calls)
+        assert len(client.app.mux.waiting_calls) == 5
 
 
 async def test_bounds_lists_are_served_when_all_places_are_taken() -> None:
@@ -194,7 +195,7 @@ async def test_bounds_lists_are_served_when_all_places_are_taken() -> None:
     async with client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.waiting_calls) == 1)
 
-        assert 200 == (await client.send(client.request("tools/list"))).status
+        assert (await client.send(client.request("tools/list"))).status == 200
 
 
 async def test_bounds_stalled_listener_does_not_hold_up_the_end() -> None:
@@ -258,7 +259,7 @@ async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
         await connection.over()
 
     assert connection.task.cancelled()
-    assert 503 == connection.status
+    assert connection.status == 503
     assert "cancelled" in connection.json["error"]["message"]
 
 
@@ -271,7 +272,7 @@ async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
         refused = await client.send(client.call("hold"))
         called = await client.send(client.call("answer"))
 
-    assert [429, 200] == [refused.status, called.status]
+    assert [refused.status, called.status] == [429, 200]
     assert "(limit: max_waiting_calls_per_tool)" in refused.json["error"]["message"]
 
 
@@ -295,9 +296,9 @@ async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
         await one.over()
         await two.over()
 
-    assert 503 == refused.status
+    assert refused.status == 503
     assert "(limit: max_thread_queue)" in refused.json["error"]["message"]
-    assert ["done", "done"] == [each.json["result"]["content"][0]["text"] for each in (one, two)]
+    assert [each.json["result"]["content"][0]["text"] for each in (one, two)] == ["done", "done"]
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -326,7 +327,7 @@ async def test_bounds_header_that_is_too_large_is_refused(name: str) -> None:
     refused = await client.send(client.call("answer"), headers={name: "y" * 1001})
     unread = await client.send(client.call("answer"), headers={"x-long": "y" * 1001})
 
-    assert [431, 200] == [refused.status, unread.status]
+    assert [refused.status, unread.status] == [431, 200]
     assert (
         f"{name} header is larger than 1000 bytes (limit: max_header_bytes)"
         in refused.json["error"]["message"]
@@ -346,7 +347,7 @@ async def test_bounds_progress_in_between_gives_way_to_newer() -> None:
     answered = await client.send(client.call("report", progressToken=1))
 
     steps = [each["params"]["progress"] for each in answered.messages if "params" in each]
-    assert [1, 500] == steps
+    assert steps == [1, 500]
 
 
 async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() -> None:
@@ -367,7 +368,7 @@ async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() 
         await connection.over()
 
     steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
-    assert (1, 99) == (steps[0], steps[-1])
+    assert (steps[0], steps[-1]) == (1, 99)
     assert len(steps) < 99
 
 
@@ -402,7 +403,7 @@ async def test_bounds_address_leaves_places_for_others() -> None:
         answered = await other.send(other.call("answer"))
         named = await one.send(one.call("answer"), headers={"x-user": "ada"})
 
-    assert [429, 200, 200] == [refused.status, answered.status, named.status]
+    assert [refused.status, answered.status, named.status] == [429, 200, 200]
     assert "(limit: max_waiting_calls_per_address)" in refused.json["error"]["message"]
 
 
@@ -414,7 +415,7 @@ async def test_bounds_ipv6_network_is_one_client() -> None:
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.waiting_calls) == 1)
 
-        assert 429 == (await neighbour.send(neighbour.call("answer"))).status
+        assert (await neighbour.send(neighbour.call("answer"))).status == 429
 
 
 async def test_bounds_session_leaves_places_for_others() -> None:
@@ -429,7 +430,7 @@ async def test_bounds_session_leaves_places_for_others() -> None:
         answered = await other.send(other.call("answer"))
         await one.send(method="DELETE")  # cancels the call, which a disconnect does not
 
-    assert [429, 200] == [refused.status, answered.status]
+    assert [refused.status, answered.status] == [429, 200]
     assert "(limit: max_waiting_calls_per_session)" in refused.json["error"]["message"]
 
 
@@ -444,7 +445,7 @@ async def test_bounds_sessions_share_their_address() -> None:
         refused = await again.send(again.call("answer"))
         await one.send(method="DELETE")
 
-    assert 429 == refused.status
+    assert refused.status == 429
 
 
 async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
@@ -457,7 +458,7 @@ async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
         refused = await other.send(other.call("answer"))
         named = await other.send(other.call("answer"), headers={"x-user": "ada"})
 
-    assert [503, 200] == [refused.status, named.status]
+    assert [refused.status, named.status] == [503, 200]
     assert "(limit: anonymous_share, of max_waiting_calls)" in refused.json["error"]["message"]
 
 
@@ -472,7 +473,7 @@ async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
         again = await Client.begin(app, "2025-11-25", client=ONE)
         refused = await again.send(method="GET")
 
-    assert 429 == refused.status
+    assert refused.status == 429
     assert "(limit: max_streams_per_address)" in refused.json["error"]["message"]
 
 
@@ -496,7 +497,7 @@ async def test_bounds_client_key_replaces_the_peer_address() -> None:
         other = await client.send(client.call("answer"), headers={"x-real-ip": "198.51.100.2"})
         direct = await client.send(client.call("answer"))
 
-    assert [429, 200, 200] == [same.status, other.status, direct.status]
+    assert [same.status, other.status, direct.status] == [429, 200, 200]
 
 
 async def test_bounds_client_key_of_a_wrong_type_fails_the_request() -> None:
@@ -507,8 +508,8 @@ async def test_bounds_client_key_of_a_wrong_type_fails_the_request() -> None:
 
     answered = await client.send(client.call("hold"))
 
-    assert 500 == answered.status
-    assert 0 == len(mux.waiting_calls)
+    assert answered.status == 500
+    assert len(mux.waiting_calls) == 0
 
 
 @pytest.mark.parametrize("settings", [{"heartbeat": 0}, {"grace": -1}, {"client_key": "x"}])
@@ -547,7 +548,7 @@ async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
         held = asyncio.create_task(client.call("hold"))
         await until(lambda: len(mux.waiting_calls) == 1)
 
-        assert "here" == (await client.call("answer")).text
+        assert (await client.call("answer")).text == "here"
         held.cancel()
         await asyncio.wait([held])
 
@@ -586,7 +587,7 @@ async def test_bounds_clients_take_turns_for_threads() -> None:
             blocking.go.release()
         await until(lambda: len(client.app.mux.waiting_calls) == 0)
 
-    assert ["ada", "ada", "bob", "ada", "bob", "ada"] == blocking.order
+    assert blocking.order == ["ada", "ada", "bob", "ada", "bob", "ada"]
 
 
 async def test_bounds_one_client_leaves_threads_for_others() -> None:
@@ -606,7 +607,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
         async with client.open(called("bob", 3), headers=bob) as third:
             await blocking.has_begun()
             await blocking.has_begun()
-            assert {"ada", "bob"} == {*blocking.order}
+            assert {*blocking.order} == {"ada", "bob"}
             for _ in range(3):
                 blocking.go.release()
             await third.over()
@@ -627,7 +628,7 @@ async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -
             blocking.go.release()
         await until(lambda: len(app.mux.waiting_calls) == 0)
 
-    assert 429 == refused.status
+    assert refused.status == 429
     assert "(limit: max_thread_queue_per_client)" in refused.json["error"]["message"]
 
 
@@ -639,14 +640,14 @@ async def test_bounds_cancelled_call_does_not_keep_its_turn() -> None:
         await blocking.has_begun()
         async with client.open(client.call("block", {"name": "left"})):
             await until(lambda: client.app.mux.threads.waiting == 1)
-        assert 0 == client.app.mux.threads.waiting
+        assert client.app.mux.threads.waiting == 0
         async with client.open(client.call("block", {"name": "last"})) as last:
             await until(lambda: client.app.mux.threads.waiting == 1)
             blocking.go.release()
             blocking.go.release()
             await last.over()
 
-    assert ["first", "last"] == blocking.order
+    assert blocking.order == ["first", "last"]
 
 
 async def test_bounds_turns_pass_over_cancelled_calls() -> None:
@@ -663,8 +664,8 @@ async def test_bounds_turns_pass_over_cancelled_calls() -> None:
         await waiting["joe"]
     await asyncio.wait(waiting.values())
 
-    assert [True, True, False] == [each.cancelled() for each in waiting.values()]
-    assert 0 == turns.waiting
+    assert [each.cancelled() for each in waiting.values()] == [True, True, False]
+    assert turns.waiting == 0
 
 
 async def test_progress_of_a_thread_with_its_own_loop_keeps_its_order() -> None:
@@ -681,7 +682,7 @@ async def test_progress_of_a_thread_with_its_own_loop_keeps_its_order() -> None:
 
     steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
     assert sorted(steps) == steps
-    assert 100 == steps[-1]
+    assert steps[-1] == 100
 
 
 async def test_log_messages_of_a_thread_with_its_own_loop_arrive() -> None:
@@ -699,4 +700,4 @@ async def test_log_messages_of_a_thread_with_its_own_loop_arrive() -> None:
     client = Client(served(report, logs_per_second=1000.0))
     connection = await client.send(client.call("report", **level))
 
-    assert [0, 1, 2] == [each["params"]["data"] for each in connection.messages if "params" in each]
+    assert [each["params"]["data"] for each in connection.messages if "params" in each] == [0, 1, 2]

@@ -182,7 +182,7 @@ async def test_copy_of_a_keyed_task_is_held_over() -> None:
         await connection.over()  # raises the exception of the app
     assert f"It continues as call {task['taskId']}" in said(connection)
     Stage.go.set()
-    assert "worked well" == text_of(await over(owner, task["taskId"]))
+    assert text_of(await over(owner, task["taskId"])) == "worked well"
     assert not len(app.mux.waiting_calls)
 
 
@@ -201,8 +201,8 @@ async def test_client_cancels_keyed_call_during_promotion() -> None:
         tool.cleaned.set()
         await connection.over()
 
-    assert b"" == connection.body
-    assert ("kept", 1) == (said(await client.send(keyed(client))), tool.calls)
+    assert connection.body == b""
+    assert (said(await client.send(keyed(client))), tool.calls) == ("kept", 1)
 
 
 async def test_shutdown_during_promotion_runs_keyed_call_once() -> None:
@@ -221,7 +221,7 @@ async def test_shutdown_during_promotion_runs_keyed_call_once() -> None:
         await connection.over()
     await closing
 
-    assert ("kept", 1) == (said(connection), tool.calls)
+    assert (said(connection), tool.calls) == ("kept", 1)
 
 
 async def test_job_of_keyed_call_ends_before_the_handle() -> None:
@@ -238,7 +238,7 @@ async def test_job_of_keyed_call_ends_before_the_handle() -> None:
 
     text = said(connection)
     assert text == "worked well" or "It continues" in text
-    assert ("worked well", 1) == (said(await client.send(keyed(client))), tool.calls)
+    assert (said(await client.send(keyed(client))), tool.calls) == ("worked well", 1)
 
 
 async def test_host_cancels_keyed_call_before_the_handle() -> None:
@@ -254,7 +254,7 @@ async def test_host_cancels_keyed_call_before_the_handle() -> None:
         await asyncio.wait([connection.task])
         assert connection.task.cancelled()
     Stage.go.set()
-    assert ("worked well", 1) == (said(await client.send(keyed(client))), tool.calls)
+    assert (said(await client.send(keyed(client))), tool.calls) == ("worked well", 1)
 
 
 async def test_keyed_call_loses_its_record_during_promotion() -> None:
@@ -273,9 +273,9 @@ async def test_keyed_call_loses_its_record_during_promotion() -> None:
         gate.set()
         await connection.over()
 
-    assert "call 2" == said(connection)
+    assert said(connection) == "call 2"
     async with asyncio.timeout(1):
-        assert "call 2" == said(await client.send(keyed(client)))
+        assert said(await client.send(keyed(client))) == "call 2"
 
 
 async def test_keyed_job_after_a_doubtful_promotion() -> None:
@@ -294,7 +294,7 @@ async def test_keyed_job_after_a_doubtful_promotion() -> None:
     Stage.go.set()
 
     task = await over(client, connection.json["result"]["taskId"])
-    assert ("completed", "worked well") == (task["status"], text_of(task))
+    assert (task["status"], text_of(task)) == ("completed", "worked well")
 
 
 async def test_legacy_copy_of_a_modern_question_is_an_error() -> None:
@@ -342,7 +342,7 @@ async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
     async with asyncio.timeout(1):
         while "has no result yet" in (text := said(await client.send(outcome_of(client, id)))):
             pass
-    assert "worked well" == text
+    assert text == "worked well"
 
 
 # Handles that are sent.
@@ -392,8 +392,8 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
         ends.set()
         await connection.over()
 
-    assert "named well" == text_of(await over(client, connection.json["result"]["taskId"]))
-    assert 2 == store.written  # the step and the result
+    assert text_of(await over(client, connection.json["result"]["taskId"])) == "named well"
+    assert store.written == 2  # the step and the result
 
 
 async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
@@ -425,7 +425,7 @@ async def test_batch_on_a_pipe_is_held_over() -> None:
                 (response,) = await wires.hear()
         finally:
             tool.go.set()
-    assert 1 == response["id"]
+    assert response["id"] == 1
     assert "It continues" in str(response["result"])
 
 
@@ -442,7 +442,7 @@ async def test_pipe_closes_and_its_client_reads_on() -> None:
         wires.hang_up()
         async with asyncio.timeout(0.5):
             response = await wires.hear()
-    assert (5, "kept") == (response["id"], text_of(response))
+    assert (response["id"], text_of(response)) == (5, "kept")
 
 
 class Routes(Telemetry):
@@ -486,4 +486,4 @@ async def test_telemetry_sees_the_resolved_route(
     await client.send(client.call("counts"))
 
     await until(lambda: routes.pending)
-    assert [False] == routes.pending
+    assert routes.pending == [False]

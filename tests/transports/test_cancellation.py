@@ -51,7 +51,7 @@ class Held(Tool):
 
 async def cancel(client: Client, id: Any) -> None:
     told = await client.send(client.notification("notifications/cancelled", requestId=id))
-    assert (202, b"") == (told.status, told.body)
+    assert (told.status, told.body) == (202, b"")
 
 
 async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
@@ -63,14 +63,14 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
         connection.disconnect()
         await connection.over()
 
-    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
+    assert held.saw == ["cancelled", True, SendStatus.CLOSED]
     assert held.channel.closed
     held.channel._sink.open()  # messages of a thread just before its end are sent before the end
     assert not await held.channel.log("error", "x")  # row 21: a value, no exception
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()
     held.channel.release()
-    assert (499, b"") == (connection.status, connection.body)
+    assert (connection.status, connection.body) == (499, b"")
 
 
 async def test_cancel_modern_disconnect_of_a_stream() -> None:
@@ -84,8 +84,8 @@ async def test_cancel_modern_disconnect_of_a_stream() -> None:
         connection.disconnect()
         await connection.over()
 
-    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
-    assert 1 == len(connection.messages)
+    assert held.saw == ["cancelled", True, SendStatus.CLOSED]
+    assert len(connection.messages) == 1
 
 
 async def test_cancel_modern_disconnect_told_by_send() -> None:
@@ -98,7 +98,7 @@ async def test_cancel_modern_disconnect_told_by_send() -> None:
         await held.channel.progress(1)
         await connection.over()
 
-    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
+    assert held.saw == ["cancelled", True, SendStatus.CLOSED]
 
 
 async def test_cancel_during_validate() -> None:
@@ -127,7 +127,7 @@ async def test_cancel_during_validate() -> None:
         connection.disconnect()
         await connection.over()
 
-    assert ["finally"] == ran
+    assert ran == ["finally"]
 
 
 async def test_cancel_drops_the_result_of_a_thread() -> None:
@@ -224,8 +224,8 @@ async def test_cancel_notification_cancels_and_nothing_is_answered(version: str,
         await connection.over()
 
     assert held.saw[0] == "cancelled"
-    assert (202, b"") == (connection.status, connection.body)
-    assert 0 == len(client.app.mux.calls)
+    assert (connection.status, connection.body) == (202, b"")
+    assert len(client.app.mux.calls) == 0
 
 
 async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:
@@ -266,7 +266,7 @@ async def test_cancel_notification_takes_back_what_the_call_has_asked() -> None:
         told = await connection.message()
         await connection.over()
 
-    assert "notifications/cancelled" == told["method"]
+    assert told["method"] == "notifications/cancelled"
     assert asked["id"] == told["params"]["requestId"]
     assert connection.complete
 
@@ -293,7 +293,7 @@ async def test_cancel_notification_is_not_answered_whatever_the_hook_does() -> N
             await cancel(client, 1)
             await connection.over()
 
-        assert (202, b"") == (connection.status, connection.body)
+        assert (connection.status, connection.body) == (202, b"")
 
 
 @pytest.mark.parametrize(
@@ -365,11 +365,11 @@ async def test_cancel_means_all_calls_of_one_id() -> None:
             await two.over()
         return [one, two]
 
-    assert [b"", b""] == [each.body for each in await both()]
+    assert [each.body for each in await both()] == [b"", b""]
     go.set()
     one, two = await both()
-    assert ["a", "b"] == [c.json["result"]["content"][0]["text"] for c in (one, two)]
-    assert 0 == len(client.app.mux.calls)
+    assert [c.json["result"]["content"][0]["text"] for c in (one, two)] == ["a", "b"]
+    assert len(client.app.mux.calls) == 0
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -436,7 +436,7 @@ async def test_threads_that_are_all_taken_let_further_calls_wait() -> None:
         go.set()
         await first.over()
 
-    assert ["a"] == ran
+    assert ran == ["a"]
     assert first.json["result"]["content"][0]["text"] == "a"
 
 
@@ -487,7 +487,7 @@ async def test_host_whose_receive_fails_is_told(caplog: pytest.LogCaptureFixture
     client = Client(broken)
     answer = await client.send(client.call("held"))
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert held.saw[0] == "cancelled" if held.saw else True
     assert "the host is broken" in caplog.text
 
@@ -506,8 +506,8 @@ async def test_host_whose_send_fails_is_told(caplog: pytest.LogCaptureFixture) -
             await held.channel.progress(2)
             await connection.over()
 
-    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
-    assert [logging.ERROR] == [record.levelno for record in caplog.records]
+    assert held.saw == ["cancelled", True, SendStatus.CLOSED]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 async def test_host_that_goes_away_before_an_answer_is_no_error(

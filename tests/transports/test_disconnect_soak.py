@@ -90,5 +90,5 @@ async def test_clients_that_leave_leave_nothing(
         await until(lambda: not left() and open_files() <= files, pause=0.02)
     gc.collect()
 
-    assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert 0 == len(endpoint.mux.replay.writers)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert len(endpoint.mux.replay.writers) == 0

@@ -130,9 +130,9 @@ async def test_call_that_was_held_over_is_asked_for_later(kind: type[Holds], ver
         assert "has no result yet" in later
         tool.go.set()
 
-    assert '{"said":"done"}' == await result_of(client, id_in(text))
-    assert ["ended"] == tool.saw
-    assert 0 == len(app.mux.waiting_calls)
+    assert await result_of(client, id_in(text)) == '{"said":"done"}'
+    assert tool.saw == ["ended"]
+    assert len(app.mux.waiting_calls) == 0
     await app.mux.aclose()
 
 
@@ -167,7 +167,7 @@ async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.Mon
         tool.go.set()
         await call.over()
 
-    assert (False, '{"said":"done"}') == read(call)
+    assert read(call) == (False, '{"said":"done"}')
     await app.mux.aclose()
 
 
@@ -181,7 +181,7 @@ async def test_client_is_told_of_no_tool_that_is_not_there() -> None:
         tool.go.set()
 
     listed = await client.send(client.request("tools/list"))
-    assert ["holds"] == [each["name"] for each in listed.json["result"]["tools"]]
+    assert [each["name"] for each in listed.json["result"]["tools"]] == ["holds"]
     await app.mux.aclose()
 
 
@@ -193,7 +193,7 @@ async def test_client_with_tasks_is_not_held_over() -> None:
     client = Client(app, capabilities=TASKS)
     async with client.open(client.call("holds")) as call:
         await until(lambda: call.complete, pause=0.01)
-        assert "task" == call.json["result"]["resultType"]
+        assert call.json["result"]["resultType"] == "task"
         tool.go.set()
     await app.mux.aclose()
 
@@ -208,7 +208,7 @@ async def test_result_is_given_to_whose_call_it_was() -> None:
         tool.go.set()
 
     failed, text = await said(bob, "get_call_result", id=id)
-    assert (True, f"There is no call {id}, or its result has expired.") == (failed, text)
+    assert (failed, text) == (True, f"There is no call {id}, or its result has expired.")
     assert (True, text.replace(id, "x")) == await said(bob, "get_call_result", id="x")
     assert not (await said(ann, "get_call_result", id=id))[0]
     await app.mux.aclose()
@@ -230,10 +230,10 @@ async def test_call_that_came_to_nothing_says_why() -> None:
             else:
                 tool.go.set()
 
-    assert [
+    assert [await said(client, "get_call_result", id=id) for id in ids] == [
         (True, f"There is no result of call {ids[0]}: no more wood"),
         (True, f"There is no result of call {ids[1]}: The call was cancelled"),
-    ] == [await said(client, "get_call_result", id=id) for id in ids]
+    ]
     await app.mux.aclose()
 
 
@@ -278,7 +278,7 @@ async def test_call_that_asks_once_it_was_held_over_is_told_that_nobody_answers(
     _, found = await said(client, "get_call_result", id=id_in(text))
     await app.mux.aclose()
 
-    assert "named: CapabilityMissing" == found
+    assert found == "named: CapabilityMissing"
 
 
 async def test_result_tool_may_be_asked_from_within_a_task() -> None:
@@ -326,8 +326,9 @@ async def test_call_of_a_batch_is_held_over_once(kind: type[Holds]) -> None:
         go.set()
         await call.over()
 
-    assert {1: True, 2: False} == {
-        each["id"]: each["result"].get("isError", False) for each in call.messages
+    assert {each["id"]: each["result"].get("isError", False) for each in call.messages} == {
+        1: True,
+        2: False,
     }
     await app.mux.aclose()
 
@@ -398,9 +399,9 @@ def test_result_tool_comes_and_goes_with_the_tools_that_need_it() -> None:
     """A tool that is added can be held over; when it is removed, nothing can."""
     suite = Suite(name="test", version="1", tools=[plain])
     suite.add(Continues)
-    assert ["plain", "continues", "get_call_result"] == listed(suite)
+    assert listed(suite) == ["plain", "continues", "get_call_result"]
     suite.remove("continues")
-    assert ["plain"] == listed(suite)
+    assert listed(suite) == ["plain"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -417,7 +418,7 @@ async def test_client_gets_the_result_later_by_default(
     assert failed and "the tool get_call_result returns its result" in text
     holding.go.set()
 
-    assert '{"said":"done"}' == await result_of(client, id_in(text))
+    assert await result_of(client, id_in(text)) == '{"said":"done"}'
     await app.mux.aclose()
 
 
@@ -429,7 +430,7 @@ async def test_result_of_a_task_is_kept_for_a_day() -> None:
     client = Client(app, capabilities=TASKS)
     handle = (await client.send(client.call("continues"))).json["result"]
 
-    assert 24 * 3600 * 1000 == handle["ttlMs"]
+    assert handle["ttlMs"] == 24 * 3600 * 1000
     holding.go.set()
     await app.mux.aclose()
 

@@ -36,7 +36,7 @@ async def test_hook_may_handle_the_failure_of_a_task_group(version: str) -> None
     for _ in range(2):
         answered = await client.send(client.call("group"))
 
-        assert "handled" == answered.json["result"]["content"][0]["text"]
+        assert answered.json["result"]["content"][0]["text"] == "handled"
 
 
 @pytest.mark.parametrize("waits_first", [False, True])
@@ -62,7 +62,7 @@ async def test_hook_may_use_timeouts_before_and_behind_its_first_wait(waits_firs
 
     answered = await client.send(client.call("patient"))
 
-    assert '["asyncio","anyio"]' == answered.json["result"]["content"][0]["text"]
+    assert answered.json["result"]["content"][0]["text"] == '["asyncio","anyio"]'
 
 
 @pytest.mark.parametrize("version", [*VERSIONS, "2025-03-26"])
@@ -100,7 +100,7 @@ async def test_host_may_cancel_by_a_scope_of_anyio(version: str) -> None:
         await connection.over()
 
     assert went_on.is_set()
-    assert (0, 0) == (len(endpoint.mux.waiting_calls), len(endpoint.mux.calls))
+    assert (len(endpoint.mux.waiting_calls), len(endpoint.mux.calls)) == (0, 0)
     async with asyncio.timeout(PATIENCE):
         await endpoint.aclose()
 
@@ -126,7 +126,7 @@ async def test_batch_whose_host_cancels_again_and_again_leaves_nothing() -> None
             await asyncio.sleep(0)
         await connection.over()
 
-    assert 0 == len(endpoint.mux.waiting_calls)
+    assert len(endpoint.mux.waiting_calls) == 0
     async with asyncio.timeout(PATIENCE):
         await endpoint.aclose()
 
@@ -152,7 +152,7 @@ async def test_batch_member_that_cancels_itself_does_not_take_others_along() -> 
 
     said = {each["id"]: each for each in answered.json}
     assert "cancelled" in said[1]["error"]["message"]
-    assert "done" == said[2]["result"]["content"][0]["text"]
+    assert said[2]["result"]["content"][0]["text"] == "done"
 
 
 async def test_batch_that_the_host_cancels_is_told() -> None:
@@ -176,7 +176,7 @@ async def test_batch_that_the_host_cancels_is_told() -> None:
         await connection.over()
 
     said = {each["id"]: each for each in connection.json}
-    assert "done" == said[1]["result"]["content"][0]["text"]
+    assert said[1]["result"]["content"][0]["text"] == "done"
     assert "cancelled" in said[2]["error"]["message"]
 
 
@@ -245,11 +245,11 @@ async def test_threads_of_clients_that_left_do_not_pile_up() -> None:
                 await until(lambda: client.app.mux.threads.waiting == 1)
                 waiting.disconnect()
                 await waiting.over()
-        assert 0 == client.app.mux.threads.waiting
+        assert client.app.mux.threads.waiting == 0
         go.set()
         await first.over()
 
-    assert [0] == ran
+    assert ran == [0]
 
 
 async def test_context_of_the_host_reaches_the_hook() -> None:
@@ -273,7 +273,7 @@ async def test_context_of_the_host_reaches_the_hook() -> None:
     client = Client(host)
     answers = [await client.send(client.call(name)) for name in ("here", "there")]
 
-    assert ["ada", "ada"] == [each.json["result"]["content"][0]["text"] for each in answers]
+    assert [each.json["result"]["content"][0]["text"] for each in answers] == ["ada", "ada"]
 
 
 async def test_middleware_of_starlette_hears_of_no_defect_when_a_client_leaves(
@@ -297,5 +297,5 @@ async def test_middleware_of_starlette_hears_of_no_defect_when_a_client_leaves(
         connection.disconnect()
         await connection.over()
 
-    assert [] == [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
     assert connection.task.exception() is None

@@ -57,7 +57,7 @@ async def test_assigns_have_three_layers(version: str) -> None:
 
     seen = {"fixed": "f", "user": "ada", "team": None}
     assert [seen, seen] == tell.saw  # the next call does not see the value
-    assert {"user": "ada", "team": None, "secret": 1} == state
+    assert state == {"user": "ada", "team": None, "secret": 1}
 
 
 async def test_assigns_of_a_host_without_state_are_the_static_ones() -> None:
@@ -67,7 +67,7 @@ async def test_assigns_of_a_host_without_state_are_the_static_ones() -> None:
 
     await client.send(client.call("tell"))
 
-    assert [{"user": "nobody"}] == tell.saw
+    assert tell.saw == [{"user": "nobody"}]
 
 
 class User:
@@ -103,7 +103,7 @@ async def test_principal_may_be_found_by_a_function() -> None:
 
     await client.send(client.call("tell"))
 
-    assert ["ada"] == tell.principals
+    assert tell.principals == ["ada"]
 
 
 class Nameless:
@@ -123,7 +123,7 @@ async def test_principal_without_an_identity_is_an_error_in_the_log(
 
     answer = await client.send(client.call("tell"))
 
-    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     (record,) = caplog.records
     assert answer.json["error"]["data"]["reference"] in record.getMessage()
     assert "principal=" in caplog.text
@@ -162,7 +162,7 @@ def test_principal_through_starlettes_own_middleware() -> None:
         )
 
     assert answer.status_code == 200
-    assert ["ada"] == tell.principals
+    assert tell.principals == ["ada"]
 
 
 async def principal_that_waits(scope: Any) -> str:
@@ -199,7 +199,7 @@ async def test_defects_of_the_host_cost_one_request(caplog: pytest.LogCaptureFix
     fine = await client.send(client.call("tell"))
 
     (record,) = caplog.records
-    assert (500, 200) == (failed.status, fine.status)
+    assert (failed.status, fine.status) == (500, 200)
     assert "secret" not in failed.body.decode()
     assert record.levelno == logging.ERROR
     assert failed.json["error"]["data"]["reference"] in record.getMessage()

@@ -71,9 +71,9 @@ async def test_job_reads_its_record_three_times_at_most() -> None:
 
     answer = await client.send(client.call("works"))
 
-    assert "worked" == answer.messages[-1]["result"]["content"][0]["text"]
+    assert answer.messages[-1]["result"]["content"][0]["text"] == "worked"
     assert len(store.reads) <= 3
-    assert 4 == len(store.writes)
+    assert len(store.writes) == 4
     await app.mux.aclose()
 
 

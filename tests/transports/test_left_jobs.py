@@ -92,7 +92,7 @@ async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
         told.append(message["type"])
 
     await endpoint({"type": "lifespan"}, receive, send)
-    assert ["lifespan.startup.complete", "lifespan.shutdown.complete"] == told
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     await mux.aclose()
 
 
@@ -119,7 +119,7 @@ async def test_store_that_cannot_be_reached_is_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(SQLiteStore, "touch", gone)
         answer = await client.send(client.request("tools/list"))
-        assert 200 == answer.status
+        assert answer.status == 200
         await until(lambda: mux.tasks.worker.dormant)
     assert "not worked on yet: the disk is gone" in caplog.text
 

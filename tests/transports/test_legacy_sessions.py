@@ -39,7 +39,7 @@ async def test_legacy_initialize_begins_a_session(version: str) -> None:
     result = answer.json["result"]
     assert (200, version) == (answer.status, result["protocolVersion"])
     assert result["serverInfo"]["name"] == "test"
-    assert {"tools", "logging"} == set(result["capabilities"])
+    assert set(result["capabilities"]) == {"tools", "logging"}
     assert all(0x21 <= ord(letter) <= 0x7E for letter in answer.headers["mcp-session-id"])
     assert "resultType" not in result
 
@@ -75,8 +75,8 @@ async def test_legacy_initialize_must_be_a_request_with_params() -> None:
     silent = await client.send({key: told[key] for key in ("jsonrpc", "method", "params")})
     empty = await client.send({**told, "params": {}})
 
-    assert (400, -32600) == (silent.status, silent.json["error"]["code"])
-    assert (400, -32602, "begin") == (empty.status, empty.json["error"]["code"], empty.json["id"])
+    assert (silent.status, silent.json["error"]["code"]) == (400, -32600)
+    assert (empty.status, empty.json["error"]["code"], empty.json["id"]) == (400, -32602, "begin")
 
 
 async def test_legacy_initialize_with_endless_capabilities_is_refused() -> None:
@@ -99,7 +99,7 @@ async def test_legacy_calls_are_served_before_initialized_is_told(version: str) 
     told = await client.send(client.notification("notifications/initialized"))
     late = await client.send(client.call("echo", {"text": "y"}, id="b"))
 
-    assert (200, 202, 200) == (early.status, told.status, late.status)
+    assert (early.status, told.status, late.status) == (200, 202, 200)
     assert told.body == b""
     assert late.json["result"]["content"] == [{"type": "text", "text": "y"}]
     assert "resultType" not in late.json["result"]
@@ -137,12 +137,12 @@ async def test_legacy_session_sets_the_level_of_its_log_messages(version: str) -
         answer = await client.send(client.call("work"))
         return [m["params"]["data"] for m in answer.messages if "method" in m]
 
-    assert ["out of paper", "info", "error"] == await heard(client)
+    assert await heard(client) == ["out of paper", "info", "error"]
     await client.send(client.request("logging/setLevel", {"level": "debug"}))
-    assert ["out of paper", "debug", "info", "error"] == await heard(client)
+    assert await heard(client) == ["out of paper", "debug", "info", "error"]
     await client.send(client.request("logging/setLevel", {"level": "critical"}))
-    assert ["out of paper"] == await heard(client)
-    assert ["out of paper", "info", "error"] == await heard(other)
+    assert await heard(client) == ["out of paper"]
+    assert await heard(other) == ["out of paper", "info", "error"]
 
 
 async def test_legacy_level_that_does_not_exist_is_refused(version: str) -> None:
@@ -151,7 +151,7 @@ async def test_legacy_level_that_does_not_exist_is_refused(version: str) -> None
 
     answer = await client.send(client.request("logging/setLevel", {"level": "loud"}))
 
-    assert (200, -32602) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_legacy_errors_of_accepted_requests_are_200(
 
     answer = await client.send(client.request(method, params, id="x"))
 
-    assert (200, "x") == (answer.status, answer.json["id"])
+    assert (answer.status, answer.json["id"]) == (200, "x")
     assert answer.json["error"]["code"] == code
 
 
@@ -188,11 +188,11 @@ async def test_legacy_argument_faults_are_results(version: str) -> None:
     assert answer.status == 200
     assert answer.json["result"]["isError"] is True
     (fault,) = answer.json["result"]["_meta"]["io.genmcp/error"]["faults"]
-    assert ("/text", "a string", "the number 3") == (
+    assert (
         fault["pointer"],
         fault["expected"],
         fault["actual"],
-    )
+    ) == ("/text", "a string", "the number 3")
 
 
 @pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])
@@ -221,8 +221,8 @@ async def test_legacy_forged_sessions_are_404(version: str, id: str) -> None:
     got = await client.send(method="GET")
     ended = await client.send(method="DELETE")
 
-    assert [404] * 4 == [each.status for each in (posted, told, got, ended)]
-    assert (-32600, 5) == (posted.json["error"]["code"], posted.json["id"])
+    assert [each.status for each in (posted, told, got, ended)] == [404] * 4
+    assert (posted.json["error"]["code"], posted.json["id"]) == (-32600, 5)
 
 
 async def test_legacy_session_without_an_id_is_400(version: str) -> None:
@@ -232,7 +232,7 @@ async def test_legacy_session_without_an_id_is_400(version: str) -> None:
     posted = await client.send(client.request("ping", id=5))
     told = await client.send(client.notification("notifications/initialized"))
 
-    assert (400, -32600, 5) == (posted.status, posted.json["error"]["code"], posted.json["id"])
+    assert (posted.status, posted.json["error"]["code"], posted.json["id"]) == (400, -32600, 5)
     assert "initialize" in posted.json["error"]["message"]
     assert told.status == 400
 
@@ -249,7 +249,7 @@ async def test_legacy_streams_without_a_session_are_400(version: str, method: st
     unnamed = await client.send(method=method, headers={"mcp-protocol-version": None})
 
     assert (405 if version == "2024-11-05" else 400) == answer.status
-    assert (405, "POST") == (unnamed.status, unnamed.headers["allow"])
+    assert (unnamed.status, unnamed.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
@@ -306,7 +306,7 @@ async def test_legacy_session_expires() -> None:
 
     clock.now += 2
     answer = await client.send(client.request("ping"))
-    assert (404, "Session expired") == (answer.status, answer.json["error"]["message"])
+    assert (answer.status, answer.json["error"]["message"]) == (404, "Session expired")
 
 
 async def test_legacy_session_is_bound_to_its_principal() -> None:
@@ -333,8 +333,8 @@ async def test_legacy_ended_session_stays_dead(version: str) -> None:
         await client.send(method="DELETE"),
     ]
 
-    assert (204, b"") == (ended.status, ended.body)
-    assert [404] * 4 == [each.status for each in after]
+    assert (ended.status, ended.body) == (204, b"")
+    assert [each.status for each in after] == [404] * 4
     assert (await other.send(other.request("ping"))).status == 200
 
 
@@ -372,8 +372,8 @@ async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> 
         go.set()
         await others.over()
 
-    assert {"silent", "told"} == set(cancelled)
-    assert (202, b"") == (silent.status, silent.body)
+    assert set(cancelled) == {"silent", "told"}
+    assert (silent.status, silent.body) == (202, b"")
     assert [m.get("method") for m in told.messages] == ["notifications/progress"]
     assert told.complete
     assert listener.complete
@@ -395,8 +395,9 @@ async def test_legacy_calls_of_one_session_run_side_by_side(version: str) -> Non
         go.set()
         await held.over()
 
-    assert ("x", "late") == tuple(
-        each.json["result"]["content"][0]["text"] for each in (quick, held)
+    assert tuple(each.json["result"]["content"][0]["text"] for each in (quick, held)) == (
+        "x",
+        "late",
     )
 
 
@@ -408,7 +409,7 @@ async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
     for response in responses:
         answer = await client.send({"jsonrpc": "2.0", "id": 1, **response})
 
-        assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+        assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
         assert "id" not in answer.json
 
 
@@ -463,10 +464,10 @@ async def test_legacy_failures_of_hooks_cost_one_call(version: str) -> None:
         await client.send(client.call("fail", {"how": how})) for how in ("refuse", "raise", "wrong")
     ]
 
-    assert (200, -32602) == (refused.status, refused.json["error"]["code"])
+    assert (refused.status, refused.json["error"]["code"]) == (200, -32602)
     assert raised.json["result"]["isError"] is True
     assert "secret" not in raised.body.decode()
-    assert (200, -32603) == (wrong.status, wrong.json["error"]["code"])
+    assert (wrong.status, wrong.json["error"]["code"]) == (200, -32603)
     assert (await client.send(client.request("ping"))).json["result"] == {}
 
 
@@ -483,9 +484,9 @@ async def test_legacy_client_ends_no_sessions_of_others() -> None:
         attacker = await Client.begin(app, "2025-11-25", client=("192.0.2.1", 1))
         statuses.append((await attacker.send(method="DELETE")).status)
 
-    assert [204] * 5 + [429] * 25 == statuses
-    assert 200 == (await victim.send(victim.request("ping"))).status
-    assert 204 == (await victim.send(method="DELETE")).status
+    assert statuses == [204] * 5 + [429] * 25
+    assert (await victim.send(victim.request("ping"))).status == 200
+    assert (await victim.send(method="DELETE")).status == 204
 
 
 async def test_legacy_session_that_cannot_be_ended_goes_on() -> None:
@@ -497,5 +498,5 @@ async def test_legacy_session_that_cannot_be_ended_goes_on() -> None:
         assert expected == ended.status
 
     assert "(limit: max_revoked_sessions_per_address)" in ended.json["error"]["message"]
-    assert "3600" == ended.headers["retry-after"]
-    assert 200 == (await client.send(client.request("ping"))).status
+    assert ended.headers["retry-after"] == "3600"
+    assert (await client.send(client.request("ping"))).status == 200

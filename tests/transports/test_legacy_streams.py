@@ -64,10 +64,10 @@ async def test_stream_events_have_ids_that_name_the_stream(version: str) -> None
     first = await client.send(client.call("steps"))
     second = await client.send(client.call("steps"))
 
-    assert ["a", "b", "done"] == said(first)
+    assert said(first) == ["a", "b", "done"]
     streams = {id.partition("/")[0] for id in first.ids}
     assert len(streams) == 1
-    assert ["1", "2", "3"] == [id.partition("/")[2] for id in first.ids][-3:]
+    assert [id.partition("/")[2] for id in first.ids][-3:] == ["1", "2", "3"]
     assert not set(first.ids) & set(second.ids)
 
 
@@ -81,7 +81,7 @@ async def test_stream_begins_with_an_empty_event_on_2025_11_25_only(version: str
 
     first = answer.events[0]
     if version == "2025-11-25":
-        assert ("", "0") == (first.data, (first.id or "").partition("/")[2])
+        assert (first.data, (first.id or "").partition("/")[2]) == ("", "0")
     else:
         assert first.message["params"]["data"] == "a"
 
@@ -102,8 +102,8 @@ async def test_stream_released_is_polled() -> None:
             steps.say("c", None)
             await resumed.over()
 
-    assert ["a"] == said(connection)
-    assert ["b", "c", "done"] == said(resumed)
+    assert said(connection) == ["a"]
+    assert said(resumed) == ["b", "c", "done"]
 
 
 @pytest.mark.parametrize("version", LEGACIES[1:])
@@ -115,7 +115,7 @@ async def test_stream_is_not_released_where_clients_do_not_poll(version: str) ->
         steps.say("a", "release", "b", None)
         await connection.over()
 
-    assert ["a", "b", "done"] == said(connection)
+    assert said(connection) == ["a", "b", "done"]
 
 
 async def test_stream_released_before_anything_was_said_can_be_resumed() -> None:
@@ -132,7 +132,7 @@ async def test_stream_released_before_anything_was_said_can_be_resumed() -> None
     resumed = await client.listen(after=primed.id).__aenter__()
     await resumed.over()
 
-    assert ["done"] == said(resumed)
+    assert said(resumed) == ["done"]
 
 
 async def test_stream_a_client_leaves_is_finished_and_fetched(version: str) -> None:
@@ -145,13 +145,13 @@ async def test_stream_a_client_leaves_is_finished_and_fetched(version: str) -> N
         connection.disconnect()
         steps.say("b", None)
         await connection.over()
-    assert ["a"] == said(connection)
+    assert said(connection) == ["a"]
     assert not steps.cancelled.is_set()
 
     for _ in range(2):  # it may be fetched again: the first answer could be lost as well
         async with client.listen(after=connection.ids[-1]) as resumed:
             await resumed.over()
-        assert ["b", "done"] == said(resumed)
+        assert said(resumed) == ["b", "done"]
 
 
 async def test_stream_that_is_over_is_over_for_who_has_all_of_it() -> None:
@@ -185,7 +185,7 @@ async def test_stream_is_fetched_from_another_process() -> None:
             steps.say("c", None)
             await resumed.over()
 
-    assert ["b", "c", "done"] == said(resumed)
+    assert said(resumed) == ["b", "c", "done"]
 
 
 async def test_stream_of_a_tool_that_wants_it_is_cancelled_on_disconnect(version: str) -> None:
@@ -225,7 +225,7 @@ async def test_stream_that_is_resumed_takes_over_a_live_connection() -> None:
                 steps.say("c", None)
                 await third.over()
 
-    assert (["a"], ["b"], ["c", "done"]) == (said(first), said(second), said(third))
+    assert (said(first), said(second), said(third)) == (["a"], ["b"], ["c", "done"])
 
 
 async def test_stream_is_resumable_however_long_it_is_silent() -> None:
@@ -245,7 +245,7 @@ async def test_stream_is_resumable_however_long_it_is_silent() -> None:
             steps.say(None)
             await resumed.over()
 
-    assert ["done"] == said(resumed)
+    assert said(resumed) == ["done"]
 
 
 async def test_stream_events_that_were_dropped_are_told_of() -> None:
@@ -261,8 +261,8 @@ async def test_stream_events_that_were_dropped_are_told_of() -> None:
     async with client.listen(after=answer.ids[1]) as resumed:
         await resumed.over()
 
-    assert [" 2 events have been dropped"] == resumed.comments
-    assert ["d", "done"] == said(resumed)
+    assert resumed.comments == [" 2 events have been dropped"]
+    assert said(resumed) == ["d", "done"]
 
 
 @pytest.mark.parametrize("after", ["", "x", "x/y", "x/²", "x/-1", "x/" + "9" * 5000, "other/3"])
@@ -272,7 +272,7 @@ async def test_stream_that_is_unknown_cannot_be_resumed(version: str, after: str
 
     answer = await client.send(method="GET", headers={"last-event-id": after})
 
-    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32600)
     assert "Last-Event-ID" in answer.json["error"]["message"]
 
 
@@ -299,8 +299,8 @@ async def test_stream_that_cannot_be_kept_is_still_sent(caplog: pytest.LogCaptur
 
     answer = await client.send(client.call("steps"))
 
-    assert ["a", "done"] == said(answer)
-    assert {"WARNING"} == {record.levelname for record in caplog.records}
+    assert said(answer) == ["a", "done"]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
     assert "max_bytes" in caplog.text
 
 
@@ -351,7 +351,7 @@ async def test_listener_is_alive_in_silence(version: str) -> None:
     async with client.listen() as listener:
         assert (await listener.event()).comment == ""
         assert (await listener.event()).comment == ""
-        assert (200, True) == (listener.status, listener.is_stream)
+        assert (listener.status, listener.is_stream) == (200, True)
 
 
 async def test_listener_that_does_not_take_streams_is_406(version: str) -> None:
@@ -377,7 +377,7 @@ async def test_listener_hears_what_is_said_and_resumes(version: str) -> None:
         await tell(client, "c")
         await again.message()
 
-    assert (["a"], ["b", "c"]) == (said(listener), said(again))
+    assert (said(listener), said(again)) == (["a"], ["b", "c"])
 
 
 async def test_listener_is_taken_over_by_a_second_one() -> None:
@@ -393,7 +393,7 @@ async def test_listener_is_taken_over_by_a_second_one() -> None:
             await tell(client, "b")
             await second.message()
 
-    assert (["a"], ["b"]) == (said(first), said(second))
+    assert (said(first), said(second)) == (["a"], ["b"])
     assert first.complete
 
 
@@ -407,7 +407,7 @@ async def test_listener_with_an_unknown_place_is_told_so(after: str) -> None:
         assert "missed" in ((await listener.event()).comment or "")
         await listener.message()
 
-    assert ["a"] == said(listener)
+    assert said(listener) == ["a"]
 
 
 async def test_listener_that_reads_too_slowly_is_told_so_and_ended() -> None:

@@ -37,8 +37,8 @@ async def test_session_serves_a_request_with_unusable_meta(version: str, meta: A
 
     answer = await client.send(client.request("tools/call", params))
 
-    assert 200 == answer.status
-    assert "{}" == answer.json["result"]["content"][0]["text"]
+    assert answer.status == 200
+    assert answer.json["result"]["content"][0]["text"] == "{}"
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -53,9 +53,9 @@ async def test_malformed_notification_is_400(version: str, method: str, params: 
     answer = await client.send({"jsonrpc": "2.0", "method": method, "params": params})
     good = await client.send(client.notification("notifications/initialized"))
 
-    assert (400, -32602) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
     assert "id" not in answer.json
-    assert 202 == good.status
+    assert good.status == 202
 
 
 class Silent(Server):
@@ -91,7 +91,7 @@ async def test_get_of_a_server_that_announces_nothing_is_405(version: str) -> No
 
     answer = await client.send(method="GET")
 
-    assert (405, "POST") == (answer.status, answer.headers["allow"])
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
 MEMBER = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": []}}

@@ -58,7 +58,7 @@ async def test_modern_result_first_is_one_json_body() -> None:
 
     answer = await client.send(client.call("echo", {"text": "hello"}, id="a"))
 
-    assert (200, "application/json") == (answer.status, answer.headers["content-type"])
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json["id"] == "a"
     assert answer.json["result"]["content"] == [{"type": "text", "text": "hello"}]
     assert answer.json["result"]["resultType"] == "complete"
@@ -70,12 +70,12 @@ async def test_modern_notification_first_is_an_event_stream() -> None:
 
     answer = await client.send(client.call("report", progressToken="t"))
 
-    assert (200, True) == (answer.status, answer.is_stream)
+    assert (answer.status, answer.is_stream) == (200, True)
     assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == (
         "no-cache",
         "no",
     )
-    assert ["notifications/progress"] * 2 == [m["method"] for m in answer.messages[:2]]
+    assert [m["method"] for m in answer.messages[:2]] == ["notifications/progress"] * 2
     assert answer.messages[2]["result"]["content"][0]["text"] == "done"
     assert answer.ids == []  # 2026-07-28, "Receiving Messages": nothing is resumable
 
@@ -145,7 +145,7 @@ async def test_modern_stream_may_be_started_from_a_thread() -> None:
         opened.set()
         await connection.over()
 
-    assert [1, 2, None] == [m.get("params", {}).get("progress") for m in connection.messages]
+    assert [m.get("params", {}).get("progress") for m in connection.messages] == [1, 2, None]
 
 
 async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() -> None:
@@ -165,7 +165,7 @@ async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() ->
         await connection.over()
 
     assert connection.is_stream
-    assert 1 == len(connection.messages)
+    assert len(connection.messages) == 1
 
 
 async def test_modern_silence_leaves_a_json_client_alone() -> None:
@@ -225,7 +225,7 @@ async def test_modern_log_messages_go_to_who_asks_for_them() -> None:
 
     assert not silent.is_stream
     (log, _) = told.messages
-    assert {"level": "warning", "data": {"a": 1}, "logger": "worker"} == log["params"]
+    assert log["params"] == {"level": "warning", "data": {"a": 1}, "logger": "worker"}
 
 
 async def test_modern_discover_tells_versions_and_capabilities() -> None:
@@ -247,7 +247,7 @@ async def test_modern_tools_are_listed() -> None:
 
     result = (await client.send(client.request("tools/list"))).json["result"]
 
-    assert ["echo", "book"] == [each["name"] for each in result["tools"]]
+    assert [each["name"] for each in result["tools"]] == ["echo", "book"]
     assert (result["ttlMs"], result["cacheScope"]) == (0, "public")
 
 
@@ -272,7 +272,7 @@ async def test_modern_unknown_methods_are_404(method: str) -> None:
 
     answer = await client.send(client.request(method, params, id="mine"))
 
-    assert (404, -32601, "mine") == error_of(answer)
+    assert error_of(answer) == (404, -32601, "mine")
     assert method in answer.json["error"]["message"]
 
 
@@ -282,7 +282,7 @@ async def test_modern_unknown_tool_is_an_error_that_names_it() -> None:
 
     answer = await client.send(client.call("sing"))
 
-    assert (200, -32602, 1) == error_of(answer)
+    assert error_of(answer) == (200, -32602, 1)
     assert answer.json["error"]["data"] == {"name": "sing"}
 
 
@@ -301,7 +301,7 @@ async def test_modern_arguments_that_are_no_object_are_400() -> None:
 
     answer = await client.send(client.request("tools/call", {"name": "echo", "arguments": [1]}))
 
-    assert (400, -32602, 1) == error_of(answer)
+    assert error_of(answer) == (400, -32602, 1)
 
 
 async def test_modern_invalid_arguments_are_a_result_the_model_reads() -> None:
@@ -323,7 +323,7 @@ async def test_modern_required_meta_is_required(missing: str) -> None:
 
     answer = await client.send(message)
 
-    assert (400, -32602, 1) == error_of(answer)
+    assert error_of(answer) == (400, -32602, 1)
     assert missing in answer.json["error"]["message"]
 
 
@@ -355,7 +355,7 @@ async def test_modern_headers_must_say_what_the_body_says(header: str, value: st
 
     answer = await client.send(client.call("echo", {"text": "x"}), headers={header: value})
 
-    assert (400, -32020, 1) == error_of(answer)
+    assert error_of(answer) == (400, -32020, 1)
     assert header in answer.json["error"]["message"].lower()
 
 
@@ -378,7 +378,7 @@ async def test_modern_version_that_is_not_served_is_told_which_are() -> None:
 
     answer = await client.send(message, headers={"mcp-protocol-version": "2099-01-01"})
 
-    assert (400, -32022, 1) == error_of(answer)
+    assert error_of(answer) == (400, -32022, 1)
     assert answer.json["error"]["data"]["requested"] == "2099-01-01"
     assert MODERN in answer.json["error"]["data"]["supported"]
 
@@ -394,7 +394,7 @@ async def test_modern_capability_that_is_missing_is_400() -> None:
 
     answer = await client.send(client.call("ask"))
 
-    assert (400, -32021, 1) == error_of(answer)
+    assert error_of(answer) == (400, -32021, 1)
     assert answer.json["error"]["data"] == {"requiredCapabilities": {"sampling": {}}}
 
 
@@ -409,7 +409,7 @@ async def test_modern_error_brings_its_own_headers() -> None:
 
     answer = await client.send(client.call("busy"))
 
-    assert (503, "7") == (answer.status, answer.headers["retry-after"])
+    assert (answer.status, answer.headers["retry-after"]) == (503, "7")
     assert answer.json["error"]["data"] == {"retryAfter": 7}
 
 
@@ -433,7 +433,7 @@ async def test_modern_mirrored_arguments_must_agree(
 
     answer = await client.send(client.call("book", arguments), headers=headers)
 
-    assert (400, -32020, 1) == error_of(answer)
+    assert error_of(answer) == (400, -32020, 1)
     assert book.ran == 0
 
 
@@ -456,7 +456,7 @@ async def test_modern_notifications_are_accepted(method: str) -> None:
 
     answer = await client.send(client.notification(method, requestId=1))
 
-    assert (202, b"") == (answer.status, answer.body)
+    assert (answer.status, answer.body) == (202, b"")
 
 
 async def test_modern_responses_are_refused() -> None:
@@ -465,7 +465,7 @@ async def test_modern_responses_are_refused() -> None:
 
     answer = await client.send({"jsonrpc": "2.0", "id": 1, "result": {}})
 
-    assert (400, -32600, None) == error_of(answer)
+    assert error_of(answer) == (400, -32600, None)
 
 
 async def test_modern_batches_are_refused() -> None:
@@ -474,7 +474,7 @@ async def test_modern_batches_are_refused() -> None:
 
     answer = await client.send([client.call("echo", {"text": "x"})])
 
-    assert (400, -32600, None) == error_of(answer)
+    assert error_of(answer) == (400, -32600, None)
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
@@ -484,7 +484,7 @@ async def test_modern_revision_has_only_post(method: str) -> None:
 
     answer = await client.send(method=method)
 
-    assert (405, "POST") == (answer.status, answer.headers["allow"])
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "TRACE"])
@@ -494,7 +494,7 @@ async def test_other_http_methods_are_405(method: str) -> None:
 
     answer = await client.send(method=method)
 
-    assert (405, "GET, POST, DELETE, OPTIONS") == (answer.status, answer.headers["allow"])
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, POST, DELETE, OPTIONS")
 
 
 @pytest.mark.parametrize(
@@ -584,6 +584,6 @@ async def test_modern_any_failure_of_a_hook_costs_one_call() -> None:
 
     assert broken.json["result"]["isError"] is True
     assert "secret" not in broken.body.decode()
-    assert (500, -32603, 1) == error_of(wrong)
+    assert error_of(wrong) == (500, -32603, 1)
     assert told.json["result"]["content"][0]["text"] == "out of paper"
-    assert (418, -32000, 1) == error_of(chosen)
+    assert error_of(chosen) == (418, -32000, 1)

@@ -70,8 +70,8 @@ def test_route_answers_with_and_without_a_slash(run: Any, make: Any, given: str,
     app = Router([route]) if make is None else make(route)
 
     with run(app) as http:
-        assert "hello you" == said(post(http, path))
-        assert "stream" == said(post(http, path, progressToken=1))
+        assert said(post(http, path)) == "hello you"
+        assert said(post(http, path, progressToken=1)) == "stream"
         assert http.put(path).status_code == 405
         assert http.post("/mcpx", follow_redirects=False).status_code == 404
         assert http.post("/mcp/x", follow_redirects=False).status_code == 404
@@ -85,7 +85,7 @@ def test_route_within_mounts(path: str) -> None:
     )
 
     with TestClient(app, root_path="") as http:
-        assert "hello you" == said(post(http, path))
+        assert said(post(http, path)) == "hello you"
 
 
 @pytest.mark.parametrize("path", ["/ada/mcp", "/ada/mcp/"])
@@ -102,14 +102,14 @@ def test_route_may_have_parameters(path: str) -> None:
     with TestClient(app) as http:
         said(post(http, path))
 
-    assert [{"tenant": "ada"}] == seen
+    assert seen == [{"tenant": "ada"}]
 
 
 @pytest.mark.parametrize("path", ["/", ""])
 def test_route_at_the_root(path: str) -> None:
     """A server may be nothing but its endpoint."""
     with TestClient(Starlette(routes=[serving(greet).route("/")])) as http:
-        assert "hello you" == said(post(http, path))
+        assert said(post(http, path)) == "hello you"
 
 
 @pytest.mark.parametrize("path", ["/", "/x/{rest:path}"])
@@ -124,7 +124,7 @@ def test_route_takes_any_pattern(path: str) -> None:
 def test_mount_takes_the_endpoint_itself() -> None:
     """`Mount("/mcp", endpoint)` answers at /mcp/; its router redirects /mcp, as it does for all."""
     with TestClient(Starlette(routes=[Mount("/mcp", serving(greet))])) as http:
-        assert "hello you" == said(post(http, "/mcp/"))
+        assert said(post(http, "/mcp/")) == "hello you"
         assert post(http, "/mcp").status_code == 307
 
 
@@ -134,11 +134,11 @@ def test_bare_endpoint_is_an_app(run: Any) -> None:
     endpoint = serving(greet, count)
     for _ in range(2):
         with run(endpoint) as http:
-            assert "hello you" == said(post(http, "/anything"))
+            assert said(post(http, "/anything")) == "hello you"
             client = Client(None)
             message = client.call("count", {"to": 3})
             answer = http.post("/", json=message, headers=client._headers(message))
-            assert "0-1-2" == said(answer)
+            assert said(answer) == "0-1-2"
 
 
 def test_lifespan_closes_the_mux_that_was_made_here_only() -> None:
@@ -154,7 +154,7 @@ def test_lifespan_closes_the_mux_that_was_made_here_only() -> None:
     with TestClient(Endpoint(mux)) as http:
         said(post(http, "/"))
 
-    assert [] == closed
+    assert closed == []
 
 
 def test_two_endpoints_in_one_app() -> None:
@@ -164,7 +164,7 @@ def test_two_endpoints_in_one_app() -> None:
     app = Starlette(routes=[one.route("/one"), two.route("/two")])
 
     with TestClient(app) as http:
-        assert "hello you" == said(post(http, "/one"))
+        assert said(post(http, "/one")) == "hello you"
         assert post(http, "/two").json()["error"]["code"] == -32602
 
 
@@ -200,7 +200,7 @@ def test_middlewares_of_starlette_let_answers_and_streams_through(middleware: An
 
     with TestClient(app) as http:
         answer = http.post("/mcp", json=message, headers=headers)
-        assert "hello you" == said(post(http, "/mcp"))
+        assert said(post(http, "/mcp")) == "hello you"
 
     assert answer.headers["content-type"] == "text/event-stream"
     assert answer.headers.get_list("access-control-allow-origin") == ["https://app.example.com"]
@@ -245,7 +245,7 @@ async def test_web_sockets_are_refused() -> None:
 
     await serving(greet)({"type": "websocket"}, send, send)  # type: ignore[arg-type]
 
-    assert ["websocket.close"] == [message["type"] for message in sent]
+    assert [message["type"] for message in sent] == ["websocket.close"]
 
 
 def test_sessions_live_on_any_event_loop() -> None:
@@ -267,6 +267,6 @@ def test_sessions_live_on_any_event_loop() -> None:
         "/", headers={**client._headers(None), "last-event-id": first.removeprefix("id: ")}
     )
 
-    assert "0-1" == said(called)
+    assert said(called) == "0-1"
     assert "hello you" in resumed.text
     assert MODERN not in begun.text

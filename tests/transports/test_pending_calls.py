@@ -138,7 +138,7 @@ async def test_client_that_leaves_is_noticed_within_a_tick() -> None:
         await connection.over()
 
     assert wait.cancelled.is_set()
-    assert 499 == connection.status
+    assert connection.status == 499
 
 
 async def test_cancelled_notification_reaches_a_pending_call() -> None:
@@ -148,13 +148,13 @@ async def test_cancelled_notification_reaches_a_pending_call() -> None:
     client = await Client.begin(app, "2025-11-25")
     async with client.open(client.call("wait", id=7)) as connection:
         await wait.began.wait()
-        assert 1 == len(app.mux.waiting_calls)
+        assert len(app.mux.waiting_calls) == 1
         await client.send(client.notification("notifications/cancelled", requestId=7))
         await connection.over()
 
     assert wait.cancelled.is_set()
-    assert (202, b"") == (connection.status, connection.body)
-    assert 0 == len(app.mux.waiting_calls)
+    assert (connection.status, connection.body) == (202, b"")
+    assert len(app.mux.waiting_calls) == 0
 
 
 async def test_slot_is_given_back_once_per_call() -> None:
@@ -164,7 +164,7 @@ async def test_slot_is_given_back_once_per_call() -> None:
     for seconds, leaves in ((0, False), (1.2 * TICK, False), (4 * TICK, True)):
         message = client.call("wait", {"seconds": seconds})
         await bare(app, client, message, leaves=leaves)
-        assert 0 == len(app.mux.waiting_calls)
+        assert len(app.mux.waiting_calls) == 0
 
 
 async def test_host_that_cancels_a_pending_call_gets_its_cancellation() -> None:
@@ -177,7 +177,7 @@ async def test_host_that_cancels_a_pending_call_gets_its_cancellation() -> None:
         await connection.over()
 
     assert connection.task.cancelled()
-    assert 503 == connection.status
+    assert connection.status == 503
     assert wait.cancelled.is_set()
 
 
@@ -213,8 +213,8 @@ async def test_event_stream_opens_when_a_thread_sends_first() -> None:
         await connection.over()
 
     assert connection.is_stream
-    assert [0, 1, 2] == [each["params"]["progress"] for each in connection.messages[:-1]]
-    assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
+    assert [each["params"]["progress"] for each in connection.messages[:-1]] == [0, 1, 2]
+    assert connection.messages[-1]["result"]["content"][0]["text"] == "done"
 
 
 async def test_open_call_keeps_the_context_of_its_request() -> None:
@@ -244,7 +244,7 @@ async def test_open_call_keeps_the_context_of_its_request() -> None:
 
     await asyncio.gather(host("ann"), host("bob"))
 
-    assert {"ann": {"ann"}, "bob": {"bob"}} == seen
+    assert seen == {"ann": {"ann"}, "bob": {"bob"}}
 
 
 class CountingStore(MemoryStore):
@@ -273,11 +273,11 @@ async def test_legacy_call_with_one_json_body_leaves_the_store_alone(seconds: fl
     store.used.clear()
 
     await bare(app, client, client.call("wait", {"seconds": seconds}), leaves=False)
-    assert [] == store.used
+    assert store.used == []
 
     message = client.call("wait", {"seconds": seconds, "progress": True}, progressToken=1)
     await bare(app, client, message, leaves=False)
-    assert [] != store.used
+    assert store.used != []
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -297,12 +297,12 @@ async def test_open_call_adds_one_asyncio_task(version: str) -> None:
         await until(lambda: app._shutdown._loops, pause=TICK / 5)  # the call is pending before
         await asyncio.sleep(0)
 
-        assert ["OpenResponse._watch_client"] == extra()
-        assert 1 == sum(map(len, TimerTable.of(loop)._tables.values()))
+        assert extra() == ["OpenResponse._watch_client"]
+        assert sum(map(len, TimerTable.of(loop)._tables.values())) == 1
         wait.go.set()
         await connection.over()
 
-    assert 0 == sum(map(len, TimerTable.of(loop)._tables.values()))
+    assert sum(map(len, TimerTable.of(loop)._tables.values())) == 0
     assert not connection.is_stream
 
 
@@ -318,7 +318,7 @@ async def test_silent_open_call_gets_its_first_comment_in_time(version: str) -> 
             await until(lambda: connection.comments, pause=TICK / 5)
             wait.go.set()
             await connection.over()
-        assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
+        assert connection.messages[-1]["result"]["content"][0]["text"] == "done"
 
 
 async def test_error_of_the_hosts_receive_ends_an_open_call(
@@ -343,7 +343,7 @@ async def test_error_of_the_hosts_receive_ends_an_open_call(
     scope = {"type": "http", "method": "POST", "headers": headers, "client": None}
     await app(scope, receive, send)
 
-    assert [500] == statuses
+    assert statuses == [500]
     assert "the host's" in caplog.text
     assert wait.cancelled.is_set()
-    assert 0 == len(app.mux.waiting_calls)
+    assert len(app.mux.waiting_calls) == 0

@@ -112,7 +112,7 @@ async def promoted(client: Client, name: str = "long") -> AsyncIterator[tuple[Co
     async with client.open(client.call(name)) as connection:
         await until(lambda: connection.complete)
         result = connection.json["result"]
-        assert "task" == result["resultType"]
+        assert result["resultType"] == "task"
         yield connection, result["taskId"]
 
 
@@ -122,7 +122,7 @@ async def test_promotion_writes_the_record_before_the_handle_goes_out() -> None:
     client = Client(serving(long, store), **CLIENT)
     async with client.open(client.call("long")) as connection:
         await store.writes.wait()
-        assert 0 == connection.status
+        assert connection.status == 0
 
         store.go.set()
         await until(lambda: connection.complete)
@@ -139,7 +139,7 @@ async def test_promotion_of_a_call_that_has_ended_meanwhile_is_none() -> None:
         await store.writes.wait()
         long.go.set()
         await until(lambda: connection.complete)
-        assert "done" == connection.json["result"]["content"][0]["text"]
+        assert connection.json["result"]["content"][0]["text"] == "done"
 
         store.go.set()
         await connection.over()
@@ -157,7 +157,7 @@ async def test_promotion_of_a_call_whose_client_has_left_is_none() -> None:
         store.go.set()
         await connection.over()
 
-    assert ["stopped", "cancelled 1"] == long.saw
+    assert long.saw == ["stopped", "cancelled 1"]
     assert set() == store.tasks
 
 
@@ -167,14 +167,14 @@ async def test_promotion_makes_a_disconnect_mean_nothing() -> None:
     client = Client(serving(long), **CLIENT)
     async with promoted(client) as (connection, id):
         connection.disconnect()
-        assert "working" == (await get(client, id))["status"]
+        assert (await get(client, id))["status"] == "working"
         assert not connection.task.done()  # the host's state for the request stays alive
 
         long.go.set()
         await connection.over()
-    assert ["ended"] == long.saw
+    assert long.saw == ["ended"]
     task = await get(client, id)
-    assert ("completed", "done") == (task["status"], task["result"]["content"][0]["text"])
+    assert (task["status"], task["result"]["content"][0]["text"]) == ("completed", "done")
 
 
 async def test_promotion_leaves_progress_and_closed_to_the_task() -> None:
@@ -188,8 +188,8 @@ async def test_promotion_leaves_progress_and_closed_to_the_task() -> None:
         assert await long.channel.progress(1, 3, "one of three")
 
         task = await get(client, id)
-        assert "one of three" == task["statusMessage"]
-        assert {"progress": 1, "total": 3} == task["_meta"]["io.genmcp/progress"]
+        assert task["statusMessage"] == "one of three"
+        assert task["_meta"]["io.genmcp/progress"] == {"progress": 1, "total": 3}
         long.go.set()
         await connection.over()
 
@@ -200,11 +200,11 @@ async def test_promoted_call_is_reached_by_tasks_cancel_only() -> None:
     client = Client(serving(long), **CLIENT)
     async with promoted(client) as (connection, id):
         answer = await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
-        assert {"complete"} == {answer.json["result"]["resultType"]}
+        assert {answer.json["result"]["resultType"]} == {"complete"}
         await connection.over()
 
-    assert ["stopped", "cancelled 1"] == long.saw
-    assert "cancelled" == (await get(client, id))["status"]
+    assert long.saw == ["stopped", "cancelled 1"]
+    assert (await get(client, id))["status"] == "cancelled"
     again = await client.send(client.request("tasks/cancel", {"taskId": id}, id=3))
     assert "result" in again.json
 
@@ -226,7 +226,7 @@ async def test_promoted_call_that_fails_has_the_same_error() -> None:
         await connection.over()
 
     task = await get(client, id)
-    assert ("completed", True) == (task["status"], task["result"]["isError"])
+    assert (task["status"], task["result"]["isError"]) == ("completed", True)
     assert "secret" not in str(task)
 
 
@@ -240,7 +240,7 @@ async def test_promoted_call_is_lost_when_its_server_stops() -> None:
         await connection.over()
 
     task = await get(client, id)
-    assert ("failed", -32603) == (task["status"], task["error"]["code"])
+    assert (task["status"], task["error"]["code"]) == ("failed", -32603)
     assert "lost" in task["error"]["message"]
 
 
@@ -296,7 +296,7 @@ async def test_always_a_task_is_made_before_the_call_runs() -> None:
         await connection.over()
 
     assert [id] == seen
-    assert "completed" == (await over(client, id))["status"]
+    assert (await over(client, id))["status"] == "completed"
 
 
 async def test_never_a_task_is_held() -> None:
@@ -311,10 +311,10 @@ async def test_never_a_task_is_held() -> None:
         async with client.open(client.call(tool.name)) as connection:
             await tool.waits.wait()
             await asyncio.sleep(10 * tool.promote_after)  # leaves time for an unwanted second run
-            assert 0 == connection.status
+            assert connection.status == 0
             tool.go.set()
             await connection.over()
-        assert "done" == connection.json["result"]["content"][0]["text"]
+        assert connection.json["result"]["content"][0]["text"] == "done"
 
 
 async def test_tasks_required_are_refused_before_the_call_runs() -> None:
@@ -332,9 +332,9 @@ async def test_tasks_required_are_refused_before_the_call_runs() -> None:
     told = await legacy.send(legacy.call("requires"))
 
     error = refused.json["error"]
-    assert (400, -32021) == (refused.status, error["code"])
-    assert TASKS == error["data"]["requiredCapabilities"]
+    assert (refused.status, error["code"]) == (400, -32021)
+    assert error["data"]["requiredCapabilities"] == TASKS
     assert told.json["result"]["isError"]
     assert "io.modelcontextprotocol/tasks" in told.json["result"]["content"][0]["text"]
     assert not requires.waits.is_set()
-    assert MODERN == client.version
+    assert client.version == MODERN

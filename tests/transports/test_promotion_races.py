@@ -116,8 +116,8 @@ async def test_patience_that_runs_out_while_a_job_is_written_makes_no_second_tas
     Stage.go.set()
 
     task = await over(client, connection.json["result"]["taskId"])
-    assert "worked well" == task["result"]["content"][0]["text"]
-    assert 1 == len(gate.created)
+    assert task["result"]["content"][0]["text"] == "worked well"
+    assert len(gate.created) == 1
 
 
 async def test_call_that_needs_a_job_while_it_is_written_is_one_task() -> None:
@@ -147,8 +147,8 @@ async def test_call_that_needs_a_job_while_it_is_written_is_one_task() -> None:
         await connection.over()
 
     task = await over(client, connection.json["result"]["taskId"])
-    assert "worked well" == task["result"]["content"][0]["text"]
-    assert 1 == len(gate.created)
+    assert task["result"]["content"][0]["text"] == "worked well"
+    assert len(gate.created) == 1
 
 
 async def test_client_that_leaves_while_its_job_is_written_has_it_cancelled() -> None:
@@ -163,7 +163,7 @@ async def test_client_that_leaves_while_its_job_is_written_has_it_cancelled() ->
         await until(lambda: "cancelled {'n': 1}" in Stage.did, pause=0.001)
     await until(lambda: Stage.did.count("began") == Stage.did.count("ended"), pause=0.001)
     for key in gate.left:
-        assert "cancelled" == (await over(client, key.partition("task:")[2]))["status"]
+        assert (await over(client, key.partition("task:")[2]))["status"] == "cancelled"
 
 
 class Always(Tool):
@@ -194,8 +194,8 @@ async def test_always_a_task_is_not_made_one_twice() -> None:
         await asyncio.sleep(5 * always.promote_after)  # leaves time for an unwanted second run
         Stage.go.set()
         await connection.over()
-    assert "completed" == (await over(client, connection.json["result"]["taskId"]))["status"]
-    assert (1, 1) == (always.runs, len(gate.created))
+    assert (await over(client, connection.json["result"]["taskId"]))["status"] == "completed"
+    assert (always.runs, len(gate.created)) == (1, 1)
 
 
 async def test_always_a_task_whose_client_leaves_first_leaves_no_record() -> None:
@@ -207,7 +207,7 @@ async def test_always_a_task_whose_client_leaves_first_leaves_no_record() -> Non
         connection.disconnect()
         gate.go.set()
         await connection.over()
-    assert (0, []) == (always.runs, gate.left)
+    assert (always.runs, gate.left) == (0, [])
 
 
 async def test_host_that_cancels_during_a_promotion_leaves_no_record() -> None:
@@ -262,8 +262,8 @@ async def test_continue_that_is_cancelled_by_itself_fails_like_any_other() -> No
     begun = await client.send(client.call("cancels"))
     task = await over(client, begun.json["result"]["taskId"])
 
-    assert ("completed", True) == (task["status"], task["result"]["isError"])
-    assert ["began", "ended", "continued"] == Stage.did
+    assert (task["status"], task["result"]["isError"]) == ("completed", True)
+    assert Stage.did == ["began", "ended", "continued"]
 
 
 async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out() -> None:
@@ -353,8 +353,8 @@ async def test_promotion_that_failed_is_tried_again(kind: type[Doubtful]) -> Non
         Stage.go.set()
         await connection.over()
 
-    assert "waited" == (await over(client, id))["result"]["content"][0]["text"]
-    assert 1 == len({*store.left})
+    assert (await over(client, id))["result"]["content"][0]["text"] == "waited"
+    assert len({*store.left}) == 1
 
 
 @pytest.mark.parametrize("kind", [Doubtful, Refusing])
@@ -366,8 +366,8 @@ async def test_call_that_ends_before_its_promotion_leaves_no_record(kind: type[D
         Stage.go.set()
         await connection.over()
 
-    assert "waited" == connection.json["result"]["content"][0]["text"]
-    assert [] == store.left
+    assert connection.json["result"]["content"][0]["text"] == "waited"
+    assert store.left == []
 
 
 async def test_cancellation_during_the_write_sends_no_handle() -> None:
@@ -399,5 +399,5 @@ async def test_cancellation_during_the_write_sends_no_handle() -> None:
         cleaned.set()
         await connection.over()
 
-    assert b"" == connection.body
+    assert connection.body == b""
     assert not gate.left

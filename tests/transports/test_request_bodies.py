@@ -33,7 +33,7 @@ async def test_body_whose_length_is_told_is_refused_unread(length: str) -> None:
     async with connection:
         await connection.over()
 
-    assert (413, -32600) == (connection.status, connection.json["error"]["code"])
+    assert (connection.status, connection.json["error"]["code"]) == (413, -32600)
     assert "100 bytes (limit: max_body_bytes)" in connection.json["error"]["message"]
     assert connection._body == [b"{}"]
 
@@ -68,11 +68,11 @@ async def test_body_that_nests_too_deep_is_refused_with_its_id() -> None:
 
     answer = await client.send(body=[deep])
 
-    assert (400, -32600, 4) == (
+    assert (
         answer.status,
         answer.json["error"]["code"],
         answer.json.get("id"),
-    )
+    ) == (400, -32600, 4)
 
 
 async def test_body_that_is_cut_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ async def test_body_that_is_cut_costs_nothing(caplog: pytest.LogCaptureFixture) 
         connection.disconnect()
         await connection.over()
 
-    assert (499, []) == (connection.status, caplog.records)
+    assert (connection.status, caplog.records) == (499, [])
 
 
 @pytest.mark.parametrize("parts", [[], [b'{"jsonrpc":']])
@@ -127,7 +127,7 @@ async def test_body_that_is_too_large_is_answered_on_a_real_server() -> None:
             },
         )
 
-    assert [413, 413, 200] == [told.status_code, streamed.status_code, fine.status_code]
+    assert [told.status_code, streamed.status_code, fine.status_code] == [413, 413, 200]
 
 
 async def test_body_that_is_cut_on_a_real_server_is_no_error(
@@ -175,7 +175,7 @@ async def test_body_that_is_late_leaves_no_cancellation_behind() -> None:
     async with client.open(body=[]) as connection:
         await connection.over()
 
-    assert (408, [0]) == (connection.status, counts)
+    assert (connection.status, counts) == (408, [0])
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-03-26"])
@@ -188,7 +188,7 @@ async def test_bodies_with_many_arrays_are_rejected(version: str) -> None:
 
     answer = await client.send(client.call("echo"), body=[hostile])
 
-    assert 413 == answer.status
+    assert answer.status == 413
     assert "100000 objects and arrays (limit: max_containers)" in answer.json["error"]["message"]
 
 
@@ -199,7 +199,7 @@ async def test_bodies_of_many_pings_are_rejected() -> None:
 
     answer = await client.send([], body=[b"[" + b",".join([ping] * 90_000) + b"]"])
 
-    assert (413, -32600) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (413, -32600)
     assert "100 messages (limit: max_batch_messages)" in answer.json["error"]["message"]
 
 
@@ -232,7 +232,7 @@ async def test_bodies_with_a_long_uri_are_rejected(version: str, method: str) ->
 
     answer = await client.send(client.request(method, params))
 
-    assert -32602 == answer.json["error"]["code"]
+    assert answer.json["error"]["code"] == -32602
     assert "2048 bytes (limit: max_uri_bytes)" in answer.json["error"]["message"]
 
 
@@ -256,10 +256,10 @@ async def test_bodies_of_one_client_have_a_share() -> None:
         small = await one.send(one.call("echo", {"text": "x"}))
         answered = await other.send(other.call("echo", text))
 
-    assert [429, 200, 200] == [refused.status, small.status, answered.status]
+    assert [refused.status, small.status, answered.status] == [429, 200, 200]
     assert "(limit: max_total_body_bytes_per_address)" in refused.json["error"]["message"]
-    assert 0 == len(mux.body_bytes)
-    assert 200 == (await one.send(one.call("echo", text))).status
+    assert len(mux.body_bytes) == 0
+    assert (await one.send(one.call("echo", text))).status == 200
 
 
 async def test_bodies_that_arrive_in_parts_are_counted() -> None:
@@ -277,7 +277,7 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
     async def receives() -> dict[str, Any]:
         message = await receive()
         if not message["more_body"]:  # the client leaves before the last part
-            assert 40_000 == len(mux.body_bytes)
+            assert len(mux.body_bytes) == 40_000
             return {"type": "http.disconnect"}
         return message
 
@@ -285,9 +285,9 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
     async with connection:
         await connection.over()
 
-    assert 429 == refused.status
-    assert 499 == connection.status
-    assert 0 == len(mux.body_bytes)
+    assert refused.status == 429
+    assert connection.status == 499
+    assert len(mux.body_bytes) == 0
 
 
 async def test_bodies_count_within_a_session() -> None:

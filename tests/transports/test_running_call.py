@@ -75,8 +75,8 @@ async def test_registry_cancels_one_call_or_all(ids: tuple[int | None, ...]) -> 
         assert task is not None
         return phase, task.cancelling()
 
-    assert (CallPhase.CANCELLED, 0) == await asyncio.create_task(work())
-    assert (0, 0) == (len(host.mux.calls), len(host.mux.waiting_calls))
+    assert await asyncio.create_task(work()) == (CallPhase.CANCELLED, 0)
+    assert (len(host.mux.calls), len(host.mux.waiting_calls)) == (0, 0)
 
 
 async def test_registry_ignores_an_unknown_session_or_id() -> None:
@@ -102,7 +102,7 @@ async def test_call_that_has_ended_is_not_cancelled() -> None:
     call.end()
     await asyncio.sleep(0)
 
-    assert 0 == len(host.mux.waiting_calls)
+    assert len(host.mux.waiting_calls) == 0
 
 
 async def test_client_cancellation_outlasts_later_reasons() -> None:
@@ -132,7 +132,7 @@ async def test_cancellation_by_the_host_propagates() -> None:
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert 0 == len(host.mux.waiting_calls)
+    assert len(host.mux.waiting_calls) == 0
 
 
 def test_cancelling_a_call_of_a_closed_loop_is_ignored() -> None:

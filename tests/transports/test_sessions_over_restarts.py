@@ -75,7 +75,7 @@ async def ended(tmp_path: Path) -> Client:
     """A client whose session was ended in a process that has stopped."""
     async with process(SQLiteStore(tmp_path / "store.db")) as app:
         client = await Client.begin(app, LEGACIES[0])
-        assert 204 == (await client.send(method="DELETE")).status
+        assert (await client.send(method="DELETE")).status == 204
     RAN.clear()
     return client
 
@@ -86,8 +86,8 @@ async def test_ended_session_stays_ended_after_a_restart(ended: Client, tmp_path
         async with process(SQLiteStore(tmp_path / "store.db")) as app:
             ended.app = app
             answer = await ended.send(ended.call("mark") if send == "POST" else None, method=send)
-            assert 404 == answer.status
-    assert [] == RAN
+            assert answer.status == 404
+    assert RAN == []
 
 
 async def test_batch_of_an_ended_session_is_refused_after_a_restart(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_batch_of_an_ended_session_is_refused_after_a_restart(tmp_path: Pa
         await client.send(method="DELETE")
     async with process(SQLiteStore(tmp_path / "store.db")) as app:
         client.app = app
-        assert 404 == (await client.send([client.call("mark")])).status
+        assert (await client.send([client.call("mark")])).status == 404
 
 
 async def test_setting_the_clock_ends_no_session_of_a_file(
@@ -114,7 +114,7 @@ async def test_setting_the_clock_ends_no_session_of_a_file(
             taken = await client.send({**message, "result": {"action": "decline"}})
             await call.over()
 
-    assert (202, "answered") == (taken.status, call.messages[-1]["result"]["content"][0]["text"])
+    assert (taken.status, call.messages[-1]["result"]["content"][0]["text"]) == (202, "answered")
 
 
 async def test_session_is_not_trusted_while_ends_cannot_be_read(
@@ -126,9 +126,9 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
     store.failures = 2  # of both logs
     async with process(store) as app:
         ended.app = app
-        assert 503 == (await ended.send(ended.call("mark"))).status
+        assert (await ended.send(ended.call("mark"))).status == 503
         await until(lambda: app.mux.broadcast.current, pause=0.01)
-        assert 404 == (await ended.send(ended.call("mark"))).status
+        assert (await ended.send(ended.call("mark"))).status == 404
 
 
 async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
         process(SQLiteStore(path), max_revoked_sessions=20) as other,
     ):
         client = await Client.begin(slow, LEGACIES[0])
-        assert 200 == (await client.send(client.call("mark"))).status
+        assert (await client.send(client.call("mark"))).status == 200
         session = other.mux.sessions.open(client.session or "", None)
         bus = other.mux.broadcast._ends
         await bus.send(EVERYBODY, EndSession(session.key, session.issued))
@@ -158,7 +158,7 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
             await bus.send(EVERYBODY, EndSession(f"other {number}", session.issued))
         released.append(True)
         await until(lambda: session.key in slow.mux.broadcast, pause=0.01)
-        assert 404 == (await client.send(client.call("mark"))).status
+        assert (await client.send(client.call("mark"))).status == 404
 
 
 async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> None:
@@ -181,5 +181,5 @@ async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> No
         await other.bus.aclose()
         await other.store.aclose()
 
-        assert 503 == answer.status
+        assert answer.status == 503
         assert "cannot keep" in answer.json["error"]["message"]

@@ -176,7 +176,7 @@ async def test_shutdown_for_a_reload_ends_listeners_and_serves_the_new_code(
                     if (await asyncio.wait({ended}, timeout=0.5))[0]:
                         break
 
-            assert b"" == ended.result()  # to its last chunk, or httpx would raise
+            assert ended.result() == b""  # to its last chunk, or httpx would raise
             await until_served(http, "new")
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -223,7 +223,7 @@ async def test_shutdown_past_its_grace_answers_with_an_error(free_port: int) -> 
 
     assert streamed.status_code == 200
     assert "shutting down" in streamed.text
-    assert (503, "1") == (plain.status_code, plain.headers["retry-after"])
+    assert (plain.status_code, plain.headers["retry-after"]) == (503, "1")
     assert plain.json()["error"]["code"] == -32603
     assert errors == b""
 
@@ -257,10 +257,10 @@ async def test_server_that_served_its_last_request_exits(free_port: int) -> None
     ):
         listener = await listening(http, f"{server.url}/mcp")
         await call(http, f"{server.url}/mcp", seconds=0, stream=False)
-        assert b"" == await listener.aread()
+        assert await listener.aread() == b""
         await server.ended()
 
-    assert 0 == server.process.returncode
+    assert server.process.returncode == 0
 
 
 class Held(Tool):
@@ -444,7 +444,7 @@ async def test_lifespan_ends_what_is_open() -> None:
 
     await serving(nothing)({"type": "lifespan"}, receive, send)
 
-    assert ["lifespan.startup.complete", "lifespan.shutdown.complete"] == said
+    assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 async def test_shutdown_ends_a_body_that_its_client_does_not_read(

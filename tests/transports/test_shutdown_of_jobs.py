@@ -117,7 +117,7 @@ async def test_server_that_is_terminated_hands_on_its_jobs(
         server.terminate()
         await ended(server)
 
-    assert "attempt 2" == await result(tmp_path, id)
+    assert await result(tmp_path, id) == "attempt 2"
 
 
 async def test_server_that_is_interrupted_hands_on_its_jobs(tmp_path: Path, free_port: int) -> None:
@@ -128,7 +128,7 @@ async def test_server_that_is_interrupted_hands_on_its_jobs(tmp_path: Path, free
         server.send_signal(signal.SIGINT)
         await ended(server)
 
-    assert "attempt 2" == await result(tmp_path, id)
+    assert await result(tmp_path, id) == "attempt 2"
 
 
 async def test_host_that_is_started_again_goes_on_with_its_jobs(
@@ -166,7 +166,7 @@ async def test_jobs_take_one_place_of_limit_concurrency(tmp_path: Path, free_por
                 continue
             await asyncio.sleep(0.05)
 
-    assert [200] * 6 == statuses
+    assert statuses == [200] * 6
 
 
 async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
     assert not here.tasks.worker.dormant
     told = await clients[1].send(clients[1].request("tasks/get", {"taskId": id}))
     assert told.json["result"]["status"] in ("working", "completed")
-    assert "attempt 1" == await result(tmp_path, id)
+    assert await result(tmp_path, id) == "attempt 1"
     await second.aclose()
     assert here.tasks.worker.dormant
     await here.aclose()
@@ -234,12 +234,12 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
         closing = asyncio.create_task(endpoint.aclose())
         await until(lambda: all(each.done() for each in working.delivering), pause=0.01)
         for _ in range(5):
-            assert "working" == (await told())["status"]
+            assert (await told())["status"] == "working"
             await asyncio.sleep(0.02)
         long.go.set()
         await closing
 
-    assert "done" == (await told())["result"]["content"][0]["text"]
+    assert (await told())["result"]["content"][0]["text"] == "done"
     for each in (here, there):
         await each.aclose()
 
@@ -265,7 +265,7 @@ async def test_exit_of_uvicorn_waits_for_the_jobs(
     client = Client(endpoint)
     for _ in range(2):
         await client.send(client.request("tools/list"))
-        assert 1 == len(server.tasks)
+        assert len(server.tasks) == 1
         match closes:
             case "the endpoint":
                 await endpoint.aclose()
@@ -289,10 +289,10 @@ async def test_exit_of_uvicorn_waits_for_the_last_endpoint(
         for endpoint in endpoints:
             client = Client(endpoint)
             await client.send(client.request("tools/list"))
-        assert 1 == len(server.tasks)
+        assert len(server.tasks) == 1
         await endpoints[0].aclose()
         await asyncio.sleep(0)
-        assert 1 == len(server.tasks)
+        assert len(server.tasks) == 1
         await endpoints[1].aclose()
         await until(lambda: not server.tasks, pause=0.01)
     for each in muxes:

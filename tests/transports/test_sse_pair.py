@@ -90,7 +90,7 @@ class Pair(Client):
     async def tell(self, message: Any) -> Any:
         """Send a request, and return the next message of the stream."""
         answer = await self.send(message)
-        assert (202, b"") == (answer.status, answer.body)
+        assert (answer.status, answer.body) == (202, b"")
         return await self.stream.message()
 
 
@@ -100,7 +100,7 @@ async def connected(app: Any, *, introduced: bool = True, **scope: Any) -> Async
     pair = Pair(app, OLD, path="/sse", **scope)
     async with pair.open(method="GET", headers={"mcp-protocol-version": None}) as pair.stream:
         event = await pair.stream.event()
-        assert "endpoint" == event.name
+        assert event.name == "endpoint"
         path, _, query = event.data.partition("?")
         pair.scope |= {"path": path, "query_string": query.encode()}
         if introduced:
@@ -115,9 +115,9 @@ async def test_pair_answers_on_the_stream() -> None:
         answer = await pair.stream.message()
         threaded = await pair.tell(pair.call("in_thread", id=8))
 
-    assert "saying hi" == said["params"]["data"]
-    assert (7, "hi to test") == (answer["id"], answer["result"]["content"][0]["text"])
-    assert "done" == threaded["result"]["content"][0]["text"]
+    assert said["params"]["data"] == "saying hi"
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "hi to test")
+    assert threaded["result"]["content"][0]["text"] == "done"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_pair_negotiates_the_revision(wanted: str, agreed: str) -> None:
         called = await pair.tell(pair.call("titled", id=3))
 
     assert agreed == answer["result"]["protocolVersion"]
-    assert (202, b"") == (silent.status, silent.body)
+    assert (silent.status, silent.body) == (202, b"")
     newer = agreed != OLD
     assert newer is ("title" in listed["result"]["tools"][-1])
     assert newer is ("outputSchema" in listed["result"]["tools"][-1])
@@ -156,7 +156,7 @@ async def test_pair_is_off_unless_it_is_asked_for() -> None:
     """The endpoint itself opens no such stream."""
     answer = await Client(serving(), OLD).send(method="GET")
 
-    assert 405 == answer.status
+    assert answer.status == 405
 
 
 def test_pair_route_begins_with_a_slash() -> None:
@@ -214,7 +214,7 @@ async def test_pair_answers_what_is_refused_on_the_stream() -> None:
         large = await pair.tell(big)
 
     codes = [said["error"]["code"] for said in (unknown, method, large)]
-    assert [-32602, -32601, -32602] == codes
+    assert codes == [-32602, -32601, -32602]
 
 
 async def test_pair_wants_to_be_introduced_first() -> None:
@@ -222,10 +222,10 @@ async def test_pair_wants_to_be_introduced_first() -> None:
     async with connected(app_of(serving()), introduced=False) as pair:
         answer = await pair.tell(pair.call("echo", {"text": "hi"}))
 
-    assert (-32600, "Send initialize first") == (
+    assert (
         answer["error"]["code"],
         answer["error"]["message"],
-    )
+    ) == (-32600, "Send initialize first")
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ async def test_pair_refuses_sessions_that_are_not_open() -> None:
         query = pair.scope["query_string"]
         for given, who in ((b"session=made-up", "ada"), (b"", "ada"), (query, "eve")):
             pair.scope |= {"query_string": given, "who": who}
-            assert 404 == (await pair.send(pair.call("in_thread"))).status
+            assert (await pair.send(pair.call("in_thread"))).status == 404
         pair.scope |= {"query_string": query, "who": "ada"}
 
-    assert 404 == (await pair.send(pair.call("in_thread"))).status
+    assert (await pair.send(pair.call("in_thread"))).status == 404
 
 
 async def test_pair_checks_who_comes_in() -> None:
@@ -268,12 +268,12 @@ async def test_pair_checks_who_comes_in() -> None:
     bad, good = {"origin": "https://evil.example"}, {"origin": "https://good.example"}
 
     async with connected(app) as pair:
-        assert 403 == (await pair.send(method="GET", headers=bad)).status
-        assert 403 == (await pair.send(pair.call("in_thread"), headers=bad)).status
+        assert (await pair.send(method="GET", headers=bad)).status == 403
+        assert (await pair.send(pair.call("in_thread"), headers=bad)).status == 403
         preflight = await pair.send(method="OPTIONS", headers=good)
 
-    assert "https://good.example" == preflight.headers["access-control-allow-origin"]
-    assert 204 == preflight.status
+    assert preflight.headers["access-control-allow-origin"] == "https://good.example"
+    assert preflight.status == 204
 
 
 async def test_pair_takes_a_place_among_the_streams() -> None:
@@ -281,7 +281,7 @@ async def test_pair_takes_a_place_among_the_streams() -> None:
     app = app_of(serving(limits=Limits(max_streams=1)))
 
     async with connected(app) as pair:
-        assert 503 == (await pair.send(method="GET")).status
+        assert (await pair.send(method="GET")).status == 503
     async with connected(app):
         pass
 
@@ -297,8 +297,8 @@ async def test_pair_bounds_calls() -> None:
             await first.over()
         answer = await pair.stream.message()
 
-    assert ("second", -32603) == (refused["id"], refused["error"]["code"])
-    assert "first" == answer["id"]
+    assert (refused["id"], refused["error"]["code"]) == ("second", -32603)
+    assert answer["id"] == "first"
 
 
 async def test_pair_answers_at_once_and_works_on() -> None:
@@ -307,13 +307,13 @@ async def test_pair_answers_at_once_and_works_on() -> None:
     async with connected(app_of(serving(wait))) as pair:
         async with pair.open(pair.call("wait", id="slow")) as slow:
             await slow.begun()
-            assert (202, True) == (slow.status, slow.complete)
+            assert (slow.status, slow.complete) == (202, True)
             quick = await pair.tell(pair.call("in_thread", id="quick"))
             wait.go.set()
             await slow.over()
         answer = await pair.stream.message()
 
-    assert ("quick", "slow") == (quick["id"], answer["id"])
+    assert (quick["id"], answer["id"]) == ("quick", "slow")
 
 
 async def test_pair_cancels_what_its_client_cancels() -> None:
@@ -327,7 +327,7 @@ async def test_pair_cancels_what_its_client_cancels() -> None:
         after = await pair.tell(pair.call("in_thread", id="after"))
 
     assert wait.ended.is_set()
-    assert "after" == after["id"]
+    assert after["id"] == "after"
 
 
 @pytest.mark.parametrize("on_disconnect", ["finish", "cancel"])
@@ -373,7 +373,7 @@ async def test_pair_works_across_processes_that_share_a_store() -> None:
         await pair.tell(pair.call("echo", {"text": "hi"}))
         answer = await pair.stream.message()
 
-    assert "hi to test" == answer["result"]["content"][0]["text"]
+    assert answer["result"]["content"][0]["text"] == "hi to test"
 
 
 async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +399,7 @@ async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         logger.removeHandler(handler)
 
-    assert {"message": "major"} == said["params"]["data"]
+    assert said["params"]["data"] == {"message": "major"}
     assert "result" in answer
 
 
@@ -418,7 +418,7 @@ async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
         began = asyncio.get_running_loop().time()
         said = [await pair.tell(pair.call("chat")), await pair.stream.message()]
 
-    assert ["one", "two"] == [each["params"]["data"] for each in said]
+    assert [each["params"]["data"] for each in said] == ["one", "two"]
     assert asyncio.get_running_loop().time() - began >= 0.01
 
 
@@ -440,8 +440,8 @@ async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture
         lost = await pair.send(pair.call("in_thread", id="lost"))
         answer = await pair.tell(pair.call("in_thread", id="next"))
 
-    assert 202 == lost.status
-    assert "next" == answer["id"]
+    assert lost.status == 202
+    assert answer["id"] == "next"
     assert "cannot be put on the stream" in caplog.text
 
 
@@ -453,8 +453,8 @@ async def test_ended_streams_take_no_place_of_ended_sessions() -> None:
         async with connected(app_of(endpoint), client=("10.0.0.1", 5000)):
             pass
 
-    assert 200 == (await client.send(client.request("ping"))).status
-    assert 204 == (await client.send(method="DELETE")).status
+    assert (await client.send(client.request("ping"))).status == 200
+    assert (await client.send(method="DELETE")).status == 204
 
 
 async def test_session_of_an_ended_stream_is_gone_in_every_process() -> None:
@@ -470,7 +470,7 @@ async def test_session_of_an_ended_stream_is_gone_in_every_process() -> None:
         pair.initialize(),
         pair.notification("notifications/x"),
     ):
-        assert 404 == (await pair.send(message)).status
+        assert (await pair.send(message)).status == 404
 
 
 async def test_started_process_knows_sessions_ended_before(tmp_path: Path) -> None:
@@ -481,9 +481,9 @@ async def test_started_process_knows_sessions_ended_before(tmp_path: Path) -> No
     async with connected(app_of(here)) as pair:
         client = Client(here, OLD)
         client.session = pair.scope["query_string"].decode().partition("=")[2]
-        assert 204 == (await client.send(method="DELETE")).status
+        assert (await client.send(method="DELETE")).status == 204
         pair.app = app_of(there)
-        assert 404 == (await pair.send(pair.call("in_thread"))).status
+        assert (await pair.send(pair.call("in_thread"))).status == 404
 
     for endpoint, store in zip((here, there), stores, strict=True):
         await endpoint.aclose()

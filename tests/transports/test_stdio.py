@@ -135,11 +135,11 @@ async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None
         result = await client.call_tool("count", {"to": 3}, progress_callback=report)
         spoken = client.session.protocol_version
 
-    assert ["count", "hold"] == [each.name for each in tools]
-    assert "3" == result.content[0].text  # type: ignore[union-attr]
+    assert [each.name for each in tools] == ["count", "hold"]
+    assert result.content[0].text == "3"  # type: ignore[union-attr]
     assert version == spoken
-    assert [1, 2, 3] == heard
-    assert ["counting"] == logged
+    assert heard == [1, 2, 3]
+    assert logged == ["counting"]
 
 
 def test_stdio_keeps_its_output_to_itself() -> None:
@@ -155,7 +155,7 @@ def test_stdio_keeps_its_output_to_itself() -> None:
     )
 
     said = [json.loads(each) for each in done.stdout.splitlines()]
-    assert [1] == [each["id"] for each in said if "id" in each]
+    assert [each["id"] for each in said if "id" in each] == [1]
     for noise in (b"before", b"printed", b"child", b"written", b"stdin: ''"):
         assert noise in done.stderr
 
@@ -172,7 +172,7 @@ def test_stdio_cancels_what_is_open_when_its_input_ends() -> None:
         check=True,
     )
 
-    assert b"" == done.stdout
+    assert done.stdout == b""
     assert b"hold was cancelled" in done.stderr
 
 
@@ -193,9 +193,9 @@ def test_stdio_reads_files_and_writes_files(tmp_path: Path) -> None:
         )
 
     said = [json.loads(each) for each in (tmp_path / "said").read_bytes().splitlines()]
-    assert ["test"] * 3 == [
+    assert [
         each["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] for each in said
-    ]
+    ] == ["test"] * 3
 
 
 # Both eras on one pipe.
@@ -209,9 +209,9 @@ async def test_stdio_serves_both_eras_at_once() -> None:
         legacy = await wires.answer(1)
         current = await wires.ask("tools/call", {"name": "echo", "arguments": {"text": "b"}}, id=2)
 
-    assert "2025-06-18" == welcome["result"]["protocolVersion"]
-    assert {"content"} == legacy["result"].keys()
-    assert ("complete", "b") == (current["result"]["resultType"], text_of(current))
+    assert welcome["result"]["protocolVersion"] == "2025-06-18"
+    assert legacy["result"].keys() == {"content"}
+    assert (current["result"]["resultType"], text_of(current)) == ("complete", "b")
 
 
 async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -> None:
@@ -221,8 +221,8 @@ async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -
         answers = {answer["id"]: answer for answer in (await wires.hear(), await wires.hear())}
 
     pong, refused = answers[1], answers[2]
-    assert {"jsonrpc": "2.0", "id": 1, "result": {}} == pong
-    assert (2, -32600) == (refused["id"], refused["error"]["code"])
+    assert pong == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert (refused["id"], refused["error"]["code"]) == (2, -32600)
     assert "initialize" in refused["error"]["message"]
 
 
@@ -259,7 +259,7 @@ async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> Non
         fine = await wires.ask("server/discover", id="fine")
 
     assert (code, id) == (refused["error"]["code"], refused.get("id"))
-    assert "fine" == fine["id"]
+    assert fine["id"] == "fine"
 
 
 async def test_stdio_ignores_what_asks_for_nothing() -> None:
@@ -276,7 +276,7 @@ async def test_stdio_ignores_what_asks_for_nothing() -> None:
         wires.send({"jsonrpc": "2.0", "id": 1, "result": {}})
         await wires.ask("server/discover", id=2)
 
-    assert ["hello", 2] == [each["id"] for each in wires.heard]
+    assert [each["id"] for each in wires.heard] == ["hello", 2]
 
 
 async def test_stdio_cuts_lines_anywhere_and_takes_a_last_one_without_an_end() -> None:
@@ -287,7 +287,7 @@ async def test_stdio_cuts_lines_anywhere_and_takes_a_last_one_without_an_end() -
         await wires.answer(1)
         wires.send(line(modern("server/discover", id=2))[:-1])
         wires.hang_up()
-        assert 2 == (await wires.answer(2))["id"]
+        assert (await wires.answer(2))["id"] == 2
 
 
 async def test_stdio_answers_a_batch_in_one_message() -> None:
@@ -307,8 +307,8 @@ async def test_stdio_answers_a_batch_in_one_message() -> None:
         while not isinstance(answers := await wires.hear(), list):
             assert "id" not in answers
 
-    assert {1, 2, None} == {each.get("id") for each in answers}
-    assert "a" == next(text_of(each) for each in answers if each.get("id") == 1)
+    assert {each.get("id") for each in answers} == {1, 2, None}
+    assert next(text_of(each) for each in answers if each.get("id") == 1) == "a"
 
 
 async def test_stdio_batch_has_a_bound() -> None:
@@ -327,8 +327,8 @@ async def test_stdio_batch_has_a_bound() -> None:
 
     assert "more than 3 messages (limit: max_batch_messages)" in refused["error"]["message"]
     first, *others = sorted(answers, key=lambda each: each["id"])
-    assert "x" * 1500 == text_of(first)
-    assert 2 == len(others)
+    assert text_of(first) == "x" * 1500
+    assert len(others) == 2
     assert all(
         "3000 bytes (limit: max_result_bytes)" in each["error"]["message"] for each in others
     )
@@ -348,7 +348,7 @@ async def test_stdio_cancels_a_call_which_then_says_nothing_more() -> None:
         await seen(wait.cancelled)
         await wires.ask("server/discover", id=2)
 
-    assert [2] == [each.get("id") for each in wires.heard]
+    assert [each.get("id") for each in wires.heard] == [2]
 
 
 async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
@@ -362,7 +362,7 @@ async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
         await wires.serving
 
     assert not wait.begun.is_set()
-    assert ["hello", 2] == [each.get("id") for each in wires.heard]
+    assert [each.get("id") for each in wires.heard] == ["hello", 2]
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
@@ -387,8 +387,8 @@ async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
         wires.send({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
         answered = await wires.answer(1)
 
-    assert "elicitation/create" == asked["method"]
-    assert "went on" == text_of(answered)
+    assert asked["method"] == "elicitation/create"
+    assert text_of(answered) == "went on"
 
 
 async def test_stdio_takes_back_the_question_of_a_call_that_was_cancelled() -> None:
@@ -400,7 +400,7 @@ async def test_stdio_takes_back_the_question_of_a_call_that_was_cancelled() -> N
         wires.send(cancelled(1))
         told = await wires.hear()
 
-    assert "notifications/cancelled" == told["method"]
+    assert told["method"] == "notifications/cancelled"
     assert asked["id"] == told["params"]["requestId"]
 
 
@@ -419,8 +419,8 @@ async def test_stdio_asks_a_modern_client_in_rounds() -> None:
         wires.send(modern("tools/call", again, id=2, capabilities=able))
         answered = await wires.answer(2)
 
-    assert "input_required" == asked["resultType"]
-    assert "went on" == text_of(answered)
+    assert asked["resultType"] == "input_required"
+    assert text_of(answered) == "went on"
 
 
 async def test_stdio_gives_a_handle_of_a_task() -> None:
@@ -435,8 +435,8 @@ async def test_stdio_gives_a_handle_of_a_task() -> None:
                 if found["status"] != "working":
                     break
 
-    assert "task" == task["resultType"]
-    assert "done slowly" == found["result"]["content"][0]["text"]
+    assert task["resultType"] == "task"
+    assert found["result"]["content"][0]["text"] == "done slowly"
 
 
 async def test_stdio_promotes_a_call_that_takes_long() -> None:
@@ -458,8 +458,8 @@ async def test_stdio_promotes_a_call_that_takes_long() -> None:
         await wires.answer(3)
         await seen(wait.cancelled)
 
-    assert ("task", "working") == (task["resultType"], working)
-    assert [1, 2, 3] == [each["id"] for each in wires.heard if "id" in each]
+    assert (task["resultType"], working) == ("task", "working")
+    assert [each["id"] for each in wires.heard if "id" in each] == [1, 2, 3]
 
 
 async def test_stdio_gives_up_a_task_with_its_client() -> None:
@@ -478,7 +478,7 @@ async def test_stdio_gives_up_a_task_with_its_client() -> None:
         await wires.serving
         record = await mux.tasks.service.get(task["taskId"], None)
 
-    assert "failed" == record.status
+    assert record.status == "failed"
 
 
 async def test_stdio_bounds_the_calls_that_run() -> None:
@@ -491,7 +491,7 @@ async def test_stdio_bounds_the_calls_that_run() -> None:
         listed = await wires.ask("tools/list", id=3)
 
     assert "limit: max_waiting_calls" in refused["error"]["message"]
-    assert "wait" == listed["result"]["tools"][0]["name"]
+    assert listed["result"]["tools"][0]["name"] == "wait"
 
 
 async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
@@ -505,7 +505,7 @@ async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
 
     assert [size] * 5 == [len(text_of(each)) for each in answers]
     logs = [each for each in wires.heard if each.get("method") == "notifications/message"]
-    assert 5 == len(logs)
+    assert len(logs) == 5
 
 
 async def test_stdio_gives_up_a_client_that_reads_nothing(
@@ -544,7 +544,7 @@ async def test_stdio_streams_what_a_modern_client_listens_for() -> None:
             wanted = {"notifications": {"toolsListChanged": True}}
             wires.send(modern("subscriptions/listen", wanted, id=id))
             begun = await wires.hear()
-            assert "notifications/subscriptions/acknowledged" == begun["method"]
+            assert begun["method"] == "notifications/subscriptions/acknowledged"
         wires.send(cancelled(1))
         await wires.ask("server/discover", id=3)
         suite.add(fill)
@@ -553,7 +553,7 @@ async def test_stdio_streams_what_a_modern_client_listens_for() -> None:
         ended = await wires.answer(2)
 
     named = {"io.modelcontextprotocol/subscriptionId": 2}
-    assert "notifications/tools/list_changed" == changed["method"]
+    assert changed["method"] == "notifications/tools/list_changed"
     assert named == changed["params"]["_meta"]
     assert named.items() <= ended["result"]["_meta"].items()
 
@@ -570,7 +570,7 @@ async def test_stdio_tells_a_legacy_client_of_changes() -> None:
         suite.add(fill)
         changed = await wires.hear()
 
-    assert "notifications/tools/list_changed" == changed["method"]
+    assert changed["method"] == "notifications/tools/list_changed"
 
 
 async def test_stdio_refuses_a_stream_too_many() -> None:
@@ -601,8 +601,8 @@ async def test_stdio_survives_a_store_that_cannot_be_reached(
         ended = await wires.ask("subscriptions/listen", wanted, id=2)
         fine = await wires.ask("server/discover", id=3)
 
-    assert {2, 3} == {ended["id"], fine["id"]}
-    assert -32603 == ended["error"]["code"]
+    assert {ended["id"], fine["id"]} == {2, 3}
+    assert ended["error"]["code"] == -32603
     assert "result" in fine
 
 
@@ -631,7 +631,7 @@ async def test_stdio_notifications_resume_after_a_store_fault(
         suite.add(echo)
         changed = await wires.hear()
 
-    assert "notifications/tools/list_changed" == changed["method"]
+    assert changed["method"] == "notifications/tools/list_changed"
 
 
 # Over descriptors of every kind.
@@ -645,7 +645,7 @@ async def test_streams_may_be_files(tmp_path: Path) -> None:
         streams = Streams(its_input.fileno(), its_output.fileno())
         await serve_streams(Suite(name="test", version="1", tools=[echo]), streams)
 
-    assert [1, 2] == [json.loads(each)["id"] for each in said.read_bytes().splitlines()]
+    assert [json.loads(each)["id"] for each in said.read_bytes().splitlines()] == [1, 2]
 
 
 async def test_streams_may_be_sockets_that_are_reset() -> None:
@@ -684,7 +684,7 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
             os.close(each)
 
     (filled,) = (each for each in answered if each["id"] == 1)
-    assert "y" * 1_000_000 == text_of(filled)
+    assert text_of(filled) == "y" * 1_000_000
 
 
 async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -> None:
@@ -703,7 +703,7 @@ async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -
         for each in (first, second, to_both):
             os.close(each)
 
-    assert [b"one", b"two"] == sorted(read)
+    assert sorted(read) == [b"one", b"two"]
 
 
 async def test_streams_that_cannot_be_read_are_at_their_end(tmp_path: Path) -> None:
@@ -729,10 +729,10 @@ async def test_stdio_survives_a_server_that_finds_nothing(caplog: pytest.LogCapt
         wires.send([request("tools/call", call, id=2), request("ping", id=3)])
         answers = await wires.hear()
 
-    assert [-32603, -32603] == [each["error"]["code"] for each in (failed, answers[0])]
+    assert [each["error"]["code"] for each in (failed, answers[0])] == [-32603, -32603]
     assert "a defect" not in str([failed, answers])
     assert "a defect" in caplog.text
-    assert {} == answers[1]["result"]
+    assert answers[1]["result"] == {}
 
 
 async def test_stdio_tells_of_a_defect_by_a_reference(
@@ -751,4 +751,4 @@ async def test_stdio_tells_of_a_defect_by_a_reference(
 
     assert failed["error"]["data"]["reference"] in caplog.text
     assert "a defect" not in failed["error"]["message"]
-    assert "echo" == fine["result"]["tools"][0]["name"]
+    assert fine["result"]["tools"][0]["name"] == "echo"

@@ -20,4 +20,4 @@ async def test_steps_closed_while_it_waits_closes_the_work() -> None:
     rest.send(None)
     rest.close()
 
-    assert [True] == closed
+    assert closed == [True]

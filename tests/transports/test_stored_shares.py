@@ -124,10 +124,10 @@ async def test_sessions_of_one_address_fill_its_share_only() -> None:
     app = served(MemoryStore(max_entries=100))
     refused = [await set_level(await at(app, "10.0.0.1")) for _ in range(30)]
 
-    assert [""] * 22 == refused[:22]
+    assert refused[:22] == [""] * 22
     assert all("limit: Limits.store_share_per_address" in each for each in refused[22:])
-    assert "" == await set_level(await at(app, "10.0.0.2"))
-    assert "" == await subscribe(await at(app, "10.0.0.2"), "note://1")
+    assert await set_level(await at(app, "10.0.0.2")) == ""
+    assert await subscribe(await at(app, "10.0.0.2"), "note://1") == ""
 
 
 async def test_anonymous_crowd_leaves_room_for_principals() -> None:
@@ -135,11 +135,11 @@ async def test_anonymous_crowd_leaves_room_for_principals() -> None:
     app = served(MemoryStore(max_entries=100), anonymous_share=0.5)
     refused = [await set_level(await at(app, f"10.0.0.{n}")) for n in range(60)]
 
-    assert 45 == refused.count("")
+    assert refused.count("") == 45
     assert "limit: Limits.anonymous_share" in refused[-1]
     ada = Client(app, capabilities=TASKS)
     answer = await ada.send(ada.call("start"), headers={"x-user": "ada"})
-    assert "task" == answer.json["result"]["resultType"]
+    assert answer.json["result"]["resultType"] == "task"
 
 
 async def test_level_that_is_the_default_is_not_stored() -> None:
@@ -147,7 +147,7 @@ async def test_level_that_is_the_default_is_not_stored() -> None:
     store = MemoryStore()
     client = await at(served(store), "10.0.0.1")
     for level, records in (("info", 0), ("debug", 1), ("debug", 1), ("info", 0)):
-        assert "" == await set_level(client, level)
+        assert await set_level(client, level) == ""
         assert f"<MemoryStore: {records} records" in repr(store)
 
 
@@ -156,7 +156,7 @@ async def test_subscription_list_of_a_session_is_bounded() -> None:
     client = await at(served(MemoryStore(), max_subscribed_bytes_per_session=30), "10.0.0.1")
     refused = [await subscribe(client, f"note://{n}") for n in (1, 2, 3, 1, 4)]
 
-    assert ["", "", "", ""] == refused[:4]
+    assert refused[:4] == ["", "", "", ""]
     assert "limit: max_subscribed_bytes_per_session" in refused[4]
 
 
@@ -185,10 +185,10 @@ async def test_keyed_calls_of_a_principal_fill_its_share_only() -> None:
         if answer.status != 200:
             break
 
-    assert 429 == answer.status
+    assert answer.status == 429
     assert "limit: Limits.store_share_per_principal" in error(answer)
     call = client.call("echo", {"text": "x"}, **{KEY: "key"})
-    assert 200 == (await client.send(call, headers=bob)).status
+    assert (await client.send(call, headers=bob)).status == 200
 
 
 @pytest.mark.parametrize("user", [None, "mallory"])
@@ -199,12 +199,12 @@ async def test_open_tasks_of_one_client_are_refused_at_their_bound(user: str | N
     other = await at(app, "10.0.0.2", "2026-07-28", capabilities=TASKS)
     headers = {} if user is None else {"x-user": user}
     for _ in range(3):
-        assert 200 == (await client.send(client.call("start"), headers=headers)).status
+        assert (await client.send(client.call("start"), headers=headers)).status == 200
 
     answer = await client.send(client.call("start"), headers=headers)
-    assert 429 == answer.status
+    assert answer.status == 429
     assert "JobOptions.tasks_of_client" in error(answer)
-    assert 200 == (await other.send(other.call("start"))).status
+    assert (await other.send(other.call("start"))).status == 200
 
 
 async def test_listeners_of_one_address_drop_no_other_stream() -> None:
@@ -231,13 +231,13 @@ async def test_unsubscribing_counts_for_its_client() -> None:
     store = MemoryStore(clock=lambda: now)
     client = await at(served(store), "10.0.0.1")
     for uri in ("note://1", "note://2"):
-        assert "" == await subscribe(client, uri)
+        assert await subscribe(client, uri) == ""
     now = Limits().replay_ttl + 1
-    assert 1 == (await store.usage("address 10.0.0.1")).entries
+    assert (await store.usage("address 10.0.0.1")).entries == 1
     unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
-    assert "" == error(await client.send(unsubscribed))
+    assert error(await client.send(unsubscribed)) == ""
 
-    assert 2 == (await store.usage("address 10.0.0.1")).entries
+    assert (await store.usage("address 10.0.0.1")).entries == 2
 
 
 async def test_client_past_its_share_can_give_room_back() -> None:
@@ -246,7 +246,7 @@ async def test_client_past_its_share_can_give_room_back() -> None:
     app = served(store)
     client = await at(app, "10.0.0.1")
     for uri in ("note://1", "note://2"):
-        assert "" == await subscribe(client, uri)
+        assert await subscribe(client, uri) == ""
     for _ in range(30):
         await set_level(await at(app, "10.0.0.1"))
     owner = Owners(Limits()).of(ClientKey(address="10.0.0.1"))
@@ -254,11 +254,11 @@ async def test_client_past_its_share_can_give_room_back() -> None:
         await store.apply(Put(secrets.token_hex(4), b"", owner=owner))
 
     refused = await client.send(method="GET")
-    assert 429 == refused.status
+    assert refused.status == 429
     assert "limit: Limits.store_share_per_address" in error(refused)
     unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
-    assert "" == error(await client.send(unsubscribed))
-    assert 204 == (await client.send(method="DELETE")).status
+    assert error(await client.send(unsubscribed)) == ""
+    assert (await client.send(method="DELETE")).status == 204
 
 
 async def test_responses_over_sse_count_for_their_client() -> None:
@@ -297,5 +297,5 @@ async def test_response_over_sse_without_room_is_an_error() -> None:
         await client.send(client.call("report", {"size": 300_000}, id="large"))
         answer = await client.stream.message()
 
-        assert "large" == answer["id"]
+        assert answer["id"] == "large"
         assert "limit: Limits.store_share_per_address" in str(answer)

@@ -74,7 +74,7 @@ async def listening(
     request = client.request("subscriptions/listen", {"notifications": wanted}, id=id)
     async with client.open(request) as connection:
         first = await connection.message()
-        assert "notifications/subscriptions/acknowledged" == first["method"]
+        assert first["method"] == "notifications/subscriptions/acknowledged"
         assert {ID: id} == first["params"]["_meta"]
         yield connection, first["params"]["notifications"]
 
@@ -87,7 +87,7 @@ async def test_listener_is_acknowledged_what_the_server_can_give() -> None:
     async with listening(
         client, toolsListChanged=True, promptsListChanged=False, resourceSubscriptions=uris
     ) as (_, heard):
-        assert {"toolsListChanged": True, "resourceSubscriptions": [NOTE]} == heard
+        assert heard == {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
 
 
 async def test_listener_of_what_the_server_has_not_is_acknowledged_nothing() -> None:
@@ -97,7 +97,7 @@ async def test_listener_of_what_the_server_has_not_is_acknowledged_nothing() -> 
     async with listening(
         client, promptsListChanged=True, resourcesListChanged=True, resourceSubscriptions=[NOTE]
     ) as (_, heard):
-        assert {} == heard
+        assert heard == {}
 
 
 @pytest.mark.parametrize("id", [7, "seven"])
@@ -125,7 +125,7 @@ async def test_listener_hears_of_a_tool_that_a_thread_adds() -> None:
 
     async with listening(Client(Endpoint(suite)), toolsListChanged=True) as (connection, _):
         await asyncio.to_thread(suite.add, subtract)
-        assert TOOLS == (await connection.message())["method"]
+        assert (await connection.message())["method"] == TOOLS
 
 
 async def test_listeners_of_replicas_hear_of_each_other() -> None:
@@ -142,7 +142,7 @@ async def test_listeners_of_replicas_hear_of_each_other() -> None:
         listening(other, toolsListChanged=True) as (second, _),
     ):
         there.add(subtract)
-        assert [TOOLS, TOOLS] == [(await each.message())["method"] for each in (first, second)]
+        assert [(await each.message())["method"] for each in (first, second)] == [TOOLS, TOOLS]
 
 
 async def test_listeners_of_each_mux_of_one_suite_hear_of_it() -> None:
@@ -155,7 +155,7 @@ async def test_listeners_of_each_mux_of_one_suite_hear_of_it() -> None:
         listening(clients[1], toolsListChanged=True) as (second, _),
     ):
         suite.add(subtract)
-        assert [TOOLS, TOOLS] == [(await each.message())["method"] for each in (first, second)]
+        assert [(await each.message())["method"] for each in (first, second)] == [TOOLS, TOOLS]
 
 
 async def test_listener_hears_nothing_of_before() -> None:
@@ -168,7 +168,7 @@ async def test_listener_hears_nothing_of_before() -> None:
 
     async with listening(Client(endpoint), resourceSubscriptions=[NOTE]) as (connection, _):
         suite.resource_updated(NOTE)
-        assert UPDATED == (await connection.message())["method"]
+        assert (await connection.message())["method"] == UPDATED
 
 
 async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
@@ -193,7 +193,7 @@ async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
         suite.add(subtract)
         told.append((await slow.message())["method"])
 
-    assert [UPDATED, UPDATED, TOOLS, TOOLS] == [told[0], *sorted(told[1:3]), told[3]]
+    assert [told[0], *sorted(told[1:3]), told[3]] == [UPDATED, UPDATED, TOOLS, TOOLS]
     assert len(slow.messages) <= 7
 
 
@@ -208,7 +208,7 @@ async def test_sender_that_is_ahead_of_the_log_tells_everything() -> None:
             suite.resource_updated(f"note://{number}")
         told = [(await connection.message())["method"] for _ in range(2)]
 
-    assert [TOOLS, UPDATED] == sorted(told, reverse=True)
+    assert sorted(told, reverse=True) == [TOOLS, UPDATED]
 
 
 async def test_listener_is_told_at_shutdown_that_this_is_the_end() -> None:
@@ -221,11 +221,11 @@ async def test_listener_is_told_at_shutdown_that_this_is_the_end() -> None:
         await connection.over()
 
     last = connection.messages[-1]
-    assert (7, "complete", 7) == (
+    assert (
         last["id"],
         last["result"]["resultType"],
         last["result"]["_meta"][ID],
-    )
+    ) == (7, "complete", 7)
     assert connection.complete
 
 
@@ -237,7 +237,7 @@ async def test_last_event_is_sent_when_aclose_returns() -> None:
         await endpoint.aclose()
 
         assert connection.complete
-        assert 7 == connection.messages[-1]["id"]
+        assert connection.messages[-1]["id"] == 7
 
 
 async def test_listener_that_leaves_leaves_nothing_behind() -> None:
@@ -249,10 +249,10 @@ async def test_listener_that_leaves_leaves_nothing_behind() -> None:
     async with listening(
         Client(Endpoint(mux)), toolsListChanged=True, resourceSubscriptions=[NOTE]
     ):
-        assert 1 == len(mux.streams)
+        assert len(mux.streams) == 1
     await until(lambda: asyncio.all_tasks() == before)
 
-    assert 0 == len(mux.streams)
+    assert len(mux.streams) == 0
     assert "0 logs" in repr(mux.store)
 
 
@@ -275,8 +275,8 @@ async def test_listeners_are_bounded() -> None:
     async with listening(client, toolsListChanged=True):
         refused = await client.send(ask)
 
-    assert (429, "subscriptions") == (many.status, many.json["error"]["message"][-14:-1])
-    assert (503, -32603) == (refused.status, refused.json["error"]["code"])
+    assert (many.status, many.json["error"]["message"][-14:-1]) == (429, "subscriptions")
+    assert (refused.status, refused.json["error"]["code"]) == (503, -32603)
 
 
 async def test_server_that_announces_nothing_has_no_listeners() -> None:
@@ -290,7 +290,7 @@ async def test_server_that_announces_nothing_has_no_listeners() -> None:
 
     answer = await client.send(ask)
 
-    assert (404, -32601) == (answer.status, answer.json["error"]["code"])
+    assert (answer.status, answer.json["error"]["code"]) == (404, -32601)
 
 
 async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> None:
@@ -312,9 +312,9 @@ async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> Non
         connection,
         _,
     ):
-        assert 200 == (await silent.send(silent.call("write"))).status
+        assert (await silent.send(silent.call("write"))).status == 200
         suite.resource_updated(NOTE)
-        assert UPDATED == (await connection.message())["method"]
+        assert (await connection.message())["method"] == UPDATED
 
 
 # Before 2026-07-28.
@@ -341,8 +341,9 @@ async def test_session_hears_which_lists_have_changed(version: str) -> None:
         suite.remove(review)
         told = [await connection.event() for _ in range(2)]
 
-    assert [TOOLS, "notifications/prompts/list_changed"] == [
-        each.message["method"] for each in told
+    assert [each.message["method"] for each in told] == [
+        TOOLS,
+        "notifications/prompts/list_changed",
     ]
     assert all(each.id for each in told)
 
@@ -355,7 +356,7 @@ async def test_session_hears_of_the_resources_it_subscribed_to(version: str) -> 
 
     async def ask(what: str, uri: str) -> None:
         answer = await client.send(client.request(f"resources/{what}", {"uri": uri}))
-        assert {} == answer.json["result"]
+        assert answer.json["result"] == {}
 
     await ask("subscribe", NOTE)
     await ask("subscribe", NOTE)
@@ -372,7 +373,7 @@ async def test_session_hears_of_the_resources_it_subscribed_to(version: str) -> 
         third = await connection.message()
 
     told = [first, second, third]
-    assert ["note://other", NOTE, "note://other"] == [each["params"]["uri"] for each in told]
+    assert [each["params"]["uri"] for each in told] == ["note://other", NOTE, "note://other"]
 
 
 async def test_session_record_exists_while_something_is_subscribed() -> None:
@@ -384,11 +385,13 @@ async def test_session_record_exists_while_something_is_subscribed() -> None:
         await client.send(client.request(f"resources/{what}", {"uri": NOTE}))
         return repr(mux.store).split()[1]
 
-    assert ["1", "0", "1"] == [
-        await records(what) for what in ("subscribe", "unsubscribe", "subscribe")
+    assert [await records(what) for what in ("subscribe", "unsubscribe", "subscribe")] == [
+        "1",
+        "0",
+        "1",
     ]
     await client.send(method="DELETE")
-    assert "0" == repr(mux.store).split()[1]
+    assert repr(mux.store).split()[1] == "0"
 
 
 @pytest.mark.parametrize(
@@ -433,8 +436,8 @@ def test_sessions_are_told_what_there_is_to_hear() -> None:
     said = suite_of().capabilities
     assert said.tools and said.prompts and said.resources
 
-    assert (True, True) == (said.tools.list_changed, said.prompts.list_changed)
-    assert (True, True) == (said.resources.list_changed, said.resources.subscribe)
+    assert (said.tools.list_changed, said.prompts.list_changed) == (True, True)
+    assert (said.resources.list_changed, said.resources.subscribe) == (True, True)
 
 
 def many(count: int, size: int) -> list[str]:
@@ -487,7 +490,7 @@ async def test_listeners_of_one_client_have_a_share() -> None:
         async with listening(other, **wanted):
             pass
 
-    assert 429 == refused.status
+    assert refused.status == 429
     assert "(limit: max_subscribed_bytes_per_address)" in refused.json["error"]["message"]
     async with listening(one, **wanted):
         pass

@@ -88,7 +88,7 @@ async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
         while (said := await stream.message())["params"].get("statusMessage") != "half of it":
             pass
         assert ("notifications/tasks", id) == (said["method"], said["params"]["taskId"])
-        assert "s" == said["params"]["_meta"][SUBSCRIPTION]
+        assert said["params"]["_meta"][SUBSCRIPTION] == "s"
         numbers = {"progress": 1, "total": 2}
         assert numbers == said["params"]["_meta"]["io.genmcp/progress"]
 
@@ -102,7 +102,7 @@ async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
 
         while (said := await stream.message())["params"]["status"] != "completed":
             pass
-        assert "worked" == said["params"]["result"]["content"][0]["text"]
+        assert said["params"]["result"]["content"][0]["text"] == "worked"
 
 
 async def test_listener_of_a_task_that_is_over_hears_of_it_at_once(endpoint: Endpoint) -> None:
@@ -112,7 +112,7 @@ async def test_listener_of_a_task_that_is_over_hears_of_it_at_once(endpoint: End
     await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
     async with listening(client, id) as stream:
         await stream.message()
-        assert "cancelled" == (await stream.message())["params"]["status"]
+        assert (await stream.message())["params"]["status"] == "cancelled"
 
 
 async def test_listener_hears_of_its_own_tasks_only(endpoint: Endpoint) -> None:
@@ -122,7 +122,7 @@ async def test_listener_hears_of_its_own_tasks_only(endpoint: Endpoint) -> None:
     hers = await begun(anna)
     async with listening(bob, hers, "nobody's") as stream:
         acknowledged = await stream.message()
-        assert {} == acknowledged["params"]["notifications"]
+        assert acknowledged["params"]["notifications"] == {}
         async with listening(anna, hers) as her_own:
             Work.go.set()
             while (await her_own.message())["params"].get("status") != "input_required":
@@ -137,9 +137,9 @@ async def test_listener_without_the_extension_is_refused(endpoint: Endpoint) -> 
         await refused.over()
         await many.over()
 
-    assert (400, -32021) == (refused.status, refused.json["error"]["code"])
-    assert TASKS == refused.json["error"]["data"]["requiredCapabilities"]
-    assert (429, -32603) == (many.status, many.json["error"]["code"])
+    assert (refused.status, refused.json["error"]["code"]) == (400, -32021)
+    assert refused.json["error"]["data"]["requiredCapabilities"] == TASKS
+    assert (many.status, many.json["error"]["code"]) == (429, -32603)
     assert "subscriptions" in many.json["error"]["message"]
 
 
@@ -155,6 +155,6 @@ async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpo
         endpoint.mux.changes.tools_list_changed()
         while (said := await stream.message())["method"] == "notifications/tasks":
             pass
-        assert "notifications/tools/list_changed" == said["method"]
+        assert said["method"] == "notifications/tools/list_changed"
         Work.go.set()
-        assert "notifications/tasks" == (await stream.message())["method"]
+        assert (await stream.message())["method"] == "notifications/tasks"

@@ -30,7 +30,7 @@ async def test_deadlines_expire_in_order_whatever_their_durations() -> None:
     for item in items:
         await item.expired.wait()
 
-    assert [0.0, 0.01, 0.02, 0.03] == order
+    assert order == [0.0, 0.01, 0.02, 0.03]
 
 
 async def test_timer_exists_only_while_something_waits() -> None:
@@ -67,7 +67,7 @@ async def test_error_at_one_deadline_leaves_the_others() -> None:
     async with asyncio.timeout(10):
         await good.expired.wait()
 
-    assert ["a defect"] == [str(error) for error in errors]
+    assert [str(error) for error in errors] == ["a defect"]
 
 
 async def test_item_may_discard_another_that_is_due() -> None:

@@ -88,9 +88,10 @@ def test_jsonrpc_error_without_an_id_has_no_such_member() -> None:
     """The id of an error may be missing but not null (2026-07-28, JSONRPCErrorResponse)."""
     body = jsonrpc.encode_error(None, ParseError("cut"))
 
-    assert {"jsonrpc": "2.0", "error": {"code": -32700, "message": "cut"}} == (
-        msgspec.json.decode(body)
-    )
+    assert (msgspec.json.decode(body)) == {
+        "jsonrpc": "2.0",
+        "error": {"code": -32700, "message": "cut"},
+    }
 
 
 def test_jsonrpc_error_may_be_written_with_another_code() -> None:

@@ -144,7 +144,7 @@ def test_sse_reader_goes_on_behind_an_event_that_is_too_long(
     ]
 
     first, second = got
-    assert SseEvent(b"", id="1") == second
+    assert second == SseEvent(b"", id="1")
     assert reader.last_id == "1"
     if len(text) <= most:
         assert SseEvent(text, id="1") == first
