@@ -9,6 +9,21 @@ from typing import Any, Final, Literal
 
 from genmcp.protocol.value import CacheableResult, Value
 
+__all__ = [
+    "TASKS",
+    "ClientCapabilities",
+    "DiscoverResult",
+    "ElicitationCapability",
+    "Icon",
+    "Implementation",
+    "PromptsCapability",
+    "ResourcesCapability",
+    "SamplingCapability",
+    "ServerCapabilities",
+    "ToolsCapability",
+]
+
+
 #: The key of the tasks extension in the `extensions` of either side.
 TASKS: Final = "io.modelcontextprotocol/tasks"
 

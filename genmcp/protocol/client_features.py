@@ -13,6 +13,29 @@ from genmcp.protocol.content import AudioContent, ContentBlock, ImageContent, Ro
 from genmcp.protocol.tools import ToolDefinition
 from genmcp.protocol.value import Result, Value
 
+__all__ = [
+    "CreateMessageRequest",
+    "CreateMessageRequestParams",
+    "CreateMessageResult",
+    "ElicitRequest",
+    "ElicitRequestParams",
+    "ElicitResult",
+    "ElicitedValue",
+    "InputRequest",
+    "InputRequiredResult",
+    "ListRootsRequest",
+    "ListRootsRequestParams",
+    "ListRootsResult",
+    "ModelHint",
+    "ModelPreferences",
+    "Root",
+    "SamplingMessage",
+    "SamplingMessageContentBlock",
+    "ToolChoice",
+    "ToolResultContent",
+    "ToolUseContent",
+]
+
 
 class ElicitRequestParams(Value):
     """A form for the user to fill in, or a URL for the user to open.

@@ -6,6 +6,20 @@ from typing import Any, Literal
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.value import Value
 
+__all__ = [
+    "Annotations",
+    "AudioContent",
+    "ContentBlock",
+    "EmbeddedResource",
+    "ImageContent",
+    "ResourceContents",
+    "ResourceDefinition",
+    "ResourceLink",
+    "Role",
+    "TextContent",
+]
+
+
 Role = Literal["user", "assistant"]
 
 

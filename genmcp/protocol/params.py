@@ -9,6 +9,32 @@ import msgspec
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.value import Value, decoder_for
 
+__all__ = [
+    "CLIENT_CAPABILITIES",
+    "CLIENT_INFO",
+    "ERROR_DATA",
+    "IDEMPOTENCY_KEY",
+    "LOG_LEVEL",
+    "PROTOCOL_VERSION",
+    "RESERVED",
+    "SERVER_INFO",
+    "SEVERITY",
+    "SUBSCRIPTION_ID",
+    "CancelledNotificationParams",
+    "InputResponseRequestParams",
+    "LoggingLevel",
+    "LoggingMessageNotificationParams",
+    "NotificationParams",
+    "PaginatedRequestParams",
+    "ProgressNotificationParams",
+    "ProgressToken",
+    "RequestId",
+    "RequestMeta",
+    "RequestParams",
+    "all_meta",
+]
+
+
 #: The prefix of the `_meta` keys that are reserved for the specification.
 RESERVED: Final = "io.modelcontextprotocol/"
 PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"

@@ -11,6 +11,23 @@ from genmcp.protocol.content import ContentBlock, Role
 from genmcp.protocol.params import InputResponseRequestParams, RequestParams
 from genmcp.protocol.value import PaginatedResult, Result, Value
 
+__all__ = [
+    "CompleteRequestParams",
+    "CompleteResult",
+    "Completion",
+    "CompletionArgument",
+    "CompletionContext",
+    "GetPromptRequestParams",
+    "GetPromptResult",
+    "ListPromptsResult",
+    "PromptArgument",
+    "PromptDefinition",
+    "PromptMessage",
+    "PromptReference",
+    "Reference",
+    "ResourceTemplateReference",
+]
+
 
 class PromptArgument(Value):
     """An argument of a prompt; optional unless *required* is True."""

@@ -8,6 +8,19 @@ from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefin
 from genmcp.protocol.params import InputResponseRequestParams, NotificationParams, RequestParams
 from genmcp.protocol.value import CacheableResult, PaginatedResult, Result, Value
 
+__all__ = [
+    "ListResourceTemplatesResult",
+    "ListResourcesResult",
+    "ReadResourceRequestParams",
+    "ReadResourceResult",
+    "ResourceTemplateDefinition",
+    "ResourceUpdatedNotificationParams",
+    "SubscriptionFilter",
+    "SubscriptionsAcknowledgedNotificationParams",
+    "SubscriptionsListenRequestParams",
+    "SubscriptionsListenResult",
+]
+
 
 class ResourceTemplateDefinition(Value):
     """A template of resource URIs (RFC 6570) in a list; the schema's ResourceTemplate."""

@@ -8,6 +8,17 @@ import msgspec
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.value import Result
 
+__all__ = [
+    "PROGRESS",
+    "CreateTaskResult",
+    "DetailedTask",
+    "TaskParams",
+    "TaskStatus",
+    "TaskStatusNotificationParams",
+    "UpdateTaskParams",
+]
+
+
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 PROGRESS: Final = "io.genmcp/progress"

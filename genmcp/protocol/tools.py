@@ -10,6 +10,16 @@ from genmcp.protocol.content import ContentBlock, TextContent
 from genmcp.protocol.params import InputResponseRequestParams
 from genmcp.protocol.value import PaginatedResult, Result, Value
 
+__all__ = [
+    "NO_ARGUMENTS",
+    "CallToolRequestParams",
+    "CallToolResult",
+    "ListToolsResult",
+    "ToolAnnotations",
+    "ToolDefinition",
+]
+
+
 #: The value of `CallToolRequestParams.arguments` for a call without arguments; it is falsy.
 NO_ARGUMENTS = msgspec.Raw()
 

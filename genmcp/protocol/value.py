@@ -6,6 +6,16 @@ from typing import Any, ClassVar, Literal, dataclass_transform
 
 import msgspec
 
+__all__ = [
+    "CacheScope",
+    "CacheableResult",
+    "PaginatedResult",
+    "Result",
+    "Value",
+    "decoder_for",
+    "wire_name",
+]
+
 
 @cache
 def wire_name(field: str) -> str:

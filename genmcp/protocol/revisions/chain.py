@@ -13,6 +13,9 @@ from genmcp.protocol.revisions import (
 )
 from genmcp.protocol.revisions.revision import Revision
 
+__all__ = ["LATEST", "LEGACY", "MODERN", "REVISIONS"]
+
+
 #: Each revision by its version, newest first.
 REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType(
     {
