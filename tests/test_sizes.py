@@ -81,14 +81,13 @@ def fragments(package: Path) -> list[str]:
     importers: dict[str, set[str]] = {}
     lines: dict[str, int] = {}
     for path in package.rglob("*.py"):
-        if path.name == "__init__.py":
-            continue
         name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
         text = path.read_text(encoding="utf-8")
         lines[name] = len(text.splitlines())
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and node.module:
-                importers.setdefault(node.module, set()).add(name)
+                for source in [node.module, *(f"{node.module}.{each.name}" for each in node.names)]:
+                    importers.setdefault(source, set()).add(name)
     return [
         f"{name}: {count} lines, imported by {', '.join(importers[name])}"
         for name, count in sorted(lines.items())
