@@ -163,7 +163,7 @@ class Sink(Protocol):
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return the result of the call *id* of *principal*; an `isError` result without one."""
 
-    def open(self) -> None:
+    def begin_stream(self) -> None:
         """Make the response an event stream, unless it is one."""
 
     def release(self, retry: int) -> None:
@@ -261,7 +261,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
     @property
     def _call(self) -> CallState:
-        """The state of the call. A call that never waits has none: it is made here."""
+        """As `_state`, but made at the first access: a call that never waits has no state."""
         if self._state is None:
             self._state = CallState()
         return self._state
@@ -363,7 +363,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     def start_stream(self) -> None:
         """Make the response an event stream now, so that heartbeats keep its connection open."""
         if not self.closed:
-            self._sink.open()
+            self._sink.begin_stream()
 
     def release(self, retry: int = 1000) -> None:
         """Close the connection, but not the call: the client reconnects for the rest of the stream.

@@ -1,18 +1,19 @@
 """The life of one call, from the first step of its hook until nothing of it runs here any more.
 
-The next phase of a call is decided in `TRANSITIONS` and nowhere else: promotion to a task,
-cancellation, disconnects, shutdown. The runtime reports events and performs the actions that it
-gets back (`transports.running_call`, `mux.continuations`). A pair of phase and event has one of
-three verdicts:
+`TRANSITIONS` is the only place that decides the next phase of a call after an event, such as a
+promotion to a task, a cancellation, a disconnect or the shutdown. The runtime reports the events to
+`CallState.advance`, and performs the actions that it returns (`_transports/running_call.py`,
+`_transports/promotion.py`, `_mux/continuations.py`). Each pair of a phase and an event is one of:
 
 - a transition, with the actions to perform in this order;
 - *late*: an ordinary race, such as a disconnect after the handle was sent. Nothing happens;
-- *impossible*: absent from both tables. It is a defect here, and raises LocalIllegalTransition,
-  which ends one call with an internal error that has a reference.
+- *impossible*: in neither of the tables. It is a defect of genmcp, and raises
+  LocalIllegalTransition, which ends this one call with an internal error that has a reference.
 
-Not decided here: the shape of the response and the effect of a disconnect on it (`core.exchange`),
-and which process may change the record of a task (`core.task`). Two waits that differ in the record
-only are one phase: a hook that runs, and a call that waits in this process.
+Three decisions are made elsewhere. Whether the response is JSON or an event stream, and whether a
+disconnect cancels the calls: `_core/exchange.py`. Which process may change the record of a task:
+`_core/task.py`. A hook that runs and a call that waits in this process are one phase, RUNNING,
+because all events have the same effect on both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -92,7 +93,7 @@ class CallEvent(IntEnum):
     LEAVE = 13
     """The client has disconnected, and that cancels the call."""
     SHUTDOWN = 14
-    """The server is shutting down."""
+    """The server is shutting down; or a pipe was closed whose client has the handle of the call."""
     RETURNED = 15
     """The hook has ended with a result, or with the error that it has raised."""
     STORED = 16
@@ -104,9 +105,9 @@ class CallEvent(IntEnum):
 class CallAction(IntEnum):
     """An action of the runtime.
 
-    Performed by `RunningCall` (CANCEL_HOOK, and RESPOND to NOTIFY_TOOL at the end of the hook), by
-    its `Promotion` (record, handle and timer), by `Tasks.ended` (WRITE_OUTCOME, LEAVE_RECORD), and
-    by `Continuations` (WRITE_STEP).
+    `RunningCall` performs CANCEL_HOOK and, at the end of the hook, RESPOND, REJECT, CANCEL_WORK and
+    NOTIFY_TOOL. Its `Promotion` performs the actions on the record, the handle and the timer,
+    `Tasks.ended` WRITE_OUTCOME and LEAVE_RECORD, and `Continuations` WRITE_STEP.
     """
 
     RESPOND = 0
@@ -137,7 +138,7 @@ class CallAction(IntEnum):
     WRITE_OUTCOME = 11
     """Write the result to the record of the task."""
     LEAVE_RECORD = 12
-    """Release the record: another process may resume the task, or finds it lost."""
+    """Abandon the record (`Tasks.ended`): another process resumes the task, or marks it as lost."""
     CANCEL_WORK = 13
     """Cancel the stored call that is followed, with its job."""
     NOTIFY_TOOL = 14
@@ -212,15 +213,15 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.READING, _E.FOUND): Transition(_P.HANDED_OVER, (_A.SEND_HANDLE, _A.CANCEL_HOOK)),
     (_P.READING, _E.FAILED): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
     (_P.READING, _E.REFUSED): Transition(_P.FOLLOWING),
-    # A write that ends after the call is withdrawn. One that ends while the hook is being cancelled
-    # is withdrawn when the hook has ended: only then is it known how (a keyed call may have a
-    # result, and must not run again).
+    # If a write ends after the call, its record is deleted. If it ends while the hook is being
+    # cancelled, the record is deleted at the end of the hook: a keyed call may still return a
+    # result, which its record must keep, so that the call does not run again.
     (_P.OVER, _E.WRITTEN): Transition(_P.OVER, (_A.DELETE_RECORD,)),
     (_P.OVER, _E.FAILED): Transition(_P.OVER, (_A.DELETE_RECORD,)),
-    # Cancellation. It is repeated, since a hook may ignore the first one. The first of the three
-    # reasons with the highest claim wins: after a cancellation by the client there is no response
-    # (2025-11-25, cancellation), after a disconnect one may still be read, and the shutdown has an
-    # error to send. So CANCEL overrides LEFT and STOPPING, and LEAVE overrides STOPPING only.
+    # Cancellation. Each event cancels the hook again, since a hook may ignore the first
+    # cancellation. CANCEL beats LEAVE, and LEAVE beats SHUTDOWN, in whichever order they come:
+    # after CANCEL there is no response (2025-11-25, cancellation); after LEAVE a result that the
+    # hook returns is sent, since the client may still read; after SHUTDOWN an error is sent, too.
     **_all((*_WAITED_FOR, *_ENDING), (_E.CANCEL,), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))),
     **_all(
         (*_WAITED_FOR, _P.LEFT, _P.STOPPING), (_E.LEAVE,), Transition(_P.LEFT, (_A.CANCEL_HOOK,))
@@ -230,9 +231,9 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
     (_P.LEFT, _E.SHUTDOWN): Transition(_P.LEFT, (_A.CANCEL_HOOK,)),
     (_P.HANDED_OVER, _E.SHUTDOWN): Transition(_P.HANDED_OVER, (_A.CANCEL_HOOK,)),
-    # A call whose client has a handle is reached by `tasks/cancel`, since its response is sent and
-    # its connection may be gone, and by the shutdown, after which another process resumes the task
-    # if its wait allows that.
+    # Once the client has a handle, only `tasks/cancel` and the shutdown cancel the hook: the
+    # response is sent, and the connection may be gone. After the shutdown another process resumes
+    # the task, if its wait does not depend on this process.
     **_all(
         (_P.TASK, _P.CANCELLED_TASK),
         (_E.TASK_CANCEL,),

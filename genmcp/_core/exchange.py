@@ -1,23 +1,28 @@
-"""The response to one POST: its shape, its events and its end.
+"""The response to one POST: a JSON body or an event stream, its events and its end.
 
-The first message decides the shape of the response. A response to the request makes it one JSON
-body; a notification, `open` or a heartbeat makes it an event stream. 2026-07-28, Streamable HTTP,
-"Sending Messages" and "Receiving Messages"; 2025-11-25, transports, the same.
+An exchange decides the shape of the response by the first event. An answer makes the response one
+JSON body. A notification, `begin_stream` or a heartbeat makes it an event stream (2026-07-28,
+Streamable HTTP, "Sending Messages" and "Receiving Messages"; 2025-11-25, transports, the same).
+
+Most responses need no exchange: if nothing was sent before the answer, `Responder._reply` writes
+the JSON body (`_transports/responder.py`). The response to `subscriptions/listen` is an event
+stream in any case, and has none either (`_transports/listening.py`).
 
 A batch (2025-03-26) is one exchange that expects several answers.
 
-An exchange performs no I/O. Each event returns the actions that it demands, in order. The writer
-of the response stores every `StreamRecord` before it sends the others, so that a client can resume
-after any event that it has received.
+An exchange performs no I/O. Each of its methods returns the actions to perform, in order. The
+writer of the response stores every `StreamRecord` before it sends the other actions, so that a
+client can resume after any event that it has received.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import product
 from typing import Final
 
 import msgspec
 
+from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._wire import jsonrpc, sse
 from genmcp.errors import LocalIllegalTransition
 
@@ -80,8 +85,8 @@ class ExchangeState(IntEnum):
 class ExchangeEvent(IntEnum):
     """An event of an exchange."""
 
-    OPEN = 0
-    """The event stream is requested before there is a message."""
+    BEGIN = 0
+    """The event stream is to begin before there is a message."""
     NOTE = 1
     """A notification or a request to the client is ready."""
     ANSWER = 2
@@ -107,7 +112,7 @@ _ALWAYS: Final[Table] = {
     (ExchangeState.WAITING, ExchangeEvent.ANSWER): ExchangeState.WAITING,
     **_stays(
         ExchangeState.STREAMING,
-        ExchangeEvent.OPEN,
+        ExchangeEvent.BEGIN,
         ExchangeEvent.NOTE,
         ExchangeEvent.ANSWER,
         ExchangeEvent.BEAT,
@@ -131,15 +136,16 @@ def table(*, streams: bool, resumable: bool, cancels: bool) -> Table:
         streams: the client accepts event streams; any other gets JSON only.
         resumable: the client can resume the stream, so the server may end the connection.
         cancels: a disconnect cancels the calls. It MUST on 2026-07-28 (Streamable HTTP,
-            "Cancellation") and SHOULD NOT before (2025-11-25, transports, point 6).
+            "Cancellation") and SHOULD NOT before (2025-11-25, transports, point 6), unless the tool
+            demands it (`Tool.on_disconnect`).
     """
-    opened = ExchangeState.STREAMING if streams else ExchangeState.WAITING
+    begun = ExchangeState.STREAMING if streams else ExchangeState.WAITING
     left = ExchangeState.DONE if cancels else ExchangeState.DETACHED
     return {
         **_ALWAYS,
-        (ExchangeState.WAITING, ExchangeEvent.OPEN): opened,
-        (ExchangeState.WAITING, ExchangeEvent.NOTE): opened,
-        (ExchangeState.WAITING, ExchangeEvent.BEAT): opened,
+        (ExchangeState.WAITING, ExchangeEvent.BEGIN): begun,
+        (ExchangeState.WAITING, ExchangeEvent.NOTE): begun,
+        (ExchangeState.WAITING, ExchangeEvent.BEAT): begun,
         (ExchangeState.WAITING, ExchangeEvent.LEAVE): left,
         (ExchangeState.STREAMING, ExchangeEvent.LEAVE): left,
         (ExchangeState.WAITING, ExchangeEvent.RELEASE): ExchangeState.DETACHED
@@ -185,9 +191,9 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         """Whether no message can be sent any more."""
         return self.state is ExchangeState.DONE
 
-    def open(self) -> list[ExchangeAction]:
-        """Make the response an event stream, before there is a message."""
-        return self._begin(ExchangeEvent.OPEN)
+    def begin_stream(self) -> list[ExchangeAction]:
+        """Begin the event stream before there is a message; no actions if it has begun."""
+        return self._begin(ExchangeEvent.BEGIN)
 
     def note(self, message: bytes) -> list[ExchangeAction]:
         """Send a notification, or a request to the client."""
@@ -275,8 +281,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
     def _begin(self, step: ExchangeEvent) -> list[ExchangeAction]:
         was = self._advance(step)
-        opened = was is ExchangeState.WAITING and self.state is ExchangeState.STREAMING
-        return self._head() if opened else []
+        begun = was is ExchangeState.WAITING and self.state is ExchangeState.STREAMING
+        return self._head() if begun else []
 
     def _head(self) -> list[ExchangeAction]:
         """Start the stream: its head, the event to resume from, the answers of a batch so far."""
@@ -310,3 +316,31 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         if stream is not None:
             actions.append(StreamRecord(stream, index, message or b"", last))
         return actions
+
+
+def exchange_for(
+    requests: Sequence[Request], *, streams: bool, stream: str | None, batch: int = 0
+) -> Exchange:
+    """Return the exchange of one POST, for its valid *requests*.
+
+    From 2026-07-28 on a disconnect cancels the calls. Before, it cancels them only if a tool has
+    `on_disconnect = "cancel"` (2025-11-25, transports, point 6). In a batch, one such tool decides
+    for all members.
+
+    Args:
+        requests: the requests of the POST, without the invalid members of a batch.
+        streams: whether the client accepts event streams.
+        stream: a new id for the event stream, if the client can resume it; else None.
+        batch: the number of responses of a batch, including those to invalid members; 0 for a
+            single request.
+    """
+    # All requests of a POST have one revision: a batch belongs to one session.
+    revision = requests[0].revision
+    return Exchange(
+        stream=stream,
+        primed=revision.priming_event,
+        streams=streams,
+        cancels=revision.modern or any(cancels_on_disconnect(each.route) for each in requests),
+        expected=batch or 1,
+        batch=batch > 0,
+    )

@@ -166,6 +166,14 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     pending: bool = False
 
 
+def cancels_on_disconnect(route: RouteFacts | None) -> bool:
+    """Return whether a disconnect cancels the calls of *route* on every revision.
+
+    A *route* of None is a method without a component, whose calls run on before 2026-07-28.
+    """
+    return route is not None and route.on_disconnect == "cancel"
+
+
 # Frozen, since a request is shared by the transport, the hooks and the telemetry, on two threads
 # for a `def` hook. Compared by identity: two requests of one client may be equal in all members,
 # and are still two calls.

@@ -5,14 +5,13 @@ Compatibility with Initialization-Based Versions"): a header or `_meta` that nam
 an `initialize`, or the id of a session.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.exchange import Exchange
 from genmcp._core.request import (
     REQUEST_TYPES,
     ClientInfo,
@@ -264,32 +263,6 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
         client=session.client,
         session=session.key,
         route=route,
-    )
-
-
-def exchange_for(
-    requests: Sequence[Request], *, streams: bool, stream: str | None, batch: int = 0
-) -> Exchange:
-    """Return the exchange of *requests*, the accepted ones of one POST.
-
-    streams: whether the client accepts event streams. stream: a new id for this one, if its client
-    can resume it. batch: the number of responses of a batch, those of rejected members included; 0
-    for a single request.
-
-    From 2026-07-28 on a disconnect cancels. Before, it cancels only the calls of tools with
-    `on_disconnect = "cancel"` (2025-11-25, transports, point 6); in a batch, one such tool decides
-    for all.
-    """
-    # All requests of a POST have one revision: a batch belongs to one session.
-    revision = requests[0].revision
-    return Exchange(
-        stream=stream,
-        primed=revision.priming_event,
-        streams=streams,
-        cancels=revision.modern
-        or any(each.route and each.route.on_disconnect == "cancel" for each in requests),
-        expected=batch or 1,
-        batch=batch > 0,
     )
 
 

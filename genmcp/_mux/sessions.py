@@ -148,7 +148,7 @@ class Cancellable(Protocol):
 
     request: Request
 
-    def cancel(self, event: CallEvent) -> None:
+    def report_threadsafe(self, event: CallEvent) -> None:
         """Report *event*, a cancellation, from any thread; ignored once the call has ended."""
 
 
@@ -167,7 +167,7 @@ class CallRegistry(Multimap[str, Cancellable]):
         """
         for call in self.of(session):
             if id is None or id == call.request.id:
-                call.cancel(CallEvent.CANCEL)
+                call.report_threadsafe(CallEvent.CANCEL)
 
 
 class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):

@@ -91,8 +91,8 @@ class MuxSink:
         client = self.client_key.owner
         return await self.services.threads.run(function, *arguments, client=client)
 
-    def open(self) -> None:
-        """Start the event stream."""
+    def begin_stream(self) -> None:
+        """Make the response an event stream; does nothing here, where there is none."""
 
     def release(self, retry: int) -> None:
         """End the connection, if the client can resume the stream."""

@@ -114,8 +114,8 @@ class PipedCall(RunningCall[Pipe], eq=False):
         super().hold(channel)
         self.limit()
 
-    def withdraw(self) -> None:
-        """Cancel the call at the request of its client, and send no response.
+    def cancel_call(self) -> None:
+        """Report CANCEL, at the request of the client: the hook is cancelled without a response.
 
         A call with a handle continues.
         """
@@ -124,9 +124,11 @@ class PipedCall(RunningCall[Pipe], eq=False):
             self.report(CallEvent.CANCEL)
 
     def leave(self) -> None:
-        """Cancel the call: its client has disconnected.
+        """Report that the client has disconnected, which cancels the hook.
 
-        A client that has a handle may connect again, so that its task is released instead.
+        The event is LEAVE, or SHUTDOWN if the client has a handle: a process that serves one pipe
+        ends with its client. The task is then abandoned: another process resumes it, or marks it
+        as lost.
         """
         self.report(CallEvent.SHUTDOWN if self.has_handle else CallEvent.LEAVE)
 
@@ -265,7 +267,7 @@ class PipeConnection(Pipe):
                         stream.cancel()
                 for call in self._calls:
                     if call.request.id == id:
-                        call.withdraw()
+                        call.cancel_call()
             case DeliverResponse(session=session, message=message):
                 self._start(self._deliver(session, message))
             case Reject(answered=True):

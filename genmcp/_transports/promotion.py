@@ -1,7 +1,7 @@
 """Promotion of a call to a task while its hook runs: the timer, the record, and its handle.
 
-`core.call` decides when it begins and how it ends. If the store fails, the write is repeated with
-the same id, since the record may have been written.
+`_core/call.py` decides when a promotion begins and how it ends. If the store fails, the write is
+repeated with the same id, since the record may have been written.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class Promotable(Protocol):
     def report(self, event: CallEvent) -> None:
         """Report *event*; ignored if the hook has ended."""
 
-    def cancel(self, event: CallEvent) -> None:
-        """Do as `report` does, from any thread."""
+    def report_threadsafe(self, event: CallEvent) -> None:
+        """Call `report` in the loop of the call. May be called from any thread."""
 
     def perform(self, actions: Collection[CallAction]) -> None:
         """Perform those of *actions* that take no time."""
@@ -55,9 +55,11 @@ class Promotable(Protocol):
 class Promotion(msgspec.Struct, eq=False):
     """How a call becomes a task while its hook runs. Owned by the call.
 
-    It has the timer, `Tool.promote_after` for a client with the tasks extension or else
-    `Tool.max_hold`, and performs the actions of `core.call` that concern the record and its handle.
-    writing: the last write, read or deletion.
+    Its timer has the length `Tool.promote_after` for a client with the tasks extension, and
+    `Tool.max_hold` for any other client. It performs the actions of `_core/call.py` on the timer,
+    the record and the handle.
+
+    writing: the asyncio.Task of the last write, read or deletion of the record.
     """
 
     _mux: Mux
@@ -196,7 +198,7 @@ class Promotion(msgspec.Struct, eq=False):
             channel._sink = TaskSink(
                 mux.services, mux.tasks.service, call, channel._sink.client_key
             )
-            mux.tasks.runs(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
+            mux.tasks.runs(task.id, partial(self._call.report_threadsafe, CallEvent.TASK_CANCEL))
         await self._call.send_handle(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:

@@ -241,9 +241,9 @@ class Responder(RunningCall[HttpRequest], eq=False):
         """Open the call, at the latest when it waits, so that its client is watched."""
         self.caller.in_loop(self.opened)
 
-    def open(self) -> None:
-        """Make the response an event stream."""
-        self.caller.in_loop(self._with_writer, ResponseWriter.open)
+    def begin_stream(self) -> None:
+        """Make the response an event stream, unless it is one."""
+        self.caller.in_loop(self._with_writer, ResponseWriter.begin_stream)
 
     def release(self, retry: int) -> None:
         """End the connection, not the stream, if the client can resume it."""

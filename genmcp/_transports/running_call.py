@@ -1,11 +1,11 @@
 """One request while its hook runs, on any transport: the sink of its channel.
 
-`core.call` decides the next phase of a call; its actions are performed here.
+`_core/call.py` decides the next phase of a call. This module performs its actions.
 
-Cancellation ownership is decided here and nowhere else. A hook runs in the asyncio.Task of its
-transport (over HTTP that of the host's request), so that a CancelledError in it may have three
-sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one is taken back with
-`uncancel`; the others propagate.
+This module also tells apart who has cancelled the hook of a call (`RunningCall.end`). A hook runs
+in the asyncio.Task of its transport, over HTTP that of the host's request. A CancelledError in the
+hook has one of three sources: the action CANCEL_HOOK, the host, or the hook itself. A cancellation
+by CANCEL_HOOK is taken back with `uncancel`, and the transport continues. The others propagate.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ class RunningCall(CallSink[C], eq=False):
         It has no message if the client cancelled the request.
 
         Raises:
-            asyncio.CancelledError: the hook was not cancelled by `cancel`.
+            asyncio.CancelledError: the host, or the hook itself, has cancelled the hook.
         """
         channel = self.channel
         assert channel is not None
@@ -275,15 +275,18 @@ class RunningCall(CallSink[C], eq=False):
         if cancelled is not None and (not self._cancels or task.cancelling() > self._counted):
             raise cancelled
 
-    def cancel(self, event: CallEvent) -> None:
-        """Do as `report` does, from any thread."""
+    def report_threadsafe(self, event: CallEvent) -> None:
+        """Call `report` with *event* in the loop of the call. May be called from any thread."""
         task = self._task
         if task is not None:
             with suppress(RuntimeError):  # its loop was closed, and the call with it
                 task.get_loop().call_soon_threadsafe(self.report, event)
 
     def report(self, event: CallEvent) -> None:
-        """Report *event* from the loop of the call; ignored if the hook does not wait."""
+        """Advance the phase of the call by *event*, and perform the actions that result.
+
+        To be called in the loop of the call. Does nothing if the hook does not wait.
+        """
         if self.channel is not None:
             self.perform(self.channel._call.advance(event))
 
@@ -298,7 +301,7 @@ class RunningCall(CallSink[C], eq=False):
                 self._promotion.perform(action)
 
     def stop(self) -> None:
-        """Cancel the call: the server is shutting down."""
+        """Report SHUTDOWN: the hook is cancelled, and the client gets an error."""
         self.report(CallEvent.SHUTDOWN)
 
     @property
@@ -331,11 +334,6 @@ class RunningCall(CallSink[C], eq=False):
         """Wait until a promotion that was started has succeeded or failed."""
         if self._promotion is not None and self._promotion.writing is not None:
             await asyncio.wait([self._promotion.writing])
-
-
-def cancels_on_disconnect(call: RunningCall[Any]) -> bool:
-    """Return whether the tool of *call*, as far as it is known, is cancelled by a disconnect."""
-    return call.route is not None and call.route.on_disconnect == "cancel"
 
 
 def _tool_of(request: Request) -> str | None:

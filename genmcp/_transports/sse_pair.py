@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qs, quote
 
-from genmcp._core.request import Request
+from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._core.server import OpenSession, Reject, ServerConnection, StartRequest
 from genmcp._core.session import Session, anonymous_params, new_session
 from genmcp._mux.changes import to_wire
@@ -29,7 +29,6 @@ from genmcp._transports.request import (
     read_body,
     reject,
 )
-from genmcp._transports.running_call import cancels_on_disconnect
 from genmcp._wire import sse
 from genmcp._wire.http import check_get_headers, check_post_headers, preflight_headers
 from genmcp.errors import (
@@ -95,7 +94,7 @@ class SseEndpoint:
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
-                    if cancels_on_disconnect(call) and not call.has_handle:
+                    if cancels_on_disconnect(call.route) and not call.has_handle:
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))

@@ -17,9 +17,15 @@ from math import ceil
 import msgspec
 
 from genmcp._core.call import CallEvent
-from genmcp._core.exchange import Exchange, ExchangeAction, ExchangeState, StreamHead, StreamRecord
-from genmcp._core.request import Request
-from genmcp._core.server_dispatch import exchange_for
+from genmcp._core.exchange import (
+    Exchange,
+    ExchangeAction,
+    ExchangeState,
+    StreamHead,
+    StreamRecord,
+    exchange_for,
+)
+from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._mux.mux import EncodedResponse
 from genmcp._mux.replay import StoredStream, log_of
 from genmcp._transports.request import (
@@ -112,7 +118,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             call.report(event)
 
     def stop(self) -> None:
-        """Cancel the calls, and respond that the server is shutting down."""
+        """Report SHUTDOWN to the calls, which are cancelled, and shorten the time for writing."""
         self.writer.hasten()
         self.stopping = True
         self.report(CallEvent.SHUTDOWN)
@@ -136,19 +142,20 @@ class OpenResponse(msgspec.Struct, eq=False):
             if (await self._http.receive())["type"] != "http.disconnect":
                 await wait_for_disconnect(self._http.receive)
         except Exception:
+            # A defect of the host, which `check` raises again in the task of the POST. Nothing can
+            # be sent, whatever the exchange would decide for a disconnect: the calls are cancelled.
             self.report(CallEvent.LEAVE)
             raise
         self.leave()
 
     def leave(self) -> None:
-        """Handle a disconnect of the client."""
+        """Handle a disconnect of the client: report LEAVE if the exchange says that it cancels."""
         if self.ended:
             return
         self._http.detached = True
         exchange = self.writer.exchange
-        # The route of an extension's tool may have become known after the exchange was made.
-        routes = [call.route for call in self.calls]
-        exchange.cancels |= any(each and each.on_disconnect == "cancel" for each in routes)
+        # The route of a tool of a provider may have been resolved after the exchange was made.
+        exchange.cancels |= any(cancels_on_disconnect(call.route) for call in self.calls)
         if exchange.leave():
             self.report(CallEvent.LEAVE)
 
@@ -245,10 +252,10 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._logs = RateLimiter(self._http.mux.limits.logs_per_second)
         await self._logs.wait()
 
-    def open(self) -> None:
-        """Start the event stream."""
+    def begin_stream(self) -> None:
+        """Begin the event stream, if it has not begun."""
         if not self.exchange.closed:
-            self._push(self.exchange.open())
+            self._push(self.exchange.begin_stream())
 
     def beat(self) -> None:
         """Send a comment, so that the silence does not end the connection."""

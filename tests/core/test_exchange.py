@@ -34,7 +34,7 @@ Taken = (
 )  # the result of an event: actions, or whether the calls are cancelled
 
 STEPS: dict[ExchangeEvent, Callable[[Exchange], Taken]] = {
-    ExchangeEvent.OPEN: lambda exchange: exchange.open(),
+    ExchangeEvent.BEGIN: lambda exchange: exchange.begin_stream(),
     ExchangeEvent.NOTE: lambda exchange: exchange.note(b"{}"),
     ExchangeEvent.ANSWER: lambda exchange: exchange.answer(b"{}"),
     ExchangeEvent.LAST: lambda exchange: exchange.answer(b"{}"),
@@ -59,9 +59,9 @@ def made(*, streams: bool, resumable: bool, cancels: bool, expected: int = 1) ->
 def brought(exchange: Exchange, state: ExchangeState) -> bool:
     """Bring a new exchange that expects more than one answer to *state*, if it can get there."""
     if state is STREAMING:
-        exchange.open()
+        exchange.begin_stream()
     elif state is DETACHED:
-        exchange.open()
+        exchange.begin_stream()
         exchange.leave()
     elif state is DONE:
         while not exchange.closed:
@@ -88,7 +88,7 @@ def expected_move(
         return DONE if cancels and state is not DETACHED else DETACHED
     if step is ExchangeEvent.RELEASE:
         return DETACHED if resumable else state
-    if state is WAITING and step in (ExchangeEvent.OPEN, ExchangeEvent.NOTE, ExchangeEvent.BEAT):
+    if state is WAITING and step in (ExchangeEvent.BEGIN, ExchangeEvent.NOTE, ExchangeEvent.BEAT):
         return STREAMING if streams else WAITING
     return state
 
@@ -161,24 +161,24 @@ RECORDED_LAST: list[ExchangeAction] = [StreamRecord("s", 1, b"{}", last=True)]
 
 # A kind, the events before, the event, its result.
 MOVES: list[tuple[tuple[bool, bool, bool], list[ExchangeEvent], ExchangeEvent, Taken]] = [
-    (PLAIN, [], ExchangeEvent.OPEN, [StreamHead()]),
+    (PLAIN, [], ExchangeEvent.BEGIN, [StreamHead()]),
     (PLAIN, [], ExchangeEvent.NOTE, [StreamHead(), *note(1, record=False)]),
     (PLAIN, [], ExchangeEvent.ANSWER, []),
     (PLAIN, [], ExchangeEvent.LAST, [FullResponse(200, b"{}")]),
     (PLAIN, [], ExchangeEvent.BEAT, [StreamHead(), BEAT]),
     (PLAIN, [], ExchangeEvent.RELEASE, []),
     (PLAIN, [], ExchangeEvent.LEAVE, True),
-    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.OPEN, []),
-    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.NOTE, note(1, record=False)),
-    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.ANSWER, note(1, record=False)),
-    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.BEAT, [BEAT]),
-    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.LAST, [StreamEnd(sse.event(b"{}"))]),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.BEGIN, []),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.NOTE, note(1, record=False)),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.ANSWER, note(1, record=False)),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.BEAT, [BEAT]),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.LAST, [StreamEnd(sse.event(b"{}"))]),
     (PLAIN, [ExchangeEvent.NOTE], ExchangeEvent.RELEASE, []),
-    (PLAIN, [ExchangeEvent.OPEN], ExchangeEvent.LEAVE, True),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.LEAVE, True),
     (PLAIN, [ExchangeEvent.LAST], ExchangeEvent.LEAVE, False),
     (PLAIN, [ExchangeEvent.LAST], ExchangeEvent.BEAT, []),
     (PLAIN, [ExchangeEvent.LAST], ExchangeEvent.RELEASE, []),
-    (KEPT, [], ExchangeEvent.OPEN, HEAD),
+    (KEPT, [], ExchangeEvent.BEGIN, HEAD),
     (KEPT, [], ExchangeEvent.NOTE, [*HEAD, *note(1)]),
     (KEPT, [], ExchangeEvent.LAST, [FullResponse(200, b"{}")]),
     (KEPT, [], ExchangeEvent.BEAT, [*HEAD, BEAT]),
@@ -195,21 +195,21 @@ MOVES: list[tuple[tuple[bool, bool, bool], list[ExchangeEvent], ExchangeEvent, T
         [StreamEnd(sse.event(b"{}", b"s/2")), StreamRecord("s", 2, b"{}", last=True)],
     ),
     (KEPT, [ExchangeEvent.NOTE], ExchangeEvent.LEAVE, False),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.OPEN, []),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.BEAT, []),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, RECORDED),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.ANSWER, RECORDED),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, RECORDED_LAST),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.LEAVE, False),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.RELEASE], ExchangeEvent.RELEASE, []),
-    (KEPT, [ExchangeEvent.OPEN, ExchangeEvent.RELEASE], ExchangeEvent.LAST, RECORDED_LAST),
-    (JSON_ONLY, [], ExchangeEvent.OPEN, []),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.BEGIN, []),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.BEAT, []),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, RECORDED),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.ANSWER, RECORDED),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, RECORDED_LAST),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.LEAVE, False),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.RELEASE], ExchangeEvent.RELEASE, []),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.RELEASE], ExchangeEvent.LAST, RECORDED_LAST),
+    (JSON_ONLY, [], ExchangeEvent.BEGIN, []),
     (JSON_ONLY, [], ExchangeEvent.NOTE, []),
     (JSON_ONLY, [], ExchangeEvent.BEAT, []),
     (JSON_SESSION, [], ExchangeEvent.RELEASE, []),
     ((False, False, False), [ExchangeEvent.LEAVE], ExchangeEvent.LAST, []),
-    (DETACHES, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, []),
-    (DETACHES, [ExchangeEvent.OPEN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, []),
+    (DETACHES, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, []),
+    (DETACHES, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, []),
 ]
 
 
@@ -254,14 +254,15 @@ def test_exchange_without_an_answer_ends_empty() -> None:
     assert Exchange().answer(None) == [FullResponse(202, b"")]
 
     exchange = Exchange(stream="s")
-    exchange.open()
+    exchange.begin_stream()
 
     assert exchange.answer(None) == [StreamEnd(b""), StreamRecord("s", 1, b"", last=True)]
 
 
 def test_exchange_is_primed_where_the_revision_defines_it() -> None:
     """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
-    assert Exchange(stream="s").open() == [StreamHead(), StreamRecord("s", 0, b"", last=False)]
+    unprimed = Exchange(stream="s").begin_stream()
+    assert unprimed == [StreamHead(), StreamRecord("s", 0, b"", last=False)]
 
 
 def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
@@ -271,7 +272,7 @@ def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
     assert exchange.hand_over() == []
     assert exchange.state is WAITING
 
-    exchange.open()
+    exchange.begin_stream()
 
     assert exchange.hand_over() == []
     assert exchange.state is STREAMING
@@ -336,7 +337,7 @@ def test_exchange_shows_its_state() -> None:
 
 
 events = st.lists(
-    st.sampled_from(["open", "note", "answer", "nothing", "beat", "release", "leave"]), max_size=25
+    st.sampled_from(["begin", "note", "answer", "nothing", "beat", "release", "leave"]), max_size=25
 )
 
 

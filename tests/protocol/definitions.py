@@ -32,7 +32,10 @@ def structs(*modules: ModuleType) -> Mapping[str, type[Value]]:
         name: value
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Value) and name in module.__all__
+        if isinstance(value, type)
+        and issubclass(value, Value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
     }
 
 

@@ -95,10 +95,10 @@ async def test_call_that_has_ended_is_not_cancelled() -> None:
     """Its asyncio.Task serves something else by then. Its slot is returned once."""
     host = Host()
     call = held(host)
-    call.cancel(CallEvent.CANCEL)
+    call.report_threadsafe(CallEvent.CANCEL)
     call.end()
     call.report(CallEvent.LEAVE)
-    call.cancel(CallEvent.LEAVE)
+    call.report_threadsafe(CallEvent.LEAVE)
     call.end()
     await asyncio.sleep(0)
 
@@ -143,7 +143,7 @@ def test_cancelling_a_call_of_a_closed_loop_is_ignored() -> None:
         return held(host)
 
     call = asyncio.run(wait())
-    call.cancel(CallEvent.CANCEL)
+    call.report_threadsafe(CallEvent.CANCEL)
 
 
 async def test_impossible_event_costs_one_call() -> None:
