@@ -108,8 +108,10 @@ from genmcp.question.sampling import roots, sample
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.server import Middleware, Route, Server
+from genmcp.stores.accounts import Usage
+from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Store
+from genmcp.stores.store import Append, Delete, Put, Store
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
 from genmcp.tasks.engine import Engine
@@ -175,6 +177,7 @@ __all__ = [
     "Accepted",
     "AlreadyRegistered",
     "Annotations",
+    "Append",
     "ArgumentFaults",
     "AssignUnavailable",
     "Audio",
@@ -203,6 +206,8 @@ __all__ = [
     "ContractError",
     "Declined",
     "DefaultHandler",
+    "Delete",
+    "Deliveries",
     "Denied",
     "Directory",
     "Done",
@@ -265,6 +270,7 @@ __all__ = [
     "PromptTemplate",
     "PromptsCapability",
     "Provider",
+    "Put",
     "Question",
     "ReadResourceRequestParams",
     "ReadResourceResult",
@@ -326,6 +332,7 @@ __all__ = [
     "UnknownServer",
     "UnknownTool",
     "UnsupportedVersion",
+    "Usage",
     "WaitCancelled",
     "WaitError",
     "WaitTimedOut",

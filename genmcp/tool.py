@@ -132,7 +132,7 @@ class Tool(DescribedComponent, Generic[A]):
     max_hold: float | Literal["auto"] | None = "auto"
     result_ttl: float = 86400.0
     single_use: bool = False
-    on_worker_lost: OnLost | None = None
+    on_worker_lost: OnLost | None = None  # None: `Policy.of` decides, by the annotations
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:

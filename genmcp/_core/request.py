@@ -87,6 +87,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_hold: float | None = None
     auto_hold: bool = False
     single_use: bool = False
+    # The default for prompts and resources, which have no jobs. For a tool, `of` always passes a
+    # value: `Tool.on_worker_lost`, or if that is None a choice by the tool's annotations.
     on_worker_lost: OnLost = "fail"
 
     @property

@@ -1,7 +1,8 @@
 """Messages between the processes that share a store, and the server's requests to its clients.
 
-All processes follow one log. Most messages are for one process, which recognizes its own name. The
-response to a request of the server may reach another process than the one that waits for it.
+All processes follow one log. Most messages name one process as their recipient, and the others
+ignore them. A client's response to a request of the server may reach another process than the one
+that waits for it, which then sends it on over the bus.
 """
 
 import asyncio
@@ -72,8 +73,8 @@ def _name_of(kind: type[msgspec.Struct]) -> str:
 class MessageBus:
     """Messages between the processes that serve one *audience*. Owned by the mux.
 
-    Delivery is at least once: a message may be handled twice after a fault of the store, and one
-    that is not read within the bounds of the log is lost.
+    Delivery is at least once: after a failure of the store a message may be handled twice. If the
+    log drops a message (see *ttl* and *keep*) before a process has read it, the message is lost.
 
     Args:
         store: carries the messages. A store that no other process sees needs no log: the buses of
@@ -102,7 +103,7 @@ class MessageBus:
         self._handlers[_name_of(kind)] = (msgspec.msgpack.Decoder(kind).decode, handler)
 
     def open(self) -> None:
-        """Start to receive messages on the running loop; cheap if that has been done."""
+        """Start to receive messages on the running loop, unless this receives them already."""
         if not self._store.shared:
             if not self.current:
                 with _lock:
@@ -142,7 +143,7 @@ class MessageBus:
             await self._store.apply(self._append(msgspec.msgpack.encode(envelope)))
 
     def _others(self) -> "list[MessageBus]":
-        """Return the other open buses of the same messages, over a store of this process alone."""
+        """Return the other open buses with the same log in a store that is not shared."""
         with _lock:
             buses = [*_local]
         return [
@@ -165,8 +166,9 @@ class MessageBus:
         after: str | None = None
         while True:
             try:
-                # First the backlog: a process is not current before it has read, for example, which
-                # sessions have ended. Messages that are appended meanwhile are read by `follow`.
+                # All stored messages are read first: until then this process does not know, for
+                # example, which sessions have ended, and `current` is False. `follow` then yields
+                # the messages that were appended meanwhile.
                 while not self.current:
                     events = await self._store.read(self._log, after, _READ_AT_ONCE)
                     for event in events:
@@ -178,7 +180,7 @@ class MessageBus:
                     async for event in following:
                         after = self._handle(event)
             except LogTruncated:
-                # The retained messages are read again: each may be handled twice.
+                # All retained messages are read again, so that some of them are handled twice.
                 logger.warning("messages of other processes were dropped before they were read")
                 after = None
             except StoreError as error:
@@ -209,7 +211,7 @@ _lock = Lock()
 
 
 class _Address(msgspec.Struct, frozen=True, array_like=True):
-    """The recipient of a response: a process, the number of the request there, the session."""
+    """The recipient of a response: its process, the request's number there, and the session."""
 
     node: str
     number: int
@@ -232,9 +234,9 @@ class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 class ServerRequests(msgspec.Struct, eq=False):
     """The requests of one mux to its clients, each of which waits at most *timeout* seconds.
 
-    2025-11-25, transports, "Sending Messages to the Server": responses come in POSTs of their own.
-    Such a POST may reach any process, so that the id of a request contains, sealed, the process
-    that waits.
+    2025-11-25, transports, "Sending Messages to the Server": responses come in POSTs of their own,
+    which may reach any process. The id of each request therefore contains, sealed, the name of the
+    process that waits for the response.
     """
 
     _seal: Seal
@@ -295,8 +297,8 @@ class ServerRequests(msgspec.Struct, eq=False):
         address = _Address(self._bus.node, number, session)
         future: Future[ClientReply] = Future()
         self._waiting[number] = future
-        # Marked as running, it cannot be cancelled by a caller that is. A reply from another thread
-        # can then always be set, without a race against that cancellation.
+        # A future that is marked as running cannot be cancelled. If its caller is cancelled,
+        # another thread can still set the reply, without a race against the cancellation.
         future.set_running_or_notify_cancel()
         packed, ttl = msgspec.msgpack.encode(address), self._timeout
         return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)
@@ -304,7 +306,7 @@ class ServerRequests(msgspec.Struct, eq=False):
     async def deliver(self, session: str, principal: str | None, message: Message) -> None:
         """Deliver a response of *session* to the process that waits for it.
 
-        A late or repeated one is ignored.
+        A late or repeated response is ignored.
 
         Raises:
             InvalidRequest: it answers no request to this session.

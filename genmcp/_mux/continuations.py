@@ -1,6 +1,8 @@
-"""Calls that continue in steps: this process, the client or the store carries each wait.
+"""Calls that continue in steps, with a wait between two steps.
 
-This process carries an awaitable, the client a question, the store a job and every wait of a task.
+The state of a wait is in one of three places: in this process, if the call waits for an awaitable;
+at the client (`requestState`), if it waits for an answer; in the store, if it waits for a job, or
+is a task.
 """
 
 import logging
@@ -82,7 +84,7 @@ class Continuations:
     ) -> Result | Suspended:
         """Continue from *step*, the result of a hook, until there is a result for the client.
 
-        Suspended: the call is a task, which now has to wait.
+        Return that result, or Suspended if the call is a task, which has to wait now.
         """
         while isinstance(step, Continue):
             try:
@@ -113,9 +115,10 @@ class Continuations:
     async def _elsewhere(
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
-        """Wait for something outside of this process.
+        """Wait for a job, an external job, or answers of the client.
 
-        A result: the call continues without this response. Suspended: the call is a task.
+        Return the outcome of the wait. Or return a result, if the call continues after this
+        response, or Suspended, if the call is a task.
         """
         await channel._settle()
         if channel.task is not None:
@@ -129,15 +132,16 @@ class Continuations:
     ) -> Suspended | Failed:
         """Return the wait of a task; or the failure, if its client cannot answer."""
         if step.questions and channel._call.promoted and not has_tasks(channel.request):
-            # Its client got a text as its response, and has no method to answer a task.
+            # The client got a text result after `max_hold`. Without the tasks extension it has no
+            # method that answers a question of a task.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
         return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
 
     async def _work(
         self, work: Job | ExternalJob, continuation: Continuation, channel: Channel
     ) -> Result:
-        """Start a job; answer with a handle, or with the result of the call."""
-        # From here on a promotion waits: otherwise it could write a second record of the call.
+        """Start a job. Return the handle of the task, or the result of the call."""
+        # A promotion waits from here on, because it could write a second record of the call.
         channel._call.advance(CallEvent.STORE)
         channel._sink.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
@@ -190,10 +194,10 @@ class Continuations:
     async def _spend(
         self, channel: Channel, continuation: Continuation, *, once: bool = True
     ) -> None:
-        """Use up the state of *continuation*, for a tool that accepts each state once.
+        """Record that the state of *continuation* was used, for a tool with `single_use`.
 
-        once: False if the call does not continue, but the state is issued anew. That is refused for
-        a used state, since the new one would outlive the record of the use.
+        once: False if the call does not continue yet, and gets a new state. A used state is then
+            rejected as well: the new state would be valid for longer than the record of the use.
 
         Raises:
             InvalidParams: the state was used before.
@@ -204,8 +208,8 @@ class Continuations:
         key = f"spent:{continuation.id}.{continuation.step}"
         try:
             if once:
-                # Twice the lifetime: a state that is issued at this moment expires a little after
-                # the record would, and its clock need not be that of the store.
+                # The record expires after twice the lifetime of a state: a state that was issued at
+                # this moment expires a little later, and perhaps by another clock.
                 owner = self._owners.of(channel._sink.client_key)
                 spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, owner=owner, new=True)
                 await self._store.apply(spent)
@@ -352,7 +356,7 @@ def _next(
 
 
 class RequestStateCodec(msgspec.Struct, eq=False):
-    """The request states of one mux, each valid for *ttl* seconds.
+    """Encodes and decodes the request states of one mux, each valid for *ttl* seconds.
 
     The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
     MRTR, "Server Requirements", points 4 and 5): it is encrypted and authenticated, expires, and
@@ -363,7 +367,7 @@ class RequestStateCodec(msgspec.Struct, eq=False):
     _ttl: float
 
     def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
-        """Return the `requestState` that carries *continuation* to the retry of *request*.
+        """Return a `requestState` with *continuation*, for the client to send in its retry.
 
         Raises:
             ContractError: it is too large; the message contains its size.
@@ -393,5 +397,5 @@ class RequestStateCodec(msgspec.Struct, eq=False):
 
 
 def _bound(request: Request, principal: str | None) -> tuple[Part, ...]:
-    """Return the parts that the state of *request* is bound to: everything that a retry repeats."""
+    """Return the parts that the state of *request* is bound to: a retry must repeat all of them."""
     return request.method, request.key, principal, digest(request.raw_arguments or {})

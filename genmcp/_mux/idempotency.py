@@ -3,7 +3,8 @@
 Not part of the specification. A client that does not know the outcome of its call sends it again
 with the same key: to this process or to another, while the first call runs or after it has ended.
 
-The call that owns a key is a task from its beginning (`tasks.keyed`), which copies find by the key.
+The first call with a key is a task from its beginning (`tasks/keyed.py`). Copies of the call find
+that task by the key.
 """
 
 import asyncio
@@ -44,9 +45,9 @@ class Idempotency:
         self._store = services.store
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* that carries a state or a key, or that must be a task.
+        """Answer a *request* with a `requestState` or a key, or whose call must be a task.
 
-        Resolves its route first.
+        The route is resolved first.
 
         Raises:
             InvalidParams: the state or the key is invalid for this request.
@@ -63,7 +64,7 @@ class Idempotency:
         return request.method == "tools/call" and request.params.meta.idempotency_key is not None
 
     async def answer(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a call that has a key: run it, or return the result of the first one with the key.
+        """Run a call that has a key, or return the result of the first call with that key.
 
         Raises:
             InvalidParams: the client is not authenticated, or the key was used with other
@@ -71,7 +72,7 @@ class Idempotency:
         """
         slot = self._slot(channel)
         arguments = digest(request.raw_arguments or {})
-        seen: tuple[str, str | None] = "", None  # a task, and its latest event
+        seen: tuple[str, str | None] = "", None  # the id of a task, and of its latest event
         channel._call.advance(CallEvent.STORE)
         while True:
             stored = await self._keyed.find(slot)
@@ -124,8 +125,9 @@ class Idempotency:
     async def _create(
         self, channel: Channel, slot: str, arguments: bytes, replaces: Stored | None
     ) -> HeldTask | None:
-        """Write the task of a call that is about to run; None if a copy was faster."""
-        # Random, so that a late write of one call never meets the record of another.
+        """Write the task of a call that is about to run; return None if a copy was faster."""
+        # The id is random: a write of one call that takes effect late cannot change the record of
+        # another call with the same key.
         id = f"{slot}-{secrets.token_hex(8)}"
         work = Running(self._tasks.service.heartbeats.own)
         task = self._tasks.new_task(
@@ -146,10 +148,10 @@ class Idempotency:
     async def _run(
         self, held: HeldTask, request: Request, channel: Channel
     ) -> Result | Suspended | None:
-        """Run the call; None if its result is in the record: see `_ended`.
+        """Run the call, and return its result; None if the record has the result, see `_ended`.
 
-        Its record is closed once: without a result if the hook raised or was cancelled, or else
-        with its result. A client that leaves during that write does not free the key.
+        The record is closed once. If the hook raised or was cancelled, it is closed without a
+        result, which frees the key. A disconnect of the client during that write has no effect.
         """
         call = channel._call
         channel._keyed = held
@@ -159,7 +161,7 @@ class Idempotency:
                 result = await self._continuations.begin(request, channel)
             except (Exception, asyncio.CancelledError):
                 call.raised = True
-                # The end of a task is written by the task.
+                # If the call has become an ordinary task, `Tasks.ended` writes its end.
                 if call.task is None:
                     await self._keyed.close(held, None)
                 raise
@@ -175,10 +177,11 @@ class Idempotency:
         return result if is_mine else None
 
     async def _ended(self, held: HeldTask, result: Result | Suspended, channel: Channel) -> bool:
-        """Write the result of the call; False if the record decides.
+        """Write the result of the call, and return True.
 
-        That is so if another process has taken the call over, or if the call waits for its client
-        and is a task already. The end of a call that has become a task is written by the task.
+        Return False if the caller must read the result from the record: another process has taken
+        the call over, or the call waits for its client and is a task already. If the call has
+        become an ordinary task, `Tasks.ended` writes its end.
         """
         call = channel._call
         if call.task is not None:
@@ -196,9 +199,9 @@ class Idempotency:
     async def _join(
         self, task: Task, request: Request, channel: Channel
     ) -> Result | Suspended | None:
-        """Answer as the call that has become *task* was answered.
+        """Return the same response as that of the first call, which has become *task*.
 
-        None: it was cancelled in the meantime.
+        Return None if the task was cancelled in the meantime.
         """
         if request.policy.task != "never" and has_tasks(request):
             return create_task_result(task, self._store.now())
@@ -217,7 +220,7 @@ class Idempotency:
             raise
 
     def _slot(self, channel: Channel) -> str:
-        """Return the slot of the key of a call, see `core.task.slot_of`."""
+        """Return the slot of the key of a call, see `slot_of` in `_core/task.py`."""
         key = channel.request.params.meta.idempotency_key
         if channel.principal is None:
             raise InvalidParams(

@@ -101,7 +101,8 @@ class Mux:
             the first seals, all of them open. Default: the environment variable `GENMCP_SECRET`,
             else a random one, which is enough for one process.
         store: where tasks, sessions and event streams are stored: a `Store`, or its URL
-            (`sqlite:///jobs.db`). Default: the environment variable `GENMCP_STORE`, else memory.
+            (`sqlite:///jobs.db`). `aclose` closes it, also a `Store` that was passed in. Default:
+            the environment variable `GENMCP_STORE`, else memory.
         engine: delivers jobs to workers. Default: that of the store.
         jobs: how this process runs jobs. external: the queues that an `ExternalJob` may name.
         limits: all bounds. assigns: initial values of `channel.assigns`.
@@ -330,7 +331,8 @@ class Mux:
     async def aclose(self) -> None:
         """Close the threads and the store. Close the endpoints first.
 
-        A store in memory that the mux has made stays usable: a host may be started a second time.
+        A `Store` that was passed to the mux is closed as well. Only the default store in memory
+        stays open, because a host may be started a second time with the same mux.
         """
         await self.tasks.aclose()
         await self.bus.aclose()
@@ -395,7 +397,7 @@ def _checked(server: Server) -> Server:
 
 
 def _store(given: Store | str | None, clock: Callable[[], float] | None) -> tuple[Store, bool]:
-    """Return the store to use, and whether the mux closes it."""
+    """Return the store to use, and whether `Mux.aclose` closes it: all but the default store."""
     chosen = given or os.environ.get(_STORE_VARIABLE)
     if not chosen:
         return MemoryStore(clock=clock), False

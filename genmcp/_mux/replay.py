@@ -26,7 +26,7 @@ logger = logging.getLogger("genmcp")
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
-    """A request of a stream without a response so far; *task* is the one that it waits for."""
+    """A request of a stream that has no response yet. task: the id of the task it waits for."""
 
     id: RequestId
     method: str
@@ -61,7 +61,10 @@ class StreamWriter(Protocol):
     """A response that sends the messages of a stream to its client."""
 
     def hand_over(self) -> None:
-        """End the connection: another one continues the stream. Called from any thread."""
+        """End the connection, because another connection continues the stream.
+
+        Called from any thread.
+        """
 
 
 class Replay(msgspec.Struct, eq=False):
@@ -76,8 +79,8 @@ class Replay(msgspec.Struct, eq=False):
     node: str
     _lives: Callable[[str], Awaitable[bool]]
     _look: float
-    # The responses that send each stream, so that one that resumes it can take over from them. A
-    # session's streams may be on several event loops.
+    # By log, the responses that send the stream. A response that resumes the stream ends these. The
+    # streams of one session may be on several event loops.
     writers: Multimap[str, StreamWriter] = msgspec.field(default_factory=Multimap)
 
     async def check(self, session: str, stream: str) -> None:
@@ -87,7 +90,7 @@ class Replay(msgspec.Struct, eq=False):
             InvalidRequest: it is not a stream of the session, or has expired.
         """
         log = log_of(session, stream)
-        # A call may be silent for longer than its events are retained.
+        # A call may send nothing for longer than its events are retained: its log is then empty.
         if log not in self.writers and not await self.store.read(log, limit=1):
             raise InvalidRequest(
                 "Unknown Last-Event-ID: the stream is not of this session, or has expired"
@@ -98,12 +101,12 @@ class Replay(msgspec.Struct, eq=False):
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of *stream* after number *after*, in the wire format.
 
-        First the stored ones, then those that follow, to the end of the stream. *writer*, which
-        sends them, takes over from the current one (2025-11-25, transports, "Multiple Connections":
-        a message is sent on one stream only). If some were dropped in the meantime, a comment
-        states how many.
+        The stored events come first, then each new event, to the end of the stream. *writer*, which
+        sends them, replaces the response that sends the stream now (2025-11-25, transports,
+        "Multiple Connections": a message is sent on one stream only). If events were dropped in the
+        meantime, a comment states how many.
 
-        If the process that writes the stream is gone, *recover* yields the rest.
+        If the process that writes the stream is dead, *recover* yields the remaining messages.
         """
         log = log_of(session, stream)
         for other in self.writers.of(log):
@@ -119,8 +122,8 @@ class Replay(msgspec.Struct, eq=False):
                             break
                         continue
                     node = event.node
-                    # An event may have been in flight when the task of a call was stored: then it
-                    # still names the call without its task.
+                    # An event that was being written when the call became a task names the call
+                    # without its task.
                     calls = {each.id: _newer(each, calls.get(each.id)) for each in event.calls}
                     if event.index > after + 1:
                         yield b": %d events have been dropped\n\n" % (event.index - after - 1)
@@ -130,10 +133,10 @@ class Replay(msgspec.Struct, eq=False):
                             yield sse.event(event.message, b"%b/%d" % (stream.encode(), after))
                     if event.last:
                         return
-            # Recovered messages have no event ids, and are not written: two processes that recover
-            # one stream cannot disagree, and a process that was only frozen finds its stream
-            # unchanged. A client that loses this connection too returns with its last id, to any
-            # process, which recovers the rest once more.
+            # Recovered messages have no event ids, and are not stored. Two processes that recover
+            # one stream therefore cannot write different events, and a process that was only
+            # suspended finds its stream unchanged. If the client loses this connection too, it
+            # resumes with its last id at any process, which recovers the messages once more.
             logger.warning("the process of a stream that was resumed is gone: %s", [*calls])
             async with aclosing(recover([*calls.values()])) as messages:
                 async for message in messages:
@@ -151,8 +154,8 @@ class Replay(msgspec.Struct, eq=False):
     async def _events(self, log: str) -> AsyncGenerator[StoredEvent | None, None]:
         """Yield the events of the stream, and None for each interval of silence."""
         while True:
-            # LogTruncated: this reader was so slow that its place was dropped. It continues with
-            # the rest.
+            # LogTruncated: this reader was so slow that events at its position were dropped. It
+            # continues with the oldest event that is retained.
             with suppress(LogTruncated):
                 async with aclosing(self.store.follow(log)) as events:
                     coming = asyncio.ensure_future(anext(events))
@@ -174,21 +177,22 @@ def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
 
 
 class StoredStream(msgspec.Struct, eq=False):
-    """The stored copy of one response's stream. Owned by the response.
+    """The stored copy of one response's stream. Created and used by that response only.
 
-    calls: the requests that the response answers, with the tasks they wait for. If this process
-    dies, another one uses them to send the remaining responses. owner: the accounts that the stored
-    events count towards.
+    _calls: the requests that the response answers, each with the id of the task that it waits for.
+    They are stored with each event: if this process dies, another process uses them to send the
+    remaining responses. _owner: the accounts of the store that the events count towards.
     """
 
     _replay: Replay
     _log: str
     _calls: dict[Request, str | None]
     _owner: Owner = ()
-    # The index of each one's response, and of the last event that was given to the store.
+    # By request, the index of the event with its response.
     _answered: dict[Request, int] = {}
+    # The index of the last event that was passed to the store.
     _stored: int = -1
-    _begun: bool = False  # events are stored, and the last one is not among them
+    _begun: bool = False  # whether events are stored, and the end of the stream is not
 
     def add(self, writer: StreamWriter) -> None:
         """Register *writer* as the response that sends the stream."""
@@ -201,7 +205,7 @@ class StoredStream(msgspec.Struct, eq=False):
     async def keep(self, records: Sequence[StreamRecord]) -> None:
         """Store *records*; a failure of the store is logged."""
         self._begun = True
-        # Set before the write, so that the record says which calls are open once it is stored.
+        # Set before the write: each event names the calls that are open once it is stored.
         before, self._stored = self._stored, records[-1].index
         try:
             await self._write(*((each.index, each.message, each.last) for each in records))
@@ -238,12 +242,12 @@ class StoredStream(msgspec.Struct, eq=False):
         self._answered[request] = next(records, 0)
 
     async def end(self) -> None:
-        """End the stored stream, so that no client waits for more."""
+        """Store the end of the stream, so that a client that resumes it does not wait for more."""
         if self._begun:
             with suppress(StoreError):
                 try:
                     await self._append(_END, owner=self._owner)
-                except OverShare:  # also the stream of a client without room
+                except OverShare:  # stored without an owner if the client has used up its share
                     await self._append(_END)
 
     async def _write(self, *events: tuple[int, bytes, bool]) -> None:

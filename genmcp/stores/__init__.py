@@ -1,6 +1,7 @@
 """Stores: small values under a key, and logs that are replayed and then followed live.
 
-`store` has the interface, `memory` and `sqlite` the two stores that genmcp brings.
+`stores/store.py` defines the interface `Store`. `stores/memory.py` and `stores/sqlite` implement
+it.
 """
 
 from genmcp.errors import ConfigurationError
@@ -24,7 +25,7 @@ def open_store(url: str) -> Store:
         return MemoryStore()
     scheme, _, path = url.partition(":///")
     if scheme == "sqlite" and path:
-        # A process without a file does not have to wait for the import of sqlite3.
+        # Imported here, because a process without a SQLite file does not need sqlite3.
         from genmcp.stores.sqlite.store import SQLiteStore
 
         return SQLiteStore(path)

@@ -1,8 +1,8 @@
 """Accounts: how much of a store each client uses, and how much it may use.
 
 A record or log of a client counts towards one or more accounts, such as the client's own account
-and the account that all anonymous clients share. A write that would take an account over one of its
-limits is rejected, so that one client cannot fill the store for all others.
+and the account that all anonymous clients share. A write after which an account would exceed one of
+its limits is rejected, so that one client cannot fill the store for all others.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from genmcp.errors import ConfigurationError, OverShare
 
-# An update of a stored task changes a few bytes of its record, such as a holder or a counter. It is
-# never rejected because of the client's share: the client could otherwise leave tasks behind that
-# cannot be ended.
+# An update of a stored task changes a few bytes of its record, such as a counter. A write that adds
+# at most this number of bytes to an account, and is not new work, is never rejected because of the
+# client's share: otherwise the tasks of a client that has used up its share could not be ended.
 _SMALL_UPDATE: Final = 512
 _name = attrgetter("name")
 
@@ -27,7 +27,7 @@ class Account(Struct, frozen=True):
         name: identifies the account in its store.
         share: the fraction of the store, in entries and in bytes, that the account may use. Default
             1.0.
-        most: the maximum number of entries. None (the default): limited by *share* only.
+        most: the maximum number of entries. None (the default): only *share* limits them.
         setting: the name of the setting that the limit comes from, for the error message.
     """
 
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
     size: int = 0
 
     def minus(self, other: "Usage") -> "Usage":
-        """Return the difference."""
+        """Return this usage without *other*."""
         return Usage(self.entries - other.entries, self.size - other.size)
 
 
@@ -59,7 +59,7 @@ class Capacity(Struct, frozen=True):
         size: the capacity in bytes.
         entries: the capacity in records and events. None: unlimited.
         reserve: the fraction that new work may not use. It stays free for updates of work that the
-            store has accepted already. Default 0.1.
+            store has accepted before. Default 0.1.
 
     Raises:
         ConfigurationError: one of them is out of range.
@@ -89,12 +89,16 @@ class Capacity(Struct, frozen=True):
         return self.entries * (1 - self.reserve)
 
     def check(self, account: Account, used: Usage, growth: Usage, *, new: bool) -> None:
-        """Check that *account*, which uses *used*, may grow by *growth*.
+        """Check that *account* may grow by *growth*.
 
-        *new* marks new work, as in `Put`.
+        Args:
+            account: the account, with its limits.
+            used: the present usage of the account.
+            growth: the entries and bytes that the write adds; negative if it removes more.
+            new: whether the write starts new work, as in `Put`.
 
         Raises:
-            OverShare: it would exceed one of its limits.
+            OverShare: the account would exceed one of its limits.
         """
         entries, size = used.entries + growth.entries, used.size + growth.size
         if growth.entries > 0 and account.most is not None and entries > account.most:

@@ -2,8 +2,12 @@
 
 A delivery is an id in a queue. It is *due* when its delay has passed and no node holds it. A node
 that claims it holds a lease on it; when the lease expires, the delivery is due again. Each id is
-therefore delivered at least once, to a node that is alive, and is removed only when its holder
-acknowledges it with `drop`, or when it is cancelled.
+therefore delivered at least once, to a node that is alive. It is removed only when the node that
+holds it acknowledges it with `drop`, or when it is cancelled.
+
+A lease decides which node is to work on an id. It does not prevent a node that was suspended from
+continuing after its lease has expired: `Task.claim` therefore assigns a fencing token to each claim
+of a task, and writes with an earlier token are rejected.
 
 Every implementation passes tests/stores/test_deliveries_contract.py.
 """
@@ -27,7 +31,9 @@ class Delivery(NamedTuple):
 
 
 class OwnerShare:
-    """A limit on the deliveries of one owner that a node holds. No limit applies without an owner.
+    """A limit on the deliveries of each owner that one node holds.
+
+    Deliveries without an owner are not limited.
 
     Args:
         most: the maximum number of deliveries per owner.
@@ -47,7 +53,10 @@ class OwnerShare:
         return OwnerShare(self._most, self._held)
 
     def take(self, owner: str) -> bool:
-        """Count one more delivery of *owner*. Return False if the limit is reached."""
+        """Count one more delivery of *owner*, and return True.
+
+        If *owner* has reached the limit, count nothing and return False.
+        """
         if owner and self._held[owner] >= self._most:
             return False
         if owner:
@@ -64,10 +73,11 @@ UNBOUNDED: Final = OwnerShare(sys.maxsize, {})
 class Deliveries(ABC):
     """Delivers ids to nodes. Safe for any number of event loops and threads at the same time.
 
-    A *node* is the name of a holder. It must be unique, also among the holders before a restart.
-    Every method raises StoreUnavailable if the queue cannot be reached or was closed.
+    *node* is the name under which a worker holds its leases. It must be unique, also among workers
+    before a restart. It is not the name of the process in `Task.node`: a process has several
+    workers. Every method raises StoreUnavailable if the queue cannot be reached or was closed.
 
-    A worker that misses nothing and does not poll:
+    This worker misses no delivery, and does not poll:
 
         with deliveries.news(queues) as news:
             while True:
@@ -106,24 +116,25 @@ class Deliveries(ABC):
     ) -> Sequence[Delivery]:
         """Claim due deliveries for *node*. Until the lease expires no other node can claim them.
 
-        If the claim itself takes more than a third of *lease*, because the store did not respond or
-        this process was suspended, expired leases are extended by *lease* instead of being taken
-        over: their holders may have been unable to renew them for the same reason.
+        If the claim itself takes more than a third of *lease*, the store did not respond or this
+        process was suspended. Other nodes may have been unable to renew their leases for the same
+        reason. Expired leases are then extended by *lease*, and not taken over.
 
         Args:
             queues: the queues to claim from. Within a queue, the deliveries of one owner are
                 claimed in the order in which they became due. Of several queues, the one whose
                 first delivery has been due for longest comes first.
-            node: the name of the holder.
+            node: the name under which the leases are held.
             lease: seconds until the lease expires, unless `renew` extends it.
             limit: the maximum number of deliveries to claim.
             takeover_delay: if above 0, deliveries with an expired lease are not claimed. Their
-                lease is extended by so many seconds from now. Default 0.
-            share: the limit per owner. Default: none.
+                lease is extended to *takeover_delay* seconds from now. Default 0.
+            share: the limit per owner. Default: no limit.
 
         Returns:
-            The claimed deliveries. One of them may be an id that *node* still works on, because
-            its lease expired while the process was suspended: treat it as renewed.
+            The claimed deliveries. They may include an id that *node* still works on, because the
+            lease expired while the process was suspended. Its lease counts as renewed: do not
+            start the work again.
         """
 
     @abstractmethod
@@ -139,7 +150,7 @@ class Deliveries(ABC):
 
     @abstractmethod
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        """Return those of *ids* that *node* does not hold, as `renew` does. Change nothing."""
+        """Return those of *ids* that *node* does not hold, like `renew`, but renew no lease."""
 
     @abstractmethod
     async def release(self, node: str, id: str) -> None:
@@ -151,7 +162,10 @@ class Deliveries(ABC):
 
     @abstractmethod
     async def cancel(self, id: str) -> None:
-        """Remove *id*, also if a node holds it. That node is woken by `news`, and calls `lost`."""
+        """Remove *id*, also if a node holds it.
+
+        The signal of `news` wakes that node, which then learns of the cancellation from `lost`.
+        """
 
     @abstractmethod
     async def next_due(

@@ -87,7 +87,7 @@ class MemoryRecords:
         return True
 
     def stage(self, ops: Iterable[Op], now: float) -> StagedWrite:
-        """Return the write that *ops* describe, without writing anything.
+        """Check *ops*, and return them as a write that `commit` can perform. Write nothing.
 
         Raises:
             Conflict: an `expect` did not hold.
@@ -243,7 +243,10 @@ class MemoryLogs:
         return events[at : at + limit]
 
     def enter(self, name: str, waiter: WakeSignal, now: float) -> str:
-        """Register *waiter* for appends; return the id before the first retained event."""
+        """Register *waiter*, to be woken by appends to the log *name*.
+
+        Return the position before the first retained event.
+        """
         log = self._find_or_make(name, now)
         log.waiters.add(waiter)
         return log.floor
@@ -267,7 +270,7 @@ class MemoryLogs:
     def drop_oldest(self, written: Collection[str]) -> None:
         """Drop the log that has been idle for longest, or the oldest event of *written* logs."""
         name, log = next(iter(self.held.items()))
-        if name in written:  # then every log with events is in *written*
+        if name in written:  # ordered by last append: every log with events is in *written*
             name = min(written, key=lambda name: self.held[name].events[0].id)
             self._drop(name, self.held[name], 1)
         elif log.events:
@@ -348,7 +351,10 @@ class MemoryLogs:
 
 
 def _count(events: Sequence[LogEvent], size: int) -> int:
-    """Return how many of the oldest *events* have *size* bytes; the newest is not counted."""
+    """Return how many of the oldest *events* to drop to free at least *size* bytes.
+
+    The newest event is never counted, so that fewer bytes may be freed.
+    """
     count = 0
     while size > 0 and count < len(events) - 1:
         size -= len(events[count].data)

@@ -4,7 +4,10 @@ A store has two kinds of data, each retained until it expires: small **records**
 changed by compare-and-set, and ordered **logs** of events, which can be replayed and then followed
 live. Sessions, tasks, subscriptions and replay buffers are made of nothing else.
 
-Every store passes tests/stores/test_store_contract.py, which checks the guarantees given here.
+Every store passes the contract tests, which check the guarantees given here:
+tests/stores/test_store_contract.py (records and logs), tests/stores/test_accounts_contract.py
+(accounts, capacity and reserve), and tests/stores/test_deliveries_contract.py (`deliveries`). They
+do not check durability (`durable`) or access by other processes (`shared`).
 """
 
 from abc import ABC, abstractmethod
@@ -25,9 +28,9 @@ class StoreEntry(Struct, frozen=True):
 
     Args:
         value: the stored bytes.
-        version: larger by one after each `Put`. A key that was deleted or has expired, and is
-            written again, never gets a version that it had before. A process that still has the old
-            record (an expired lease, for example) therefore cannot overwrite the new one.
+        version: incremented by each `Put`. If a key is written again after it was deleted or has
+            expired, it never gets a version that it had before. A process that still has the old
+            record (because its lease has expired, for example) cannot overwrite the new one.
     """
 
     value: bytes
@@ -49,18 +52,18 @@ class LogEvent(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """Write a record, in place of the one under *key* if there is one.
+    """Write a record under *key*, and replace an existing one.
 
     Args:
         key: the name of the record.
         value: its bytes.
         ttl: seconds until it expires. None (the default): it is retained until it is deleted.
-        expect: the version that is to be replaced; 0: the record must not exist; None (the
-            default): any. Use None only for keys that have a single writer.
-        owner: the accounts that the record counts towards. Without one it counts towards those of
-            the record that it replaces, and their limits are not checked.
-        new: whether this is work that the store has not accepted yet. Such a write is rejected once
-            only the store's reserve is left. Default False.
+        expect: the version that the write replaces, checked before the write. 0: the record must
+            not exist. None (the default): any version. Use None only for keys with a single writer.
+        owner: the accounts that the record counts towards. Empty (the default): the record counts
+            towards the accounts of the record that it replaces, whose limits are not checked.
+        new: whether the write starts new work, as opposed to an update of accepted work. New work
+            is rejected once only the store's reserve is left. Default False.
     """
 
     key: str
@@ -79,9 +82,9 @@ class Append(Struct, frozen=True):
         data: the bytes of the event.
         ttl: seconds after its last event when the whole log expires.
         keep: the maximum number of events; beyond it the oldest are dropped. Default 1000.
-        owner: the accounts that the log counts towards. The owner of the first event that has one
-            applies until the log is empty. If an account has no room, its other logs are dropped,
-            starting with the one that has been idle for longest.
+        owner: the accounts that the log counts towards. The first owner that is not empty applies
+            until the log is empty. If an account has no room, its other logs are dropped, starting
+            with the log that has been idle for longest.
         new: as in `Put`.
         keep_bytes: the maximum number of bytes of data; beyond it the oldest events are dropped,
             but never the newest one. None (the default): unlimited.
@@ -108,9 +111,9 @@ class Delete(Struct, frozen=True):
 
     Args:
         key: the name of the record.
-        expect: the version to remove: of several callers only one succeeds. 0: remove nothing, and
-            fail if there is a record. None (the default): any version, also a record that another
-            process has written since this one last read the key.
+        expect: the version to remove. If several callers expect the same version, only one of them
+            succeeds. 0: remove nothing, and fail if there is a record. None (the default): remove
+            any version, even if another process has just written it.
     """
 
     key: str
@@ -152,15 +155,18 @@ class Store(ABC):
     """Stores records and logs. Safe for any number of event loops and threads at the same time.
 
     To add a store, implement this class and run the contract tests on it: docs/stores.md, "Adding a
-    store". Every method except `now`, `subject_of` and `aclose` raises StoreUnavailable if the
-    store cannot be reached or was closed.
+    store". Every method except `now` and `aclose` raises StoreUnavailable if the store cannot be
+    reached or was closed.
+
+    A store has a capacity, and a reserve that new work cannot use. It counts the usage of each
+    account. `Capacity` and `Capacity.check` (`genmcp.stores.accounts`) implement these rules.
     """
 
     shared: bool
-    """Whether other processes see the data. Constant for each instance."""
+    """Whether other processes see the data. Constant for each instance. It has no default."""
 
     durable: bool
-    """Whether the data outlives this process. Constant for each instance."""
+    """Whether the data outlives this process. Constant for each instance. It has no default."""
 
     @property
     def deliveries(self) -> Deliveries | None:
@@ -187,8 +193,8 @@ class Store(ABC):
     async def get(self, key: str) -> StoreEntry | None:
         """Return the record under *key*, None if it does not exist or has expired.
 
-        It reflects every `apply` that has returned before, in any process (read-your-writes and
-        linearizable for a single key).
+        The record reflects every `apply` that has returned before, in any process: reads and writes
+        of a single key are linearizable.
         """
 
     @abstractmethod
@@ -197,8 +203,8 @@ class Store(ABC):
 
         Each `expect` is compared with the state that the operations before it leave. If several
         callers expect the same version of a record, exactly one succeeds. When this returns, the
-        data is acknowledged: every later read sees it, and a durable store has it after a crash of
-        the process. The followers of the logs are being notified by then.
+        data is acknowledged: every later read sees it, and a durable store retains it after a crash
+        of the process. The followers of the logs are notified, but may not have been resumed yet.
 
         Args:
             *ops: operations on one subject (see `subject_of`).
@@ -214,7 +220,7 @@ class Store(ABC):
 
     @abstractmethod
     async def usage(self, account: str) -> Usage:
-        """Return the entries and bytes that count towards the account of that name.
+        """Return the entries and bytes that count towards the account named *account*.
 
         Entries are records and events; bytes are those of keys, values and data. Expired data may
         be included until it is removed, which happens soon.
@@ -250,16 +256,17 @@ class Store(ABC):
         """Yield the events of *log* that follow *after*, then each new one as it is appended.
 
         Events are in order, without duplicates, and without a gap between the stored and the new
-        ones. The generator does not end by itself, and the log need not exist yet. The store keeps
-        nothing for a follower except its position, so that a slow follower costs no memory and
-        delays no other. It starts at the first `anext`. Close it with `contextlib.aclosing`, or
-        cancel the asyncio.Task that waits in it; both take effect at once.
+        events. The generator does not end by itself, and the log need not exist yet. The store
+        keeps only the position of a follower, so that a slow follower costs no memory and delays no
+        other. The generator starts at the first `anext`. To end it, close it with
+        `contextlib.aclosing`, or cancel the asyncio.Task that waits in it. Both take effect at
+        once.
 
         Raises:
-            LogTruncated: as for `read`, at the first `anext`; or later, because the follower was so
-                slow that an event was dropped before it was yielded. All events up to the last one
-                yielded were complete. A follower that gets this has to read the current state
-                again, and may then follow from its own position.
+            LogTruncated: at the first `anext`, as for `read`. Or later, if the follower was so slow
+                that an event was dropped before it was yielded. There was no gap before the last
+                event that was yielded. The caller has to read the current state again, and may then
+                follow the log anew.
         """
 
     @abstractmethod

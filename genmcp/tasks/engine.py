@@ -57,8 +57,8 @@ class Engine(ABC):
             id: an opaque text of up to 100 characters.
             queue: the queue to put it in. Default: "default".
             delay: seconds until it is delivered, at the earliest. Default 0.
-            owner: the client that the id belongs to ("": none). An engine may let the owners of a
-                queue take turns.
+            owner: the client that the id belongs to ("": no client). An engine may deliver the
+                ids of a queue's owners in rotation, so that no client delays the others.
 
         Raises:
             StoreUnavailable: the engine cannot be reached, or is full.
@@ -68,8 +68,9 @@ class Engine(ABC):
     async def cancel(self, id: str) -> None:
         """Remove *id* from its queue, or cancel the handler that runs for it.
 
-        This is best effort: the result of a handler that continues is rejected by its fencing
-        token. The handler is cancelled like an asyncio.Task; in another process a little later.
+        This is best effort: if the handler continues, its result is rejected, because its fencing
+        token is outdated. The handler is cancelled like an asyncio.Task. A handler in another
+        process is cancelled a little later.
 
         Raises:
             StoreUnavailable: the engine cannot be reached.
@@ -103,8 +104,9 @@ class Engine(ABC):
                 owners. None (the default): no limit.
             grace: seconds for running handlers on exit. Default 0.
             takeover_delay: returns the seconds for which this process must not take over ids of
-                others, although their lease has expired. It is above 0 after this process has
-                started or was suspended: the same may have prevented the others from renewing.
+                other processes, although their lease has expired. It is above 0 after this process
+                has started or was suspended: other processes may have been suspended as well, and
+                unable to renew their leases.
         """
 
 
@@ -112,7 +114,7 @@ class LocalEngine(Engine):
     """The engine that needs no further service: it uses the deliveries of a store.
 
     It delivers within this process, or to all processes that share the store. It does not poll: it
-    sleeps until an id is put or becomes due, a lease expires, or one must be renewed.
+    sleeps until an id is put or becomes due, or a lease expires or must be renewed.
 
     Args:
         deliveries: `Store.deliveries`.
@@ -160,7 +162,11 @@ class LocalEngine(Engine):
 
 
 class _LocalWorker:
-    """Claims ids, runs their handlers, and renews the leases. Owned by one `LocalEngine.serve`."""
+    """Claims ids, runs their handlers, and renews the leases. Owned by one `LocalEngine.serve`.
+
+    It does not know tasks: the handler, `TaskRunner.handle`, reads and writes their records. Its
+    leases expire independently of the heartbeat of the process (`tasks/worker.py`).
+    """
 
     def __init__(
         self,
@@ -177,11 +183,13 @@ class _LocalWorker:
         self._concurrency, self._max_per_owner = limits
         self._lease = lease
         self._takeover_delay = takeover_delay
-        self._node = token_hex(8)
+        # The holder of the leases. Not the name of the process in `Task.node` and in `Heartbeats`:
+        # one process serves several sets of queues, each with leases of its own.
+        self._holder = token_hex(8)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._owners: dict[str, str] = {}  # of the running ids
+        self._owners: dict[str, str] = {}  # the owner of each running id
         self._full = False  # whether more could be claimed once a handler ends
-        self._share_left = self._share()  # after the last claim
+        self._share_left = self._share()  # as of the last claim
         self._claiming = asyncio.Lock()
         self._warnings = LogThrottle(logger)
         self._next_renewal = 0.0
@@ -208,7 +216,7 @@ class _LocalWorker:
     async def drain(self, grace: float) -> None:
         """Claim nothing more, and wait up to *grace* seconds for the running handlers."""
         self._concurrency = 0
-        async with self._claiming:  # ids that are being claimed must be released, too
+        async with self._claiming:  # a claim in progress may add handlers to `_running`
             running = set(self._running.values())
         if running and grace:
             await asyncio.wait(running, timeout=grace)
@@ -223,22 +231,23 @@ class _LocalWorker:
             for work in stubborn:
                 logger.error("%s continues although it was cancelled", work.get_name())
         for id, work in running.items():
-            # An id that was handled has been dropped. One whose handler ignores the cancellation
-            # is not released: it must not run twice at once.
+            # If the handler has returned, its id was dropped, and `release` does nothing. If the
+            # handler ignores the cancellation, its id is not released: another worker would run
+            # the same step at the same time.
             if work.done():
                 with suppress(StoreUnavailable):  # its lease expires instead
-                    await self._deliveries.release(self._node, id)
+                    await self._deliveries.release(self._holder, id)
 
     async def _renew(self, now: float) -> None:
-        """Renew the leases if that is due, and cancel handlers that have lost theirs."""
-        # At a third of the lease: two renewals may fail before the lease expires.
+        """Renew the leases if that is due, and cancel handlers whose leases were lost."""
+        # Leases are renewed after a third of their time, so that two renewals may fail.
         if not self._running:
             self._next_renewal = now + self._lease / 3
             return
         if now < self._next_renewal:
-            lost = await self._deliveries.lost(self._node, tuple(self._running))
+            lost = await self._deliveries.lost(self._holder, tuple(self._running))
         else:
-            lost = await self._deliveries.renew(self._node, tuple(self._running), self._lease)
+            lost = await self._deliveries.renew(self._holder, tuple(self._running), self._lease)
             self._next_renewal = now + self._lease / 3
         for id in lost:
             if work := self._running.get(id):
@@ -253,7 +262,7 @@ class _LocalWorker:
                 return
             claimed = await self._deliveries.claim(
                 self._queues,
-                self._node,
+                self._holder,
                 self._lease,
                 free,
                 takeover_delay=self._takeover_delay(),
@@ -275,7 +284,10 @@ class _LocalWorker:
         return OwnerShare(self._max_per_owner, Counter(self._owners.values()))
 
     async def _pause(self, now: float) -> float | None:
-        """Return the seconds until a claim or renewal is due; None: until there is news."""
+        """Return the seconds until a claim or renewal is due.
+
+        None: neither is due before the store signals a change.
+        """
         full = len(self._running) >= self._concurrency
         due = None if full else await self._deliveries.next_due(self._queues, self._share_left)
         if not self._running:
@@ -284,13 +296,14 @@ class _LocalWorker:
         return renewal if due is None else min(due, renewal)
 
     async def _handle(self, id: str, before: "asyncio.Task[None] | None") -> None:
-        if before is not None:  # lost, claimed again, and its first handler has not ended yet
+        if before is not None:
+            # The lease was lost and claimed again, and the first handler has not ended yet.
             await asyncio.wait({before})
         try:
             await self._handler(id)
-            await self._deliveries.drop(self._node, id)
+            await self._deliveries.drop(self._holder, id)
         except Exception as error:
-            # The lease is not renewed any more, so the id is delivered again when it expires. An
+            # The lease is not renewed any more. When it expires, the id is delivered again. An
             # immediate retry would load a store that has just failed.
             trace = None if isinstance(error, StoreError) else error
             text = "the step of %s failed, and will be repeated: %s"

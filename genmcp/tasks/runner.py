@@ -1,4 +1,22 @@
-"""Runs the steps of tasks that an engine delivers to this process."""
+"""Runs the steps of tasks that an engine delivers to this process.
+
+If a process dies, its work continues as follows:
+
+- A job, or a step that resumes a call: the lease of its delivery expires, and another process
+  claims the delivery. `Task.claim` counts a crash and increments the fencing token. The step runs
+  again. After `max_crashes`, or at the first crash of a job with `on_worker_lost="fail"`, its wait
+  ends with `Failed(WorkerLost())` instead.
+- A call, or an awaitable, that runs in the process (`Task.bound_node`): the process does not renew
+  its heartbeat (`tasks/worker.py`). The next liveness check, `_check_node`, calls `lose_process`:
+  the running call fails, or its wait ends with WorkerLost.
+- A step that was written and not submitted: the next reader of the record submits it
+  (`TaskScheduler.recover`).
+- An external job does not depend on the process: another process follows it again.
+- A call that is not a task ends with its connection.
+
+A process that stops in an orderly way hands its steps to other processes (`_hand_over`). That does
+not count as a crash.
+"""
 
 import asyncio
 import logging
@@ -39,17 +57,22 @@ logger = logging.getLogger("genmcp")
 _HOUR: Final = 3600.0
 
 Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finished]]
-"""Runs `continue_`, given a task, its raw request, and the outcome of its wait."""
+"""Resumes a call, given its task, its raw request, and the outcome of its wait.
+
+The hook that runs is the method that was passed to `.then`, or the tool's `continue_`. The texts in
+`genmcp/tasks` call either of them `continue_`.
+"""
 
 
 class TaskRunner:
-    """Runs delivered steps: a job is claimed, attempted, settled, and continued.
+    """Runs delivered steps: claims the task, runs its job, writes the outcome, resumes the call.
 
-    Each of these is written before the next begins, so that another process can continue after a
-    crash. Delivery is at least once, and so is each step: a job may run again after a crash
-    (`Tool.on_worker_lost`), and so may `continue_`. Fencing makes the *results* exactly once: only
-    the holder of the current token can write one, so that a task waits for each outcome once and
-    ends once.
+    Each transition is written before the next begins, so that another process can continue after a
+    crash. Each step is delivered at least once: a job may run again after a crash
+    (`Tool.on_worker_lost`), and so may `continue_`. Each result is written exactly once: fencing
+    rejects every write without the current token.
+
+    `handle` is the handler that `TaskWorker` passes to the engine.
 
     Args:
         writer: writes the tasks.
@@ -97,21 +120,21 @@ class TaskRunner:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
             elif delivery == task.held_delivery:
-                # The delivery by which the wait began is repeated: its holder may have failed
-                # before it scheduled the first check.
+                # The engine repeats the delivery whose step has started this wait: its process
+                # may have failed before it scheduled the first check.
                 await self._check_node(task, task.bound_node, 0)
         elif task.needs_delivery and delivery == task.delivery_id:
             await self._run_step(stored)
         else:
-            # An earlier delivery is repeated: the process that wrote the present one may have died
-            # before it submitted it.
+            # The engine repeats an earlier delivery. The process that wrote the present delivery
+            # to the record may have died before it submitted that to the engine.
             await self._scheduler.submit(task)
 
     async def _check_node(self, task: Task, node: str, liveness_checks: int) -> None:
         """Check whether the process of the task is alive; if it is, schedule the next check."""
         beats = self._scheduler.heartbeats
-        # A wait that is bound to this process needs a step that runs here, and not only the
-        # process: a step that failed with the store leaves its wait behind.
+        # A wait for an awaitable of this process is lost as soon as its step does not run here any
+        # more, although the process is alive: the step may have failed with the store.
         here = node == beats.own and task.held_delivery is not None
         alive = task in self._running if here else await beats.is_alive(node)
         if alive:
@@ -124,8 +147,8 @@ class TaskRunner:
     async def _run_step(self, stored: Stored) -> None:
         """Claim the task, and run its step.
 
-        The claim gives this process a new fencing token, and the version of the record. Every later
-        write of the step is conditioned on them, so that the record is not read again.
+        The claim returns a new fencing token and the version of the record. Every later write of
+        the step is conditional on both, so that the record is not read again.
         """
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
         claimed = False
@@ -137,22 +160,25 @@ class TaskRunner:
                 await self._work(held, task)
         except StoreError:
             if claimed:
+                # The claim stays in the record, so that the next claim counts a crash although no
+                # process has died. That limits how often a step is repeated that fails with the
+                # store every time.
                 await self._writer.retry.retry_until_written(lambda: self._abandon_wait(held))
             else:  # no work was started, even if the claim was written
                 await self._hand_over(held, stored.task, still_runs=False)
             raise
         except IllegalTransition as rejected:
-            # Taken over or ended. Or this delivery was a repeated one, whose earlier run has
-            # written the next state, and failed to submit it.
+            # Another process has taken the task over, or the task has ended. Or this delivery is a
+            # repetition: its earlier run has written the next state, and failed to submit that.
             logger.debug("%s", rejected)
             now = await self._records.find(held.id)
             if now is not None and now.task.needs_delivery:
                 await self._scheduler.submit(now.task)
         except asyncio.CancelledError as error:
-            # This process stops, or the task was cancelled, or its lease was lost to another
-            # process. Only in the first case it is handed over: released in the last one, the job
-            # would start a second time beside the run in the other process. A claim that was
-            # cancelled is handed over in any case: no work was started.
+            # There are three reasons: this process stops, the task was cancelled, or its lease was
+            # lost to another process. The step is handed over only if this process stops. If it
+            # were released after the lease was lost, the job would run twice at the same time. A
+            # step whose claim was cancelled is always handed over: no work was started.
             if self._is_stopping() or not claimed:
                 await self._hand_over(held, stored.task, still_runs=isinstance(error, StillRuns))
             raise
@@ -189,7 +215,10 @@ class TaskRunner:
         return await self._writer.settle(held, partial(_after_attempt, result))
 
     async def _defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
-        """Leave the step to another process; return None if `unknown_timeout` is over."""
+        """Resubmit the step for another process, and return the task.
+
+        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
+        """
         if task.deferred_seconds >= self._options.unknown_timeout:
             return None
         delay = missing.delay_after(task.deferred_seconds)
@@ -198,7 +227,10 @@ class TaskRunner:
         return await self._writer.retry.retry_until_written(write)
 
     async def _follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
-        """Follow an external job; return the task settled, or waiting for its next turn."""
+        """Follow an external job for a while; return the task.
+
+        It is settled if the job has ended. Otherwise it waits for the next delivery.
+        """
         outcome = await self._writer.external.outcome(ref)
         result = FollowResult(outcome)
         if outcome is None:
@@ -235,14 +267,18 @@ class TaskRunner:
         except (StoreError, NotRunnableHere):
             raise
         except Exception as error:
-            # If the task was taken over, this raises. Otherwise the error is a defect like others.
+            # If the task was taken over, `check` raises. Otherwise the hook itself has raised
+            # IllegalTransition, which is a defect like any other error.
             if isinstance(error, IllegalTransition):
                 await held.check()
             return _internal_error(task, error)
         return result
 
     async def _abandon_wait(self, held: HeldTask) -> None:
-        """Abandon an awaitable that the failed step waits for: no other process sees its end."""
+        """Abandon the task if it waits for an awaitable of the step, which has failed.
+
+        No other process could report the end of that awaitable.
+        """
         stored = await self._records.find(held.id)
         if stored is not None:
             task = stored.task
@@ -252,8 +288,9 @@ class TaskRunner:
     async def _hand_over(self, held: HeldTask, task: Task, *, still_runs: bool) -> None:
         """Hand the step to another process at once, because this one stops working.
 
-        A `def` job that still runs in its thread is killed with this process. It starts again
-        elsewhere if it may, and is lost otherwise.
+        *still_runs*: it is a `def` job that still runs in its thread, and is killed with this
+        process. It starts again in another process, unless `Tool.on_worker_lost` is "fail": its
+        wait then ends with an error.
         """
         lost = still_runs and task.on_lost == "fail"
         try:
@@ -283,8 +320,8 @@ class TaskRunner:
 class _RunningSteps:
     """The steps that run in this process, by task and fencing token. Owned by a TaskRunner.
 
-    The record of a task would expire during a long step. It is touched at a third of its
-    retention, and at least once an hour.
+    The record of a task would expire during a long step. Its expiry is therefore extended after
+    each third of its retention, and at least once an hour.
     """
 
     def __init__(self, writer: TaskWriter, retention: float) -> None:
@@ -298,7 +335,7 @@ class _RunningSteps:
 
     @contextmanager
     def register(self, task: Task) -> Iterator[None]:
-        """Retain the record of *task* while this context is entered."""
+        """Extend the expiry of the record of *task* regularly while this context is entered."""
         self._schedule(task)
         try:
             yield

@@ -33,9 +33,9 @@ _DEFAULTS: Final = JobOptions()
 class TaskService:
     """The tasks in *store*, and the steps of them that *engine* delivers to this process.
 
-    Each operation is one transition of the record (`core.task`), one `apply` of the store, and at
-    most one submission to the engine. A process that works on a task passes the `fencing_token` of
-    the Task that it was given. If the task has ended, or another process has taken it over, the
+    Each operation is one transition of the record (`_core/task.py`), one `apply` of the store, and
+    at most one submission to the engine. A process that works on a task passes the `fencing_token`
+    of the Task that it was given. If the task has ended, or another process has taken it over, the
     operation raises IllegalTransition, and the work must stop.
 
     Args:
@@ -135,22 +135,26 @@ class TaskService:
             TaskNotFound: the id exists, and the task has another owner.
             StoreUnavailable: the store cannot be reached, or is full.
         """
-        # First: with its heartbeat, so that no other process takes over the call that runs here.
+        # The heartbeat of this process must be written before the record: otherwise another process
+        # would consider the call lost, although it runs here.
         await self.start()
         if await self._writer.create(task, call):
             return task
         return await self.get(task.id, task.owner)
 
     async def get(self, id: str, owner: str | None) -> Task:
-        """Return a task of *owner*, after recovering a step that a dead process left.
+        """Return a task of *owner*.
 
-        If the store does not accept that write, the task is returned nevertheless.
+        If a dead process has left the task without a next step, this repairs the record, and
+        submits the step (`TaskScheduler.recover`). If the store fails meanwhile, the error is
+        logged, and the task is returned as it was read.
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         task = await self._owned(id, owner)
-        # A client that polls is the last resort for a step that was written and not submitted.
+        # If a step was written and not submitted, only a reader of the record finds that, because
+        # the engine does not know the step.
         try:
             if not task.ended:
                 await self.start()
@@ -164,12 +168,12 @@ class TaskService:
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield a task of *owner*, now and as it changes, and its messages, in order.
 
-        Each item has a position, `id`. Several changes may be reported as one. The last item is the
-        task after its end.
+        The attribute `id` of each item is its position. Several changes may be reported as one. The
+        last item is the task after its end.
 
         Args:
             after: the position of the last item that the caller has seen. None: from the start.
-            known: the task as `create` has just returned it.
+            known: the task that `create` has just returned; it is then not read again.
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
@@ -213,15 +217,19 @@ class TaskService:
         return await self._writer.cancel(before, self.runner.external.cancel, wait=not private)
 
     async def discard(self, id: str) -> None:
-        """Delete a task that no client has the id of. Raises StoreUnavailable as `finish` does."""
+        """Delete a private task, whose id no client has.
+
+        Raises:
+            StoreUnavailable: as for `finish`.
+        """
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.wait_for_write(delete)
 
     async def settle(self, ref: ExternalJob, status: ExternalStatus) -> None:
         """Record the end of an external job: for a callback of its queue, or a webhook.
 
-        A task need not wait for the job yet. The first outcome counts, be it this or that of
-        `ExternalQueue.watch`.
+        No task needs to wait for the job yet. If `ExternalQueue.watch` reports an outcome too, the
+        first outcome counts.
 
         Raises:
             ValueError: *status* is not that of a job that has ended.
@@ -240,9 +248,9 @@ class TaskService:
         return await self._held(id, fencing_token).change(partial(with_progress, progress))
 
     async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
-        """Let the call wait, and submit its work if an engine runs that.
+        """Write that the call waits, and submit its work to the engine if it is work for a worker.
 
-        This waits for as long as the store accepts no write.
+        This returns only when the store has accepted the write.
 
         Raises:
             IllegalTransition: also if the call has reached that step already.
@@ -260,7 +268,9 @@ class TaskService:
         return await self._retry.wait_for_write(self._writer.finish(held, finished), id)
 
     async def abandon(self, id: str, *, fencing_token: int) -> Task:
-        """Let the task continue without this process, which shuts down, as after its death.
+        """Give up a task that is bound to this process, which shuts down.
+
+        The task continues as after the death of the process: see `lose_process`.
 
         Raises:
             IllegalTransition: also if the task is not bound to a process.
@@ -283,8 +293,8 @@ class TaskService:
 class JobValues:
     """Stores the outcome of a job if the result that its call returned is above the size limit.
 
-    The work of hours would otherwise be lost. The application reads it by `Mux.job_value`. Keys
-    begin with *prefix*.
+    The outcome of hours of work would otherwise be lost. The application reads it with
+    `Mux.job_value`. Keys begin with *prefix*.
     """
 
     def __init__(self, store: Store, accounts: Callable[[Task], Owner], prefix: str) -> None:
@@ -293,7 +303,10 @@ class JobValues:
         self._prefix = f"{prefix}value:"
 
     async def store(self, task: Task) -> bool:
-        """Store the outcome of *task* for its ttl; return False if it has none, or for no room."""
+        """Store the outcome of *task* for its ttl, and return True.
+
+        Return False if the task has no outcome, or the store does not accept it.
+        """
         if task.outcome is None:
             return False
         owner, key = self._accounts(task), self._prefix + task.id

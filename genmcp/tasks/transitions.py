@@ -4,7 +4,8 @@ A transition is one conditional write of the record, followed by at most one sub
 engine. The order matters. The record is written first: a step that is delivered before its record
 would find nothing to do and be acknowledged. If the process dies between the two, or the engine
 rejects the id, the record waits without a delivery. The next reader of the record then submits the
-step (`TaskScheduler.recover`), and so does a repeated delivery of the step before.
+step (`TaskScheduler.recover`), and so does the handler if the engine repeats the delivery of the
+previous step.
 """
 
 import logging
@@ -57,7 +58,7 @@ class TaskScheduler:
         self._engine = engine
         self._prefix = prefix
         self._external = EXTERNAL if follows else CONTINUATIONS
-        self._checks: dict[str, float] = {}  # when each queue is checked for a worker next
+        self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
 
     async def submit(self, task: Task) -> None:
         """Schedule the delivery of the next step of *task*, or a liveness check of its process."""
@@ -100,10 +101,12 @@ class TaskScheduler:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
     async def recover(self, task: Task) -> Task:
-        """Submit the step of a task that a dead process left without one; return the task then.
+        """Repair a task that a dead process has left without a next step; return the task.
 
-        The returned task has a status message if it waits for a worker and no process serves its
-        queue.
+        Every reader of a record calls this: reads repair the state. If the task is bound to a dead
+        process, it is abandoned (a write). If its next step is overdue, the step is submitted
+        again. The returned task then has a status message if no process serves its queue. Otherwise
+        *task* is returned unchanged.
         """
         if task.bound_node is not None and not await self.heartbeats.is_alive(task.bound_node):
             return await self.abandon(task)
@@ -119,7 +122,12 @@ class TaskScheduler:
         return task
 
     async def abandon(self, task: Task) -> Task:
-        """Continue a task after the death of its process, unless another process did; return it."""
+        """Give up the call or awaitable that the dead process of *task* was running.
+
+        The task fails, or its wait ends with WorkerLost (`lose_process`), and its next step is
+        submitted. Return the task after that. If another process has changed the task first, write
+        nothing and return the task as it is in the store.
+        """
         try:
             held = HeldTask(self._records, task.id, task.fencing_token)
             lost = await held.change(lose_process)
@@ -148,7 +156,7 @@ class TaskScheduler:
 def _delay(task: Task, now: float) -> float:
     """Return the seconds until the next step of *task* is due.
 
-    If the clock was set back, at most the delay that was intended at the last write.
+    If the clock was set back since the last write, return at most the delay that was intended then.
     """
     return max(0.0, min(task.due - now, task.due - task.updated))
 
@@ -156,8 +164,8 @@ def _delay(task: Task, now: float) -> float:
 class TaskWriter:
     """Makes the transitions of tasks, and submits the next steps. Owned by a `TaskService`.
 
-    Cancelling the caller cannot separate a record from its submission: see
-    `RetriedWrites.uninterrupted`.
+    If the caller is cancelled, both the write of a record and the submission of its next step are
+    completed: see `RetriedWrites.uninterrupted`.
     """
 
     def __init__(
@@ -203,7 +211,7 @@ class TaskWriter:
         return lambda: self.retry.uninterrupted(publish(), held.id)
 
     async def suspend(self, held: HeldTask, suspended: Suspended) -> Task:
-        """Let the task wait again, and submit its work.
+        """Write that the task waits again, and submit its work.
 
         Raises:
             IllegalTransition: it has ended, or another process has taken it over.
@@ -221,7 +229,7 @@ class TaskWriter:
         return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(suspend()))
 
     async def finish(self, held: HeldTask, finished: Finished) -> Task:
-        """End the task; with an error if the store has no room for *finished*.
+        """End the task with *finished*, or with an error if the store has no room for *finished*.
 
         Raises:
             IllegalTransition: as for `suspend`.
@@ -235,7 +243,9 @@ class TaskWriter:
         )
 
     async def advance(self, held: HeldTask, result: Suspended | Finished) -> None:
-        """Suspend or end the task; end it with an error if the store has no room for either.
+        """Suspend the task, or end it, as *result* states.
+
+        If the store has no room for *result*, the task ends with an error.
 
         Raises:
             IllegalTransition: as for `suspend`.
@@ -262,7 +272,9 @@ class TaskWriter:
         return await self.retry.uninterrupted(answer())
 
     async def abandon(self, held: HeldTask) -> Task:
-        """Let the task continue without the process that it is bound to.
+        """Give up the call or awaitable that runs in the process that the task is bound to.
+
+        The task fails, or its wait ends with WorkerLost (`lose_process`).
 
         Raises:
             IllegalTransition: as for `suspend`, or it is not bound to a process.
@@ -285,8 +297,8 @@ class TaskWriter:
     ) -> Task | None:
         """Cancel a task and its step; return it as it was before, None if it had ended.
 
-        A write that failed is repeated, because it may have taken effect: the record then does not
-        show any more which work is to be stopped, and only this process knows it.
+        A write that failed is repeated, because it may have taken effect. The record then does not
+        name the work that is to be stopped any more, and only this process knows it.
 
         Args:
             before: the task as it was read.
@@ -308,7 +320,8 @@ class TaskWriter:
             task = await self.records.change(before.id, cancelled)
             if task.end != "cancelled":
                 return None
-            # Also for a task that was cancelled before: that process may have died in between.
+            # If the task was cancelled before, its step is cancelled nevertheless: the process that
+            # has cancelled the task may have died before it cancelled the step.
             await self.scheduler.cancel(before)
             if isinstance(before.work, Following):
                 await cancel_external(before.work.ref)
@@ -340,12 +353,14 @@ class TaskWriter:
             nonlocal before
             waits = task.work == Following(ref) and not task.settled
             before = task if waits else None
-            # Taken over from the process that follows the job: that one would settle it, too.
+            # The token is taken from the process that follows the job, which would otherwise write
+            # an outcome as well.
             return task.settle(outcome, now).take_over(now) if waits else task
 
         async def settle() -> None:
             task = await self.records.change(id, settled)
-            if task.work == Following(ref):  # also a second time: the engine may have rejected it
+            # Also if the outcome was written before: the engine may have rejected the submission.
+            if task.work == Following(ref):
                 await self.scheduler.submit(task)
 
         try:

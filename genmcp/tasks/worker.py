@@ -1,4 +1,14 @@
-"""The worker of a process: it serves the engine, and shows other processes that it is alive."""
+"""The worker of a process: serves the engine, and renews the heartbeat of the process.
+
+Four classes share the work. `TaskWorker`, one per mux and process, starts and stops serving.
+`_Serving` is one period of serving, on one event loop. Within that the engine delivers ids (the
+`_LocalWorker` of `LocalEngine` claims them from the store), and `TaskRunner.handle` runs the step
+of each id.
+
+Two signs of life expire independently after `JobOptions.lease`: the heartbeat of the process, for
+calls and awaitables that run in it, and the lease of each delivery, for jobs and other steps. The
+head of `tasks/runner.py` lists how work continues after the death of a process.
+"""
 
 import asyncio
 import logging
@@ -19,22 +29,22 @@ logger = logging.getLogger("genmcp")
 
 
 class Presence:
-    """Decides whether this process can judge that other processes are dead.
+    """Decides whether this process may consider other processes dead.
 
-    A process counts as dead if it has not renewed its heartbeat for a lease. A process that has not
-    renewed its own for a third of a lease was suspended: it was stopped, its event loop was
-    blocked, the machine slept, the store was unavailable, or a clock was set. The same may have
-    prevented the heartbeats of other processes. So it considers them alive until they have had a
-    full lease to renew theirs.
+    A process counts as dead if it has not renewed its heartbeat for a lease. If this process itself
+    has not renewed its heartbeat for a third of a lease, it was suspended: it was stopped, its
+    event loop was blocked, the machine slept, the store was unavailable, or a clock was set. Other
+    processes may have been unable to renew their heartbeats for the same reason. This process
+    therefore considers them alive until they have had a full lease to do so.
 
-    A process that has just started does not know the past. It considers others alive
-    until a third of a lease after its own first heartbeat: living processes renew their heartbeats
-    and leases at least as often.
+    A process that has just started cannot know whether the others were suspended. It considers
+    them alive until a third of a lease after its own first heartbeat: living processes renew their
+    heartbeats and leases at least as often.
 
     Args:
         lease: seconds without a heartbeat after which a process counts as dead.
-        wall: returns the time of the store's clock, which may be set; leases are measured by it.
-        clock: returns seconds, and cannot be set.
+        wall: returns the time of the store's clock, by which leases are measured. It may be set.
+        clock: returns the seconds of a clock that cannot be set.
     """
 
     def __init__(
@@ -54,9 +64,9 @@ class Presence:
 
     @property
     def takeover_delay(self) -> float:
-        """The seconds for which others may still be alive although their heartbeats have expired.
+        """The seconds for which this process must consider others alive without heartbeats.
 
-        0: a process without a heartbeat is dead.
+        0: a process whose heartbeat has expired is dead.
         """
         if self._last is None:
             return self._lease / 3
@@ -88,7 +98,10 @@ class Presence:
         self._last = None
 
     def _interruption(self) -> float:
-        """Return the seconds since the last heartbeat, or by which a clock was set since."""
+        """Return the seconds since the last heartbeat of this process.
+
+        If the store's clock was set since then by more than that, return by how much.
+        """
         if self._last is None:
             return 0.0
         last, last_wall = self._last
@@ -131,7 +144,10 @@ class Heartbeats:
             await self._store.apply(Put(key, b"", ttl=self.lease))
 
     async def is_served(self, queue: str) -> bool:
-        """Return whether a process serves *queue*, or did less than a lease ago."""
+        """Return whether a process serves *queue*, or has served it less than a lease ago.
+
+        Also True while this process cannot judge others, because it was suspended.
+        """
         return (
             queue in self.queues
             or await self._store.get(self._queue_key(queue)) is not None
@@ -139,7 +155,7 @@ class Heartbeats:
         )
 
     async def is_alive(self, node: str) -> bool:
-        """Return whether the process *node* is alive, as far as this one knows."""
+        """Return whether the process *node* is alive, or this process cannot judge that now."""
         if node == self.own or self.presence.is_unsure:
             return True
         has_record = await self._store.get(self._node_key(node)) is not None
@@ -147,7 +163,7 @@ class Heartbeats:
         return has_record or self.presence.is_unsure
 
     async def leave(self) -> None:
-        """Remove the record of this process."""
+        """Remove the heartbeat of this process, so that others consider it dead at once."""
         self.presence.reset()
         self.queues = ()
         await self._store.apply(Delete(self._node_key(self.own)))
@@ -177,12 +193,12 @@ class WorkerUser(Protocol):
 class TaskWorker:
     """Serves *engine* on one event loop, and renews the heartbeat of this process meanwhile.
 
-    If that loop is closed, the next loop that starts the worker serves. Changed `options` apply
-    from the next start on.
+    If that loop was closed, the worker serves on the loop that starts it next. Changed `options`
+    apply from the next start on.
 
     Args:
         engine: delivers the steps.
-        heartbeats: those of this process.
+        heartbeats: renews the heartbeat of this process.
         handler: handles a delivered id.
         options: how this process works on jobs.
         prefix: with which the names of queues begin at the engine.
@@ -190,9 +206,11 @@ class TaskWorker:
         durable: whether the store is durable.
 
     Attributes:
-        resting: whether it was stopped and only `begin` starts it again; also while it stops.
-        closed: whether it was closed or rests, and was not started again.
-        dormant: whether dead processes may have left steps that this one has not looked for yet.
+        resting: whether it was stopped by `rest`, and only `begin` starts it again. Also True while
+            it stops.
+        closed: whether it was stopped by `aclose` or `rest`, and not started again.
+        dormant: whether this process has not served a durable store yet, in which dead processes
+            may have left steps.
         busy: returns whether calls run in this process that others would consider lost.
     """
 
@@ -221,7 +239,7 @@ class TaskWorker:
         self.closed = False
 
     def wake(self) -> None:
-        """Start to work on the tasks in the store, on the running loop, without waiting for it."""
+        """Start to serve on the running loop, and return without waiting until this serves."""
         self.dormant = False
         self.begin().add_done_callback(self._woken)
 
@@ -237,8 +255,9 @@ class TaskWorker:
     async def rest(self, user: WorkerUser, *, within: float | None = None) -> None:
         """Hand the steps of this process to others, unless another user still needs the worker.
 
-        While `busy`, but for at most a lease, the heartbeat is still renewed: calls that run here
-        have a grace period of their own. The next `wake` starts the worker again.
+        While `busy` returns True, but for at most a lease, the heartbeat is still renewed: other
+        processes must not consider the calls lost that still run here. The next `wake` starts the
+        worker again.
 
         Args:
             user: registered by `use`.
@@ -259,7 +278,10 @@ class TaskWorker:
         return self.resting or serving is None or serving.ending
 
     def begin(self) -> "Future[None]":
-        """Serve, unless this does already; return a future that is done once the engine serves."""
+        """Start to serve, unless this does already.
+
+        Return a future that is done once the engine serves.
+        """
         self.resting = self.closed = False
         serving = self._serving
         if serving is None or serving.ending:
@@ -267,7 +289,7 @@ class TaskWorker:
         return serving.ready
 
     async def start(self) -> None:
-        """Serve, unless this does already; return once the engine serves.
+        """Start to serve, unless this does already; return once the engine serves.
 
         Raises:
             StoreUnavailable: the store could not be reached.
@@ -295,7 +317,7 @@ class TaskWorker:
 
     async def _stop(self, request: "_StopRequest", *, rest: bool) -> None:
         serving = self._serving
-        self.resting = True  # calls that end in the meantime must not start it again
+        self.resting = True  # calls that end during the stop must not start the worker again
         if serving is not None and not serving.over:
             await serving.stop(request)
         if self._serving is serving:  # not started again in the meantime
@@ -303,7 +325,7 @@ class TaskWorker:
 
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
-        # Only jobs are limited per client: other steps are short, or wait for an external queue.
+        # Only jobs have a limit per client. Other steps are short, or wait for an external queue.
         share = max(1, round(options.concurrency * options.share_of_client))
         served: list[tuple[Collection[str], int, int | None]] = [
             (options.queues, options.concurrency, share),
@@ -320,11 +342,12 @@ class TaskWorker:
             asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
         ]
         try:
-            # Until the last step has ended, this process must be alive to others.
+            # The heartbeat is renewed until the last step has ended: other processes would
+            # otherwise take over steps that still run here.
             while await _some_run(delivering, within=options.lease / _BEATS_PER_LEASE):
                 await self._logged(self._heartbeats.beat())
         finally:
-            serving.stopping.set()  # also after a defect: running steps are handed over
+            serving.stopping.set()  # also after an error, so that running steps are handed over
             for each in delivering:
                 each.cancel()
             await asyncio.wait(delivering)
@@ -364,7 +387,11 @@ class TaskWorker:
 
 
 class _StopRequest(NamedTuple):
-    """How serving ends: after *within* seconds at most, with heartbeats while calls are *busy*."""
+    """How serving ends.
+
+    within: the maximum seconds until running steps are cancelled; None: `shutdown_grace` only.
+    busy: returns whether calls still run for which the heartbeat must be renewed.
+    """
 
     within: float | None = None
     busy: Callable[[], bool] = lambda: False
@@ -373,8 +400,8 @@ class _StopRequest(NamedTuple):
 class _Serving:
     """An asyncio task that serves, on the loop that is running when this is created.
 
-    It starts after its predecessor *after* has ended, if that is on the same loop: both have the
-    same name, and the end of the first removes the heartbeat.
+    If its predecessor *after* is on the same loop, it starts after that has ended. Both renew the
+    same heartbeat, which the predecessor removes when it ends.
     """
 
     def __init__(
@@ -383,7 +410,8 @@ class _Serving:
         *,
         after: "_Serving | None" = None,
     ) -> None:
-        self.ready: Future[None] = Future()  # not of asyncio: any loop may wait for it
+        # A `concurrent.futures.Future`, because any event loop may wait for it.
+        self.ready: Future[None] = Future()
         self._loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self.request = _StopRequest()
@@ -442,15 +470,15 @@ class _Serving:
 
 
 async def _some_run(delivering: Sequence["asyncio.Task[None]"], *, within: float) -> bool:
-    """Wait *within* seconds, or until all have ended; return whether some still run.
+    """Wait *within* seconds, or until all of *delivering* have ended; return whether some run.
 
     Raises:
-        Exception: one of them raised it.
+        Exception: raised by one of *delivering*.
     """
     ended, running = await asyncio.wait(
         delivering, timeout=within, return_when=asyncio.FIRST_EXCEPTION
     )
     for each in ended:
-        if not each.cancelled():  # cancelled: its grace period was cut short
+        if not each.cancelled():  # `_end_grace` cancels them when the grace period is over
             each.result()
     return bool(running)

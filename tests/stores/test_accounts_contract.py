@@ -1,4 +1,8 @@
-"""Accounts of a store, for each engine: shares of clients, and the reserve for accepted work."""
+"""The contract of the accounts of every store: shares of clients, and the reserve for updates.
+
+To test another store, add a function like `memory` to the parameters of the fixture `store`. It
+returns a store with a capacity of CAPACITY bytes and the default reserve, which uses *clock*.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -19,7 +23,7 @@ CAPACITY = 1_000_000
 
 MALLORY = (Account("mallory", share=0.25, setting="Limits.store_share_per_principal"),)
 BOB = (Account("bob", share=0.25),)
-CROWD = Account("anonymous", share=0.2, setting="Limits.kept_of_anonymous")
+CROWD = Account("anonymous", share=0.2, setting="Limits.anonymous_share")
 
 Opened: TypeAlias = Callable[[], Store]
 
@@ -29,15 +33,19 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+def memory(folder: Path, clock: Clock) -> Store:
+    return MemoryStore(max_bytes=CAPACITY, clock=clock)
+
+
+def sqlite(folder: Path, clock: Clock) -> Store:
+    return SQLiteStore(folder / "store.db", max_bytes=CAPACITY, clock=clock)
+
+
+@pytest.fixture(params=[memory, sqlite])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> AsyncIterator[Store]:
-    store: Store
-    if request.param == "memory":
-        store = MemoryStore(max_bytes=CAPACITY, clock=clock)
-    else:
-        store = SQLiteStore(tmp_path / "store.db", max_bytes=CAPACITY, clock=clock)
+    store: Store = request.param(tmp_path, clock)
     async with aclosing(store):
         yield store
 
@@ -135,7 +143,7 @@ async def test_each_level_of_accounts_is_bounded(store: Store) -> None:
     """One address fills its own share, and all addresses together fill theirs."""
     assert await fill(store, anonymous("10.0.0.1")) == 9
     assert await fill(store, anonymous("10.0.0.2")) == 9
-    with pytest.raises(OverShare, match=r"Limits\.kept_of_anonymous"):
+    with pytest.raises(OverShare, match=r"Limits\.anonymous_share"):
         await store.apply(
             Put("k#1", b"x" * 9_000, owner=anonymous("10.0.0.3")),
             Put("k#2", b"x" * 11_000, owner=anonymous("10.0.0.3")),

@@ -1,4 +1,7 @@
-"""The contract of deliveries: an engine is added to the fixture's params."""
+"""The contract of the deliveries of every store that has them (`Store.deliveries`).
+
+To test another store, add a function like `memory` to the parameters of the fixture `bench`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence

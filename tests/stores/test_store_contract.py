@@ -1,4 +1,10 @@
-"""The contract of every store: an engine is added to the fixture's params."""
+"""The contract of the records and logs of every store.
+
+To test another store, add a function like `memory` to the parameters of the fixture `bench`. The
+contract of accounts is in test_accounts_contract.py, that of `Store.deliveries` in
+test_deliveries_contract.py. Durability, and access by several processes, are not tested here: each
+store that offers them has tests of its own.
+"""
 
 import asyncio
 import string

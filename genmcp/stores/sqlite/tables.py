@@ -326,7 +326,11 @@ def _column_range(accounts: str) -> tuple[str, str, str]:
 
 
 def _count_oldest(transaction: Transaction, number: int, held: int, size: int) -> int:
-    """Return how many of a log's oldest events have *size* bytes; the newest is not counted."""
+    """Return how many of a log's oldest events to drop to free at least *size* bytes.
+
+    The newest event is never counted, so that fewer bytes may be freed. *held*: the number of
+    events in the log.
+    """
     count = 0
     for (length,) in transaction.execute(
         "SELECT length(data) FROM events WHERE log = ? ORDER BY id LIMIT ?", (number, held - 1)
