@@ -120,8 +120,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     due: float = 0.0
     ttl: float | None = None
     poll: float = 1.0
-    # This default is never used for a call: `new_task` passes `Policy.on_worker_lost`.
-    on_lost: OnLost = "rerun"
+    on_lost: OnLost = "rerun"  # `new_task` always passes `Policy.on_worker_lost`
     end: End | None = None
     message: str | None = None
     progress: float | None = None
@@ -222,9 +221,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def claim(self, now: float, *, max_crashes: int, claim_id: str | None = None) -> "Task":
         """Return the task as claimed by a worker, with a new fencing token.
 
-        `Deliveries.claim` gives the worker a lease on the delivery, which expires. This claim is
-        written to the record: writes with an earlier token are rejected. If an earlier worker has
-        not released its claim, that worker is dead or frozen, which counts as a crash.
+        The lease of `Deliveries.claim` expires; the token rejects writes of earlier workers. If an
+        earlier worker has not released its claim, it is dead or frozen: that counts as a crash.
 
         Args:
             now: Unix time.
@@ -232,8 +230,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
                 job that must not run again is lost at the first one.
             claim_id: a random text, by which a worker finds its own claim if the write timed out.
         """
-        # The id of the held delivery does not matter: it equals `delivery_id` if the engine repeats
-        # the delivery whose worker has died.
+        # Both ids may be equal: an engine may repeat the delivery whose worker has died.
         crashed = self.held_delivery is not None
         crashes = self.crashes + crashed
         holder = {"held_delivery": self.delivery_id, "claim_id": claim_id}

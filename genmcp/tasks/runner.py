@@ -72,8 +72,6 @@ class TaskRunner:
     (`Tool.on_worker_lost`), and so may `continue_`. Each result is written exactly once: fencing
     rejects every write without the current token.
 
-    `handle` is the handler that `TaskWorker` passes to the engine.
-
     Args:
         writer: writes the tasks.
         resume: continues calls.

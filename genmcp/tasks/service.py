@@ -135,26 +135,22 @@ class TaskService:
             TaskNotFound: the id exists, and the task has another owner.
             StoreUnavailable: the store cannot be reached, or is full.
         """
-        # The heartbeat of this process must be written before the record: otherwise another process
-        # would consider the call lost, although it runs here.
+        # Without a heartbeat of this process, others would consider the call that runs here lost.
         await self.start()
         if await self._writer.create(task, call):
             return task
         return await self.get(task.id, task.owner)
 
     async def get(self, id: str, owner: str | None) -> Task:
-        """Return a task of *owner*.
+        """Return a task of *owner*, after repairing it if a dead process has left it (`recover`).
 
-        If a dead process has left the task without a next step, this repairs the record, and
-        submits the step (`TaskScheduler.recover`). If the store fails meanwhile, the error is
-        logged, and the task is returned as it was read.
+        If the store fails during the repair, the task is returned as it was read.
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         task = await self._owned(id, owner)
-        # If a step was written and not submitted, only a reader of the record finds that, because
-        # the engine does not know the step.
+        # Only a reader of the record can find a step that was written and not submitted.
         try:
             if not task.ended:
                 await self.start()
@@ -217,11 +213,7 @@ class TaskService:
         return await self._writer.cancel(before, self.runner.external.cancel, wait=not private)
 
     async def discard(self, id: str) -> None:
-        """Delete a private task, whose id no client has.
-
-        Raises:
-            StoreUnavailable: as for `finish`.
-        """
+        """Delete a task whose id no client has. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.wait_for_write(delete)
 
