@@ -219,10 +219,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return self
 
     def claim(self, now: float, *, max_crashes: int, claim_id: str | None = None) -> "Task":
-        """Return the task as claimed by a worker, with a new fencing token.
+        """Return the task as claimed, with a new fencing token (leases: `Deliveries.claim`).
 
-        The lease of `Deliveries.claim` expires; the token rejects writes of earlier workers. If an
-        earlier worker has not released its claim, it is dead or frozen: that counts as a crash.
+        If an earlier worker has not released its claim, it is dead or frozen, which is a crash.
 
         Args:
             now: Unix time.
