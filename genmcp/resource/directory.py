@@ -1,4 +1,4 @@
-"""The files of a folder as resources. No name or link leads to a file outside of it."""
+"""`Directory` serves the files of a folder as resources, and no file outside of that folder."""
 
 import errno
 import os
@@ -38,16 +38,18 @@ _ABSENT: Final = {
     errno.ENXIO,  # a socket, or a pipe without a reader
 }
 
-# Windows has neither: there the whole path is opened at once.
+# Windows has neither `dir_fd` nor O_NOFOLLOW: the whole path is opened at once there.
 _AT: Final = os.open in os.supports_dir_fd
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 _SETTLED: Final = 2.0
-"""Seconds after which another change of a folder is sure to have another time of change."""
+"""Seconds after a change of a folder from which on any further change has a later timestamp.
+
+The listing of a folder is cached by that timestamp, so only older listings are cached."""
 
 _KEPT: Final = 100_000
-"""The maximum number of cached names, which are not read and sorted again for each page."""
+"""The maximum number of cached file names. Cached folders are not read again for each page."""
 
 _Entries = Sequence[tuple[str, bool]]
 """The names in a folder, in order, and whether each is a folder itself."""
@@ -64,7 +66,7 @@ class Directory(ResourceRepo):
     Attributes:
         root: the folder. Required.
         prefix: the prefix of the URIs. Default "file:///".
-        hidden: whether to serve files and folders whose names begin with a dot. Default False.
+        hidden: whether to serve files and folders with names that begin with a dot. Default False.
         max_bytes: the size in bytes of the largest file that is read. Larger files are listed, but
             reading them is an error. Default 4 MiB.
         page_size: the maximum number of files in one page of the list. Default 100.
@@ -120,11 +122,11 @@ class Directory(ResourceRepo):
         return f"<{type(self).__name__} {self.root} as {self.prefix}>"
 
     def parse_uri(self, uri: str) -> Names | None:
-        """Return the names of the path to the file, None if the URI has none."""
+        """Return the names on the path to the file; None if *uri* cannot be that of a file."""
         return self._names(uri.removeprefix(self.prefix))
 
     def list(self, cursor: Any, channel: Channel, /) -> Any:
-        """Return the files, sorted by name, folder by folder."""
+        """Return a page of the files, sorted by path, and the cursor of the next page."""
         last = () if cursor is None else self._names(cursor)
         if last is None:
             raise InvalidParams(f"Invalid cursor: {cursor}")
@@ -133,7 +135,11 @@ class Directory(ResourceRepo):
         return [self._definition(names, status) for names, status in page], following
 
     def read(self, key: Names, channel: Channel, /) -> str | bytes | None:
-        """Return the contents of a file."""
+        """Return the contents of a file: a str if they are UTF-8; None if it does not exist.
+
+        Raises:
+            InvalidParams: the file has more than `max_bytes` bytes.
+        """
         data = self._files.read(key, self.max_bytes + 1)
         if data is None:
             return None
@@ -148,7 +154,7 @@ class Directory(ResourceRepo):
             return data
 
     def _names(self, path: Any) -> Names | None:
-        """Return the names in a *path* of a URI, each percent-decoded once."""
+        """Return the names in a *path* of a URI, percent-decoded; None for a forbidden name."""
         if not isinstance(path, str) or not path.isascii() or "?" in path or "#" in path:
             return None
         try:
@@ -174,7 +180,7 @@ def _quoted(names: Names) -> str:
 
 
 def _time(seconds: float) -> str | None:
-    """Return a time in ISO 8601; None if it cannot be represented."""
+    """Return a Unix time in ISO 8601; None if the year is out of range."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
@@ -183,16 +189,20 @@ def _time(seconds: float) -> str | None:
 
 
 class Files:
-    """The files below *root*, which may itself be a link.
+    """The files below a folder. Links are followed only to targets below that folder.
 
-    hidden: whether names that begin with a dot are included. Links are followed only to targets
-    below *root*, and in listings only to files.
+    A list includes links to files, but not the files behind a link to a folder.
+
+    Args:
+        root: the folder, or a link to one.
+        hidden: whether names that begin with a dot are included.
     """
 
     def __init__(self, root: str, *, hidden: bool) -> None:
         self._root = root
         self._hidden = hidden
-        self._entries: dict[Path, tuple[int, _Entries]] = {}  # with the time of the last change
+        # By folder: the time of its last change in ns, and its entries.
+        self._entries: dict[Path, tuple[int, _Entries]] = {}
         self._kept = 0
 
     def allows(self, name: str) -> bool:
@@ -217,7 +227,8 @@ class Files:
         except OSError as error:
             _check_absent(error)
             return None
-        # Checked on the open file: a path may have become a pipe meanwhile, which would block.
+        # Check the open file and not the path, which may have been replaced by a pipe meanwhile:
+        # reading a pipe could block.
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return None
@@ -227,9 +238,10 @@ class Files:
             os.close(descriptor)
 
     def after(self, last: Names) -> Iterator[tuple[Names, os.stat_result]]:
-        """Yield the files that come after *last*, in the order of their names, folder by folder.
+        """Yield the files that come after *last* in the order of the list, with their status.
 
-        *last* may have been removed; `()` is before all files.
+        The list is sorted by name within each folder. *last* need not exist any more; `()` yields
+        all files.
         """
         folders: list[tuple[Names, Names, Iterator[tuple[str, bool]]]]
         folders = [((), last, self._entries_from((), last))]
@@ -251,15 +263,15 @@ class Files:
         return Path(os.path.realpath(self._root), *names)
 
     def _real(self, names: Names) -> Names:
-        """Return the path of *names* without links.
+        """Resolve all links on the path of *names*, and return the resulting path below the root.
 
         Raises:
-            OSError: it does not exist, or may not be served.
+            OSError: the file does not exist, or the path leads out of the root or to a hidden file.
         """
         # Links are resolved first and the result is compared with the real root, so that neither
         # `..` nor a link leads outside.
         root = self._path(())
-        # Path.resolve tells of loops by another error.
+        # Not `Path.resolve`, which raises another exception than OSError for a loop of links.
         path = Path(os.path.realpath(root.joinpath(*names), strict=True))
         found = path.relative_to(root).parts if path.is_relative_to(root) else ()
         if not found or not all(map(self.allows, found)):
@@ -267,9 +279,9 @@ class Files:
         return found
 
     def _open(self, names: Names) -> int:
-        """Open the file at *names* without following a link, even one that was just created."""
-        # Opened folder by folder without following links: between the check in `_real` and here
-        # a folder may have been replaced by a link.
+        """Open the file at *names* and return its descriptor. No link on the path is followed."""
+        # Open folder by folder without following links: a folder may have been replaced by a link
+        # since the check in `_real`. Windows cannot do that, and opens the path at once.
         if not _AT:
             return os.open(self._path(names), _READ)
         descriptor = os.open(self._path(()), _READ)
@@ -306,14 +318,14 @@ class Files:
         if self._kept > _KEPT:
             self._entries.clear()
             self._kept = len(entries)
-        # A change within the resolution of the clock would not be detected.
+        # A second change within the resolution of the file system's clock would not be detected.
         settled = time.time() - changed / 1e9 > _SETTLED
         self._entries[path] = (changed if settled else -1, entries)
         return entries
 
 
 def _is_text(name: str) -> bool:
-    """Return whether *name* can be part of a URI, which is UTF-8."""
+    """Return whether *name* can be encoded in UTF-8, as a URI requires."""
     try:
         name.encode()
     except UnicodeEncodeError:

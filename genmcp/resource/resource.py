@@ -1,4 +1,4 @@
-"""Resources: single ones, and repositories of all with a common prefix.
+"""`Resource`, a single resource, and `ResourceRepo`, all resources whose URIs have one prefix.
 
 class Books(ResourceRepo):
     \"\"\"The books of the library.\"\"\"
@@ -37,7 +37,8 @@ from genmcp.protocol.content import Annotations
 from genmcp.protocol.value import CacheScope
 from genmcp.uri_template import UriTemplate
 
-# RFC 3986, appendix A, as far as it distinguishes a URI from other texts.
+# A scheme and the characters of a URI (RFC 3986, appendix A). The structure after the scheme is
+# not checked.
 _URI = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z\[\]_a-z~]|%[0-9A-Fa-f]{2})*""")
 
 _ARGUMENTS: Final = ("uri", "channel")
@@ -54,14 +55,20 @@ class Description(Metadata, total=False):
 
 
 class ReadableComponent(DescribedComponent):
-    """The base of `Resource` and `ResourceRepo`: the metadata of their entries in listings.
+    """The base of `Resource` and `ResourceRepo`: the metadata of their list entries.
 
-    name, title, description, icons, meta: as listed; the default of description is the docstring
-        of the class.
-    mime_type: the type of its contents that do not have one of their own.
-    annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
-    cache_ttl, cache_scope: seconds for which a client may cache contents and list entries, and
-        whether the cache may be shared (`"public"`; default `"private"`).
+    Attributes:
+        name: as listed. Default None.
+        title: a name for people, as listed. Default None.
+        description: as listed. Default: the docstring of the class.
+        icons: as listed. Default: no icons.
+        meta: the `_meta` of the list entry. Default None.
+        mime_type: the media type of contents whose hook does not state one. Default None.
+        annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
+            Default None.
+        cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
+        cache_scope: "public" if a cache may share them between users, else "private". Default
+            "private".
     """
 
     __genmcp_hook__ = "read"
@@ -75,7 +82,7 @@ class ReadableComponent(DescribedComponent):
         """Set *attributes* on this instance.
 
         Raises:
-            ConfigurationError: one of them does not exist.
+            ConfigurationError: an attribute does not exist.
         """
         for key, value in attributes.items():
             if key not in Description.__annotations__:
@@ -86,7 +93,7 @@ class ReadableComponent(DescribedComponent):
         """Check the attributes.
 
         Raises:
-            ConfigurationError: one is invalid; the message names the class and the attribute.
+            ConfigurationError: an attribute is invalid; the message names it and the class.
         """
         owner = type(self).__name__
         attributes = {key: getattr(self, key) for key in Description.__annotations__}
@@ -99,7 +106,7 @@ class ReadableComponent(DescribedComponent):
 
     @property
     def given_annotations(self) -> Annotations | None:
-        """The annotations as a struct.
+        """The annotations as a struct; None if they are not set.
 
         Raises:
             ConfigurationError: an annotation is unknown, or of another type.
@@ -113,24 +120,31 @@ class Resource(ReadableComponent):
         Resource("config://app", {"debug": False}, name="configuration")
         Resource("docs://*", read_page, name="documentation", mime_type="text/markdown")
 
-    uri: a URI; one that ends with `*` is for every URI with the prefix before it, and is listed as
-        a template.
-    content: a value as `genmcp.content` lists them; or a function, `def` (which may block)
-        or `async def`, that returns one for each read. The function gets the requested URI if it
-        has a parameter `uri`, and the channel if it has a parameter `channel`; it returns None
-        if the resource does not exist.
-    name: as listed; the default is the name of the function, or the URI.
-    title, description, icons, meta, annotations: as listed; the default of description is the
-        docstring of the function.
-    mime_type: the type of contents that do not have one of their own.
-    size: in bytes, as listed; the default is the size of a content that is a value.
-    cache_ttl, cache_scope: seconds for which a client may cache contents and list entries, and
-        whether the cache may be shared (`"public"`; default `"private"`).
+    Pass the attributes to the constructor, or set them in a subclass. A subclass may write the
+    hook `read` instead of setting `content`.
 
-    A subclass may set them as attributes, and write `read` instead of a content.
+    Attributes:
+        uri: the URI. If it ends with `*`, the resource serves every URI that begins with the prefix
+            before the `*`, and is listed as a template. Required.
+        content: one of the values that `genmcp.content` lists; or a function that returns such a
+            value for each read, or None if the resource does not exist. The function is a `def`
+            (which may block) or an `async def`. It gets the requested URI if it has a parameter
+            `uri`, and the channel if it has a parameter `channel`. Default: call `read`.
+        name: as listed. Default: the name of the function, or the URI.
+        title: a name for people, as listed. Default None.
+        description: as listed. Default: the docstring of the function.
+        icons: as listed. Default: no icons.
+        meta: the `_meta` of the list entry. Default None.
+        annotations: as of `ReadableComponent`. Default None.
+        mime_type: the media type of contents that do not state one. Default None.
+        size: the size in bytes, as listed. Default: the size of `content` if it is a value.
+        cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
+        cache_scope: "public" if a cache may share them between users, else "private". Default
+            "private".
 
     Raises:
-        ConfigurationError: an attribute does not exist; when it is registered: one is invalid.
+        ConfigurationError: an attribute does not exist. An invalid value of an attribute is
+            reported when the resource is registered.
     """
 
     description: str | None = None
@@ -157,19 +171,22 @@ class Resource(ReadableComponent):
         return f"<{type(self).__name__} {getattr(self, 'uri', '')}>"
 
     def read(self, uri: str, channel: Channel, /) -> Any:
-        """Return the contents, as `genmcp.content` lists them; or a `Continue`.
+        """Return the contents of the resource, or a `Continue` to wait before.
+
+        `genmcp.content` lists the values that are contents.
 
         Raises:
-            ResourceNotFound: the resource does not exist; returning None is the same.
+            ResourceNotFound: the resource does not exist. Returning None has the same effect.
         """
         raise NotImplementedError
 
     @property
     def reader(self) -> Hook | None:
-        """The hook that returns its contents; None if the content is a value.
+        """The hook that returns the contents of the resource; None if `content` is a value.
 
         Raises:
-            ConfigurationError: the function yields, or has other parameters than it may have.
+            ConfigurationError: the hook is a generator function, or requires parameters other than
+                `uri` and `channel`.
         """
         own = Hook.of(self, "read", Resource)
         if own is not None or not callable(self.content):
@@ -195,21 +212,25 @@ class Resource(ReadableComponent):
 
 
 class ResourceRepo(ReadableComponent):
-    """A repository. Subclass it, set its prefix or template, and write `read`.
-
-    prefix: the prefix of its URIs; the first registered component that covers a URI serves it. The
-        default is the text before the first variable of the template.
-    template: RFC 6570; the repository is listed among the templates, under `name`.
-    name, title, description, icons, meta, annotations, mime_type: as listed with the template; the
-        default of description is the docstring of the class.
-    cache_ttl, cache_scope: seconds for which a client may cache contents and list entries, and
-        whether the cache may be shared (`"public"`; default `"private"`).
+    """All resources whose URIs have one prefix. Subclass it, set the prefix, and write `read`.
 
     The hooks may be `def` or `async def`. A `def list`, `read` or `complete` runs in a pool of
-    threads, so that it may block; a `def parse_uri` runs at once.
+    threads, so that it may block. A `def parse_uri` runs on the event loop and must not block.
+
+    Attributes:
+        prefix: the prefix of the URIs. A URI that several components cover is served by the one
+            that was registered first. Default: the text of `template` before its first variable.
+        template: a URI template (RFC 6570). If it is set, the repository is listed among the
+            resource templates, under `name`. Default None.
+        name, title, description, icons, meta, annotations, mime_type: as of `ReadableComponent`;
+            they are listed with the template.
+        cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
+        cache_scope: "public" if a cache may share them between users, else "private". Default
+            "private".
 
     Raises:
-        ConfigurationError: when it is registered: one of them is invalid, or `read` is missing.
+        ConfigurationError: an attribute is invalid, or `read` is missing. Raised when the
+            repository is registered.
     """
 
     description: str | None = None
@@ -217,18 +238,18 @@ class ResourceRepo(ReadableComponent):
     template: str | UriTemplate | None = None
 
     def parse_uri(self, uri: str) -> Any:
-        """Return the key of *uri* for `read`; None if it does not exist.
+        """Return the key that `read` gets for *uri*; None if no such resource exists.
 
-        The default is a dict of the variables of the template, or *uri* without a template.
+        The default key is a dict of the variables of the template; *uri* itself without a template.
         """
         return uri if self.template is None else template_of(self.template).match(uri)
 
     def list(self, cursor: Any, channel: Channel, /) -> Any:
-        """Return a page of the resources, as ResourceDefinition; or a pair: page, next cursor.
+        """Return one page of the repository: a list of ResourceDefinition, or a list and a cursor.
 
         *cursor* is None for the first page, then the cursor that was returned with the previous
-        page, any JSON value. A page without a cursor is the last one. Pages may have any size; a
-        client gets pages of its own size.
+        page. A cursor is any JSON value. A page without a cursor is the last one. A page may have
+        any number of resources: the suite divides them into pages of the size that clients get.
 
         Raises:
             InvalidParams: the cursor is out of date.
@@ -236,12 +257,12 @@ class ResourceRepo(ReadableComponent):
         return ()
 
     def read(self, key: Any, channel: Channel, /) -> Any:
-        """Return the contents, as `genmcp.content` lists them; or a `Continue`.
+        """Return the contents of the resource *key*, or a `Continue` to wait before.
 
-        *key* is the result of `parse_uri`.
+        *key* is the result of `parse_uri`. `genmcp.content` lists the values that are contents.
 
         Raises:
-            ResourceNotFound: it does not exist; returning None is the same.
+            ResourceNotFound: the resource does not exist. Returning None has the same effect.
         """
         raise NotImplementedError
 
@@ -250,20 +271,24 @@ class ResourceRepo(ReadableComponent):
     ) -> Any:
         """Return completions of *value* for the variable *argument* of the template.
 
-        *context* has the values of other variables. Return texts, the likeliest first, a
-        `Completion`, or None for no completions.
+        *context* has the values of other variables. The hook returns a list of texts, the likeliest
+        first; or a `Completion`; or None if there are no completions.
         """
         return None
 
 
 @lru_cache
 def template_of(template: str | UriTemplate) -> UriTemplate:
-    """Return the template of a repository, parsed once."""
+    """Return *template* as a `UriTemplate`; parse it if it is a str."""
     return template if isinstance(template, UriTemplate) else UriTemplate(template)
 
 
 def _wanted(owner: str, function: Callable[..., Any]) -> Sequence[str]:
-    """Return those of the arguments `uri` and `channel` that *function* has parameters for."""
+    """Return the parameters of *function*, a subset of `uri` and `channel`.
+
+    Raises:
+        ConfigurationError: *function* requires another parameter.
+    """
     try:
         parameters = signature(function).parameters.values()
     except ValueError:  # a function written in C without a signature

@@ -34,8 +34,10 @@ from genmcp.uri_template import UriTemplate
 class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
     """The route of a resource, or of a repository of resources.
 
-    fixed: the result of a read, if it is always the same. ttl_ms, cache_scope: also those of the
-    results.
+    `ttl_ms` and `cache_scope` apply to the contents too.
+
+    Attributes:
+        fixed: the result of every read if the content is a value; None if a hook returns it.
     """
 
     provider: ReadableComponent
@@ -48,7 +50,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         """Return the route of *provider*: a Resource or ResourceRepo, or a class of them.
 
         Raises:
-            ConfigurationError: it is neither, or an attribute is invalid.
+            ConfigurationError: *provider* is neither of them, or an attribute is invalid.
         """
         made = instance_of(provider, ReadableComponent)
         if isinstance(made, Resource):
@@ -61,20 +63,20 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> str:
-        """The URI, or the prefix of several with a `*`."""
+        """The URI; or for several URIs their prefix, followed by `*`."""
         return self.key + "*" if self.is_prefix else self.key
 
     def key_of(self, definition: Any) -> str:
-        """Return the URI of a resource that the repository lists."""
+        """Return the URI of *definition*, which the `list` hook of the repository returned."""
         if type(definition) is not ResourceDefinition:
             raise self.broken("list", definition, "each resource must be a ResourceDefinition")
         return definition.uri
 
     async def handle(self, request: Request, channel: Channel) -> ReadResourceResult | Continue:
-        """Read the resource that *request* asks for.
+        """Read the resource that *request* names, and return its contents or a wait.
 
         Raises:
-            ResourceNotFound: the hook has found none.
+            ResourceNotFound: the hook returned None, or raised this error.
         """
         if self.fixed is not None:
             return self.fixed
@@ -92,17 +94,18 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Continue a read that has waited.
+        """Continue a read after its wait, and return the contents or another wait.
 
         Raises:
-            ResourceNotFound: the hook has found none.
+            ResourceNotFound: the resource does not exist.
         """
         try:
             step = await super().resume(continuation, outcome, channel)
         except ResourceNotFound as error:
             raise _not_found(channel.request) from error
         if isinstance(step, ReadResourceResult) and continuation.names:
-            # 2026-07-28, caching, "Cache Key": what depends on answers MUST NOT be cached.
+            # A result that depends on the user's answers MUST NOT be cached (2026-07-28, caching,
+            # "Cache Key").
             return replace(step, ttl_ms=0, cache_scope="private")
         return step
 
@@ -111,10 +114,10 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         return request.arguments
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with the key of the resource, as the hook gets it.
+        """Return a copy of *request* whose arguments are the key of the requested resource.
 
         Raises:
-            ResourceNotFound: the URI has no key.
+            ResourceNotFound: `parse_uri` returned None for the URI.
         """
         uri: str = request.params.uri  # type: ignore[attr-defined]
         key = uri if self.parse_uri is None else self.parse_uri(uri)
@@ -125,7 +128,11 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         return replace(request, arguments=key)
 
     def result_of(self, hook: str, value: Any, request: Request) -> ReadResourceResult:
-        """Return the result for *value*."""
+        """Convert *value*, which *hook* has returned, to the result of the read.
+
+        Raises:
+            ContractError: the hook must not return such a value.
+        """
         if isinstance(value, ReadResourceResult):
             return value
         uri: str = request.params.uri  # type: ignore[attr-defined]
@@ -139,7 +146,10 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
 
 
 def _not_found(request: Request) -> ResourceNotFound:
-    """Return the error with the requested URI; the hook may have named another one."""
+    """Return the error for the URI that the client requested.
+
+    It replaces an error of a hook, which may name another URI.
+    """
     return ResourceNotFound(request.params.uri)  # type: ignore[attr-defined]
 
 
@@ -165,7 +175,7 @@ def _of_resource(resource: Resource) -> ResourceRoute:
     if route.is_prefix:
         template = UriTemplate(route.key + _REST)
         return replace(route, **_template(owner, resource, template, listed))
-    # The contents of a value are encoded once, when the resource is registered.
+    # A content that is a value is encoded once, when the resource is registered.
     fixed, size = None, resource.size
     if reader is None:
         try:
@@ -217,7 +227,7 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
 
 
 def _listed(provider: ReadableComponent) -> dict[str, Any]:
-    """Return the attributes for the definition of a resource or template."""
+    """Return the attributes of *provider* that are listed for a resource or a template."""
     values = {key: getattr(provider, key) for key in Description.__annotations__}
     return {**values, "annotations": provider.given_annotations}
 
@@ -229,7 +239,7 @@ _REST: Final = "{+path}"
 def _template(
     owner: str, provider: ReadableComponent, template: UriTemplate, listed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the members of a route that is listed with *template*."""
+    """Return the fields of a route that is listed among the resource templates."""
     return {
         "template": definition_of(
             ResourceTemplateDefinition, owner, listed, uri_template=template.text

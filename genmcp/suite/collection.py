@@ -1,6 +1,6 @@
-"""Collections: the components of one kind, how they are found, and the pages of their lists.
+"""Collections: the components of one kind, the lookup of a component by key, and paged lists.
 
-Repositories list their components on demand.
+A repository is one component here. It finds and lists its own items when a request needs them.
 """
 
 from bisect import insort
@@ -37,8 +37,11 @@ from genmcp.tool import Tool, ToolRoute
 class ListingEntry(msgspec.Struct, frozen=True):
     """A component in a list.
 
-    key: unique among the entries that are listed alike. value: the definition that is listed; None
-    for a repository, which returns definitions from its `list` hook.
+    Attributes:
+        key: the name or URI of a component, or the prefix of a repository. Two entries may have the
+            same key only if one of them is a repository.
+        value: the definition that is listed; None for a repository, whose `list` hook returns the
+            definitions.
     """
 
     key: str
@@ -47,7 +50,11 @@ class ListingEntry(msgspec.Struct, frozen=True):
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True):
-    """The start of a page: an entry; *within* it, in the page that its hook lists at a *cursor*."""
+    """The start of a page: the entry with *key*.
+
+    If that entry is a repository, *within* is True, and the page starts at item *offset* of the
+    page that the `list` hook returns for *cursor*.
+    """
 
     key: str
     within: bool = False
@@ -56,11 +63,17 @@ class _Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Listing:
-    """The pages of *entries*, in their order, each a *result*.
+    """A list of components, in pages. Owned by a `Collection`.
 
-    *find* returns the route for a key: a repository lists only components that it also serves. All
-    pages may be cached as long as the entry with the shortest time allows, and shared only if all
-    entries allow it (2026-07-28, server/utilities, "Caching", "Interaction with Pagination").
+    Clients may cache any page for the shortest time that one of the entries allows. A cache may
+    share the pages only if all entries allow that (2026-07-28, server/utilities, "Caching",
+    "Interaction with Pagination").
+
+    Args:
+        result: the type of a page.
+        entries: the components, in the order of the list.
+        find: returns the route that serves a key. An item that a repository lists is left out
+            if another component serves its key.
     """
 
     def __init__(
@@ -83,12 +96,13 @@ class Listing:
     async def page(self, cursor: str | None, channel: Channel, *, size: int) -> PaginatedResult:
         """Return up to *size* items, from the position of *cursor*.
 
-        A page ends when it is full, or when a repository has returned a page: a request calls one
-        repository at most once. A page that is the same for all clients is created once.
+        A page may have fewer items than *size*: after a repository has returned items and has more,
+        the page ends, so that one request never calls the same repository twice. A page that is the
+        same for all clients is created once and then cached.
 
         Raises:
-            InvalidParams: the cursor was not issued by this list, or is out of date.
-            ContractError: a repository did not return a page.
+            InvalidParams: the cursor was not issued by this list, or its entry was removed.
+            ContractError: the `list` hook of a repository did not return a page.
         """
         place, position = self._position(cursor)
         # Only the pages that are the same for all clients are cached, so that the number of cached
@@ -107,7 +121,8 @@ class Listing:
             if len(found) >= size:
                 following = _Position(entry.key, entry.value is None)
             elif entry.value is not None:
-                # The first definition of a key counts, as in `find`.
+                # If a key has two definitions, list the first one, which is also the one that
+                # `find` returns.
                 found.setdefault(entry.key, entry.value)
             else:
                 varies = True
@@ -175,11 +190,15 @@ _decode = msgspec.json.Decoder(_Position).decode
 
 
 class ComponentKind(msgspec.Struct, frozen=True, eq=False):
-    """A kind of component.
+    """A kind of component: tools, resources or prompts.
 
-    name: the option of a suite. method: of the requests that name a component. lists: the results
-    of its lists, by method. route_of: makes the route of a component. absent: the error for an
-    unknown key. bases: the base classes.
+    Attributes:
+        name: the option of a suite that takes components of this kind.
+        method: the method of requests that name a component, such as `"tools/call"`.
+        lists: the result types of the lists of this kind, by method.
+        route_of: returns the route of a component.
+        absent: returns the error for an unknown key.
+        bases: the base classes of components of this kind.
     """
 
     name: str
@@ -196,12 +215,15 @@ class ComponentKind(msgspec.Struct, frozen=True, eq=False):
 
 
 class Collection:
-    """The components of one *kind*, in the order in which they are listed. It does not change.
+    """The components of one kind, in the order in which they are listed. Immutable.
 
-    A key, such as a name or URI, belongs to the first component that was declared for it, or for a
-    prefix of it. A component that has no key of its own is left out.
+    Two components may cover the same key (a name or URI): the key belongs to the one that was
+    declared first. A component is left out if earlier ones cover all of its keys.
 
-    routes: those that are found. exact: those of a single key. lists: their lists, by method.
+    Attributes:
+        routes: the routes of all components that are not left out.
+        exact: by key, the routes of the components with one key.
+        lists: the lists of the components, by method.
     """
 
     def __init__(self, kind: ComponentKind, routes: Sequence[ComponentRoute] = ()) -> None:
@@ -229,7 +251,7 @@ class Collection:
 
     @property
     def completes(self) -> bool:
-        """Whether a component has completions: the `completions` capability."""
+        """Whether any component has completions; the server then declares that capability."""
         completers = [route.completer for route in self.routes]
         return any(each.hook or each.options for each in completers if each is not None)
 
@@ -238,18 +260,21 @@ class Collection:
         return self.exact.get(key) or self.covering(key)
 
     def completer(self, key: str, principal: str | None) -> Completer | None:
-        """Return the completer of a prompt or resource template, if *principal* may see it."""
+        """Return the completer of the prompt or resource template *key*.
+
+        Returns None if it does not exist, is invisible to *principal*, or has no completions.
+        """
         route = self._templates.get(key) if self._kind is RESOURCES else self.find(key)
         visible = route is not None and route.is_visible(principal)
         return route.completer_of(key) if route is not None and visible else None
 
     def _add(self, route: ComponentRoute) -> bool:
-        """Add *route*, unless earlier ones cover all of its keys.
+        """Add *route* and return True; return False if an earlier route covers all of its keys.
 
-        Therefore, of two prefixes of one key, the longer one was declared first.
+        Therefore, if two prefixes in the collection match a key, the longer one was declared first.
         """
-        # An exact key declared earlier does not hide a prefix, which has other keys besides. `find`
-        # looks among the exact keys first, so that each of the two is found.
+        # An earlier component whose only key has this prefix does not hide the prefix, which covers
+        # further keys. `find` looks among the exact keys first, so that both components are found.
         known = self.covering(route.key) if route.is_prefix else self.find(route.key)
         if known is not None:
             return False
@@ -262,7 +287,7 @@ class Collection:
         return True
 
     def covering(self, key: str) -> ComponentRoute | None:
-        """Return the route with a prefix of *key*, or None."""
+        """Return the route whose prefix *key* begins with; None without such a route."""
         for length in self._lengths:
             route = self._prefixes.get(key[:length])
             if route is not None:

@@ -1,4 +1,4 @@
-"""Components that depend on the principal of a request, and their visibility."""
+"""Providers, which supply components that depend on the principal, and the guard of visibility."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -34,14 +34,14 @@ class Provider:
                 if principal in assigns["staff"]:
                     yield self.close_books
 
-    *principal* is the authenticated identity of the request, None if there is none; *assigns* are
-    the static ones of the mount. Lists must not vary by connection (2026-07-28, server/tools).
+    *principal* is the authenticated identity of the request, or None; *assigns* are the static
+    assigns of the mount. A list must not depend on the connection (2026-07-28, server/tools).
 
-    Each method returns or yields components as a `Suite` takes them, or is an `async def` that
-    returns a list. A `def` must not block. It is called for each list, and for each request that
-    names a component that the suite and earlier providers do not have; a generator is closed at
-    the first component of that name. Routes are cached by identity: return the same instances and
-    functions each time, not new ones.
+    Each method returns or yields components of the kinds that a `Suite` accepts, or is an
+    `async def` that returns a list. A `def` must not block. A method is called for each list
+    request, and for each request that names a component that neither the suite nor an earlier
+    provider has; a generator is then closed at the first component of that name. Routes are cached
+    by the identity of the component: return the same instances and functions each time.
     """
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
@@ -58,20 +58,23 @@ class Provider:
 
 
 class Providers:
-    """The *providers* of a suite, in their order."""
+    """The providers of a suite, in the order in which they are searched. Owned by the snapshot."""
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         self._providers = providers
         self._cached: dict[tuple[str, int], tuple[object, Collection]] = {}
 
     def have(self, kind: ComponentKind) -> bool:
-        """Return whether a provider may have components of this kind."""
+        """Return whether a provider overrides the method that returns components of *kind*."""
         return any(overrides(each, kind.name, Provider) for each in self._providers)
 
     async def first(
         self, kind: ComponentKind, channel: Channel, look: Callable[[Collection], T | None]
     ) -> T | None:
-        """Return the first result of *look* for the components of the request, or None."""
+        """Call *look* with each component until it returns a value other than None; return that.
+
+        Returns None if no component has such a value.
+        """
         async with aclosing(self.collections(kind, channel)) as collections:
             async for each in collections:
                 found = look(each)
@@ -82,8 +85,8 @@ class Providers:
     async def collections(
         self, kind: ComponentKind, channel: Channel
     ) -> AsyncGenerator[Collection, None]:
-        """Yield each component for the request, in a collection of its own."""
-        # Copied: a provider that changes its assigns must not change those of the mux.
+        """Yield the components for the request of *channel*, each in a collection of its own."""
+        # Pass a copy: a provider that changes its assigns must not change the assigns of the mux.
         static = {**(channel._static or {}), **(channel._given or {})}
         for provider in self._providers:
             given: Any = getattr(provider, kind.name)(channel.principal, static)
@@ -112,11 +115,12 @@ class Providers:
 
 
 class VisibilityGuard(Route, frozen=True, kw_only=True):
-    """The *route* of a component with restricted visibility, or that a provider may have.
+    """A route for *key* that is resolved once the principal of the request is known.
 
-    It is pending until the principal of the request is known: header rules, required tasks and a
-    task that is created in advance would disclose that *key* exists. Visibility is checked again
-    when a call resumes, and results are not cached for other clients.
+    It stands for a component with restricted visibility, or for one that a provider may have.
+    Before the principal is known, the facts of the component's route are not used: an error for a
+    header or a missing capability, or a task, would disclose that the component exists. Visibility
+    is checked again when a call resumes. Results must not be cached for other clients.
     """
 
     eager: bool = True
@@ -128,7 +132,7 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
     route: Any = None
 
     async def resolve(self, channel: Channel) -> Route:
-        """Return the guard of the route, with the properties of the route.
+        """Return a guard of the component's route that states the facts of that route.
 
         Raises:
             McpError: the component does not exist for the principal of *channel*.
@@ -149,16 +153,16 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
         )
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Answer *request* by the route."""
-        # `resolve_route` comes first, here and in `resume`: this is the guard that `found` made,
-        # with a route that the principal may see.
+        """Run the first hook of the component, and mark a result as private to the client."""
+        # `resolve_route` was called before, here and in `resume`. *self* is therefore the guard
+        # that `resolve` returned, whose route the principal may see.
         step: Result | Continue = await self.route.handle(request, channel)
         return private(step)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Resume a call of the route.
+        """Continue a call of the component after a wait, and mark a result as private.
 
         Raises:
             McpError: the component is no longer visible to the principal.
@@ -169,7 +173,10 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
         return private(step)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Notify the route of a cancelled call, even if it has become invisible."""
+        """Call the component's `on_cancel`, even if the principal may no longer see the component.
+
+        Does nothing if the component no longer exists.
+        """
         if self.route is not None:
             await self.route.cancelled(channel)
 

@@ -1,7 +1,7 @@
 """`Suite`, the ready-made server: tools, resources and prompts under one name.
 
-Its components are in an immutable snapshot, which `add` and `remove` replace: a request sees one
-snapshot from its beginning to its end, without a lock.
+The components of a suite are held in an immutable snapshot. `add` and `remove` replace the whole
+snapshot, so that a request needs no lock to look up a component.
 """
 
 from collections import Counter
@@ -41,7 +41,13 @@ from genmcp.suite.providers import Provider, Providers, VisibilityGuard, private
 
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
-    """A component as it was *given*, its *kind* and its *route*; or a provider without a kind."""
+    """A component that was added to a suite, or a provider.
+
+    Attributes:
+        given: the object that was passed to the suite.
+        kind: the kind of the component; None for a provider.
+        route: the route of the component; None for a provider.
+    """
 
     given: object
     kind: ComponentKind | None
@@ -49,10 +55,10 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, kind: ComponentKind | None, given: object) -> "Registration":
-        """Return the registration of *given* as one of *kind*, or as a provider.
+        """Return the registration of *given* as a component of *kind*, or for None as a provider.
 
         Raises:
-            ConfigurationError: it is of another kind, or one of its attributes is invalid.
+            ConfigurationError: *given* is of another kind, or one of its attributes is invalid.
         """
         if kind is not None:
             return cls(given, kind, kind.route_of(given))
@@ -66,7 +72,7 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
         """Return the registrations of *given*; a function under two decorators has two.
 
         Raises:
-            ConfigurationError: it is not a component, or one of its attributes is invalid.
+            ConfigurationError: *given* is not a component, or one of its attributes is invalid.
         """
         cls_of = given if isinstance(given, type) else type(given)
         if issubclass(cls_of, Provider):
@@ -78,23 +84,28 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The names of the kinds of lists that change with it."""
+        """The kinds of lists (such as `tools`) that change if this component is added or removed."""
         if self.kind is not None:
             return [self.kind.name]
         return [kind.name for kind in KINDS if overrides(self.route, kind.name, Provider)]
 
     def is_known_as(self, sought: object) -> bool:
-        """Return whether *sought* is the object that was given, or its name, URI or prefix."""
+        """Return whether *sought* is the object that was added, or its name, URI or prefix."""
         if self.given is sought or self.given == sought:
             return True
         return self.kind is not None and bool(self.route.pattern == sought)
 
 
 class ComponentSnapshot:
-    """The components of a suite at one time, in the order of their lists. Owned by the suite.
+    """All components of a suite between two changes, in the order of their lists. Immutable.
 
-    routes: by method and key, those of a single key, as `Suite.find` returns them. extended: the
-    names of the kinds that providers add to. methods, capabilities: those of the server.
+    The suite replaces its snapshot when components are added or removed.
+
+    Attributes:
+        routes: by method, the routes of components with one key, by that key.
+        extended: the names of the kinds of which providers may have components.
+        methods: the methods that the suite serves.
+        capabilities: the capabilities that the suite declares.
 
     Raises:
         ConfigurationError: two tools have the same name.
@@ -133,7 +144,7 @@ class ComponentSnapshot:
         return ", ".join(f"{count} {name}" for count, name in counts if count or name == "tools")
 
     def guarded(self, kind: ComponentKind, key: str, route: Any) -> Route:
-        """Return *route* as it is found under *key*: itself if every principal may see it."""
+        """Return *route* if every principal may see the component, otherwise a guard of it."""
         if route.visible is None:
             return route  # type: ignore[no-any-return]
         return VisibilityGuard(
@@ -181,14 +192,14 @@ def _has_result_tool(tools: Sequence[Any], result_tool: bool | None, *, extended
 
 
 def _with_default_hold(route: Any) -> Any:
-    """Return the *route* of a tool, with `HOLD` for `hold = "auto"`."""
+    """Return the *route* of a tool; if its `max_hold` is "auto", with `HOLD` seconds for that."""
     if not route.policy.auto_hold:
         return route
     return replace(route, policy=replace(route.policy, max_hold=HOLD))
 
 
-# A tool on a second page does not exist for the many clients that never ask for one. Resources
-# and prompts are chosen by people, and may be more than anybody wants at once.
+# Many clients never request a second page of tools, so the page of tools is large. People browse
+# resources and prompts, and may not need all of them at once.
 _TOOLS_PER_PAGE: Final = 1000
 
 
@@ -199,22 +210,25 @@ class Suite(Server):
     """A server made of tools, resources and prompts.
 
     Args:
-        name, version: those of the server.
-        title, description, website_url, icons: shown to people by clients.
-        instructions: how a model should use the server.
-        tools: `Tool`, and functions under `@tool`. Two tools of one name are an error.
-        resources: `Resource` and `ResourceRepo`.
-        prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
-        providers: sources of components that depend on the principal; the suite's own come first.
-        result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch
-            the results of calls that ran longer than their `Tool.max_hold`. It is listed only if a
-            tool of the suite has a `max_hold`; True also lists it if there are providers. None
-            (default): it is added, unless another tool has that name.
-        page_size: the maximum number of items of a page of a list; default 1000 tools, and 100
+        name: the name of the server.
+        version: the version of the server.
+        title, description, website_url, icons: metadata that clients show to people.
+        instructions: explains to a model how to use the server.
+        tools: instances of `Tool`, and functions under `@tool`. Two tools with the same name are an
+            error.
+        resources: instances of `Resource` and `ResourceRepo`.
+        prompts: instances of `Prompt` and `PromptRepo`, and functions under `@prompt`.
+        providers: sources of components that depend on the principal. They are searched after the
+            components of the suite.
+        result_tool: whether to add the tool `get_call_result`, with which clients without the tasks
+            extension fetch the results of calls that ran longer than their `Tool.max_hold`. None
+            (default): add it unless another tool has that name. The tool is listed only if a tool
+            of the suite has a `max_hold`; with True it is also listed if there are providers.
+        page_size: the maximum number of items in one page of a list. Default: 1000 tools; 100
             resources, templates or prompts.
 
-    A component is an instance, or a class that is instantiated without arguments. Of two for one
-    name or URI, the first is found and listed.
+    Instead of an instance, a class may be passed that is instantiated without arguments. If two
+    components have the same name or URI, only the first is found and listed.
 
     Raises:
         ConfigurationError: an option or a component is invalid.
@@ -281,43 +295,44 @@ class Suite(Server):
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """The capabilities: tools and log messages, and those of the other components."""
+        """The capabilities: always tools and log messages; others if there are such components."""
         return self._snapshot.capabilities
 
     @property
     def methods(self) -> Set[str]:
-        """The methods for tools, and for the other components."""
+        """The methods that the suite serves: always those of tools; others as in `capabilities`."""
         return self._snapshot.methods
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Notifies clients of changes; `add` and `remove` use it."""
+        """The notifier of changes. `add` and `remove` notify clients with it of changed lists."""
         return self._changes
 
     def add(self, *components: object) -> None:
-        """Add tools, resources, prompts and providers after the existing ones, all or none.
+        """Add tools, resources, prompts and providers after the existing ones.
 
-        Clients that listen are notified of the lists that have changed; running calls continue. It
-        may be called from any thread.
+        Subscribed clients are notified of the lists that have changed. Running calls continue. The
+        method may be called from any thread.
 
         Raises:
-            ConfigurationError: one is not a component, is invalid, or is a tool with the name of
-                another one.
+            ConfigurationError: an object is not a component, is invalid, or is a tool with the name
+                of another tool. Then none of *components* is added.
         """
         added = [each for given in components for each in Registration.all_of(given)]
-        # The lock orders writers; a snapshot is made completely before it replaces the other one.
+        # The lock serves threads that change the suite at the same time. Readers need none: the new
+        # snapshot is complete before it replaces the old one.
         with self._changing:
             self._replace([*self._snapshot.registrations, *added])
         self._announce(added)
 
     def remove(self, *components: object) -> None:
-        """Remove components, each given as the object or by its name, URI or prefix; all or none.
+        """Remove components, each given as the object that was added, or by its name or URI.
 
-        A resource repository, and a wildcard, are known by their prefix with a `*` behind it.
-        Running calls continue. Components of providers cannot be removed.
+        The name of a resource repository, or of a resource with a wildcard, is its prefix followed
+        by `*`. Running calls continue. Components of providers cannot be removed.
 
         Raises:
-            ConfigurationError: one of them does not exist.
+            ConfigurationError: a component does not exist. Then none of *components* is removed.
         """
         with self._changing:
             known = self._snapshot.registrations
@@ -333,12 +348,12 @@ class Suite(Server):
         self._changes.resource_updated(uri)
 
     def find(self, method: str, key: str) -> Route | None:
-        """Return the route of the tool or prompt called *key*, or of the resource at that URI.
+        """Return the route of the tool or prompt with the name *key*, or of the resource at *key*.
 
-        A route that depends on the principal, or on a provider, is pending.
+        The route is pending if it depends on the principal or on a provider.
         """
-        # Read once: between two reads another thread may replace it, and a key that both the former
-        # and the next snapshot have would then be found in neither.
+        # Read the attribute only once: another thread may replace the snapshot between two reads.
+        # A component that both snapshots have could then be found in neither.
         snapshot = self._snapshot
         routes = snapshot.routes.get(method)
         if routes is None:
@@ -355,7 +370,7 @@ class Suite(Server):
         return VisibilityGuard(kind=kind, key=key, providers=snapshot.providers)
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
-        """Run the first hook of the component, or complete an argument."""
+        """Run the first hook of the component, or return the completions of an argument."""
         route: Any = request.route
         if route is None:
             return self._complete(request, channel)
@@ -365,11 +380,11 @@ class Suite(Server):
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Continue a call of the component."""
+        """Continue a call of the component after a wait."""
         return await route_of(channel.request).resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Notify the component that its call was cancelled."""
+        """Call the component's `on_cancel` after its call was cancelled."""
         if channel.request.route is not None:
             await route_of(channel.request).cancelled(channel)
 
