@@ -1,4 +1,4 @@
-"""`Resource`, a single resource, and `ResourceRepo`, all resources whose URIs have one prefix.
+"""`Resource`, a single resource, and `ResourceRepo`, all resources with one prefix of their URIs.
 
 class Books(ResourceRepo):
     \"\"\"The books of the library.\"\"\"
@@ -63,7 +63,7 @@ class ReadableComponent(DescribedComponent):
         description: as listed. Default: the docstring of the class.
         icons: as listed. Default: no icons.
         meta: the `_meta` of the list entry. Default None.
-        mime_type: the media type of contents whose hook does not state one. Default None.
+        mime_type: the media type of contents that do not state one. Default None.
         annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
             Default None.
         cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
@@ -212,7 +212,7 @@ class Resource(ReadableComponent):
 
 
 class ResourceRepo(ReadableComponent):
-    """All resources whose URIs have one prefix. Subclass it, set the prefix, and write `read`.
+    """All resources with one prefix of their URIs. Subclass it and write `read`.
 
     The hooks may be `def` or `async def`. A `def list`, `read` or `complete` runs in a pool of
     threads, so that it may block. A `def parse_uri` runs on the event loop and must not block.
@@ -272,7 +272,7 @@ class ResourceRepo(ReadableComponent):
         """Return completions of *value* for the variable *argument* of the template.
 
         *context* has the values of other variables. The hook returns a list of texts, the likeliest
-        first; or a `Completion`; or None if there are no completions.
+        first; or a `Completion`; or None for a variable without completions.
         """
         return None
 

@@ -114,7 +114,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         return request.arguments
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
-        """Return a copy of *request* whose arguments are the key of the requested resource.
+        """Return a copy of *request* with, as arguments, the key of the requested resource.
 
         Raises:
             ResourceNotFound: `parse_uri` returned None for the URI.

@@ -84,7 +84,7 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds of lists (such as `tools`) that change if this component is added or removed."""
+        """The kinds of lists, such as `tools`, that change with this component."""
         if self.kind is not None:
             return [self.kind.name]
         return [kind.name for kind in KINDS if overrides(self.route, kind.name, Provider)]
@@ -161,6 +161,8 @@ class ComponentSnapshot:
         tasks = any(route.policy.task != "never" for route in self.collections[TOOLS].routes)
         resources = ResourcesCapability(subscribe=True, list_changed=True)
         prompts = PromptsCapability(list_changed=True)
+        # A provider may have components with completions, and tools that become tasks: their
+        # capabilities are declared before a request shows whether it has.
         return ServerCapabilities(
             logging={},
             tools=ToolsCapability(list_changed=True),
@@ -186,6 +188,7 @@ def _has_result_tool(tools: Sequence[Any], result_tool: bool | None, *, extended
     """Return whether to add the tool that fetches the results of calls past their `max_hold`."""
     if result_tool is None and any(each.definition.name == RESULT_TOOL for each in tools):
         return False
+    # The tool is of use only if some call may outlast its `max_hold`.
     if any(each.policy.auto_hold or each.policy.max_hold is not None for each in tools):
         return result_tool is not False
     return result_tool is True and extended
