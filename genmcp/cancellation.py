@@ -1,4 +1,7 @@
-"""Cancellation ownership: which code requested a cancellation, and who must let it propagate.
+"""Cancellation in asyncio: who has requested it, and which code must let it propagate.
+
+Only the rules of asyncio are here. When a call is cancelled, and with which effect:
+`genmcp/_core/call.py`.
 
 asyncio raises the same CancelledError for two different events:
 
@@ -8,7 +11,7 @@ asyncio raises the same CancelledError for two different events:
 - An awaited task or future was cancelled by other code. The current task was not cancelled, and
   `Task.cancelling()` is 0. This is a failure of the awaited work and is handled like any exception.
 
-The rules that follow, for the whole package:
+All modules of genmcp follow these rules:
 
 1. Code that catches CancelledError calls `cancel_requested` before it treats the error as a
    failure of the awaited work.

@@ -235,7 +235,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
     @property
     def _own(self) -> dict[str, Any]:
-        """The assigns that hooks of this request have set, which a continuation stores."""
+        """The assigns that hooks of this request have set. A continuation stores them."""
         own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[attr-defined]
         return own
 

@@ -1,6 +1,7 @@
 """A request in the terms of 2026-07-28, for every revision.
 
-Also its client, the policy for a call that takes long, and the decoding of params.
+The module also has the client of a request, the policy for a long-running call, and the decoding
+of params.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ K = TypeVar("K", default=str)
 
 
 RESULT_TOOL: Final = "get_call_result"
-"""The tool that a client without tasks asks for the result of a call that was held over."""
+"""The tool by which a client without tasks gets the result of a call that has become a task."""
 
 
 HOLD: Final = 50.0
@@ -93,7 +94,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def eager(self) -> bool:
-        """Whether something has to be decided before the call runs."""
+        """Whether the client's support of tasks is checked before the hook runs."""
         return self.task == "always" or self.requires_tasks
 
     @classmethod
@@ -140,7 +141,7 @@ _NO_CAPABILITIES = ClientCapabilities()
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
-    """Who asks, by its own account: it is not verified (2026-07-28, RequestMetaObject)."""
+    """The client as it describes itself; not verified (2026-07-28, RequestMetaObject)."""
 
     revision: str
     info: Implementation | None = None

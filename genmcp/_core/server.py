@@ -1,9 +1,12 @@
 """The server's side of the protocol as a machine: given a decoded message, it returns an action.
 
-Every transport feeds the same machine, so that `initialize`, the era of a message, cancellation and
-responses are decided here only. The transport opens sessions, reads, writes and performs the
-actions. No message of a client makes the machine raise. An exception of `ServerCatalog.find`, which
-is the server author's code, propagates.
+Every transport passes its messages to the same machine. For all transports, this module decides how
+`initialize` and responses of the client are handled, by which era a message is read, and which
+notification cancels a request; the consequences of a cancellation are in `_core/call.py`. The
+transport opens sessions, reads, writes and performs the actions.
+
+No message of a client makes the machine raise. An exception of `ServerCatalog.find`, which is the
+server author's code, propagates.
 """
 
 from collections.abc import Callable, Iterable
@@ -142,7 +145,8 @@ class ServerConnection(msgspec.Struct, eq=False):
     def receive(self, message: Message, era: Era | None = None) -> ServerAction:
         """Return the action for *message*.
 
-        *era* is that of the HTTP request, from `era_of`; elsewhere the message alone decides.
+        *era*: over HTTP, the result of `era_of`. None on other transports, where the message alone
+        decides.
         """
         method = message.method
         try:
@@ -222,8 +226,8 @@ class ServerConnection(msgspec.Struct, eq=False):
         params = notification_params(LATEST if session is None else session.revision, message)
         if message.method == "notifications/cancelled":
             # 2026-07-28, Streamable HTTP: a client cancels by closing its connection, and the
-            # request id of one connection means nothing on another. On a pipe the notification
-            # counts in every revision.
+            # request id of one connection means nothing on another. On a pipe *era* is None, and
+            # the notification cancels in every revision.
             id: RequestId | None = getattr(params, "request_id", None)
             if id is not None and era is not Era.MODERN:
                 return CancelRequest(id)

@@ -71,8 +71,8 @@ def supported_subset(
     *exists* returns whether a resource exists for the client.
     """
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
-    # Unsupported parts are left out and not rejected: the acknowledgement names the rest, and the
-    # client can poll for the others. A list keeps its order, without duplicates.
+    # Unsupported parts are left out and not rejected: the acknowledgement names the supported
+    # parts, and the client can poll for the unsupported ones. Duplicate URIs are removed.
     uris = wanted.resource_subscriptions if resources and resources.subscribe else None
     return SubscriptionFilter(
         tools_list_changed=_both(wanted.tools_list_changed, tools and tools.list_changed),

@@ -2,21 +2,22 @@
 
 A call whose continuation is kept in a store is a *task*, whether its client knows the tasks
 extension (SEP-2663) or not. The record names its owner, what it waits for and how it ended. Any
-process that shares the store can take its next step. Only the functions here change a record, and
-each returns a new one; `genmcp.tasks` writes it.
+process that shares the store can run the next step of the task. Only the functions here change a
+record. Each of them returns a new record, and `genmcp/tasks` writes it.
 
-A call with an idempotency key has a record of the same form from its beginning: a *private* one,
-whose id no client has been given. It becomes an ordinary task when the call is promoted or waits
-for a job. Copies of the call find it by the key.
+A call with an idempotency key has a record of the same form from its beginning. This record is
+*private*: no client has been given its id. It becomes an ordinary task when the call is promoted or
+waits for a job. Repetitions of the call find the record by the key.
 
-Three numbers settle disputes between processes that each believe they hold a task:
+Two processes may both work on a task: one of them was paused, and the other has taken over. Three
+numbers decide which of them may write:
 
-- `fencing_token` grows whenever a process takes the task over. A write with an earlier token comes
-  from a process that was frozen, or was considered dead, and is rejected: IllegalTransition.
-- `delivery_id` grows with each submission to the engine, whose ids are `{id}:{delivery_id}`,
-  because an engine may refuse an id that it still carries.
-- `crashes` counts the holders that disappeared without releasing the task, so that work which kills
-  its process is not retried for ever.
+- `fencing_token` is incremented by each claim. A write with an earlier token comes from a process
+  that was paused or considered dead, and is rejected: IllegalTransition.
+- `delivery_id` is incremented by each submission to the engine, which gets the id
+  `{id}:{delivery_id}`: an engine may reject an id that is still in its queue.
+- `crashes` counts the workers that have claimed the task and have not released it. Work that kills
+  its process is not repeated for ever.
 """
 
 import re
@@ -180,17 +181,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def settled(self) -> bool:
-        """Whether its wait has ended, and `continue_` has not."""
+        """Whether the wait of the task has ended, and `continue_` has not ended yet."""
         return self.outcome is not None
 
     @property
     def needs_delivery(self) -> bool:
-        """Whether its next step runs wherever an engine delivers it."""
+        """Whether the next step runs in whichever process the engine delivers it to."""
         return self.outcome is not None or isinstance(self.work, Working | Following)
 
     @property
     def bound_node(self) -> str | None:
-        """The process that the present step depends on; None if any process can take it."""
+        """The process that the current step depends on; None if any process can run it."""
         if isinstance(self.work, Running | Awaiting) and self.outcome is None:
             return self.work.node
         return None
@@ -244,7 +245,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return replace(task, work=replace(self.work, attempt=self.work.attempt + 1))
 
     def release(self, now: float) -> "Task":
-        """Return the task as given back by a worker that shuts down, which is not a crash."""
+        """Return the task as released by a worker that shuts down, which is not a crash."""
         return self._next("release", now, held_delivery=None, due=now)
 
     def retry(self, now: float, chance: float = 0.0) -> "Task":
@@ -269,11 +270,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def settle(self, outcome: bytes, now: float) -> "Task":
         """Return the task with the packed *outcome* of its wait.
 
-        The same outcome a second time changes nothing: after a timeout a writer cannot know whether
-        it was stored, and repeats it.
+        A second call with the same outcome changes nothing: a writer repeats a write that has timed
+        out, since the store may have accepted it.
 
         Raises:
-            IllegalTransition: it has another outcome already, or has ended.
+            IllegalTransition: the task has another outcome already, or has ended.
         """
         if self.outcome == outcome:
             return self
@@ -282,7 +283,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
 
     def take_over(self, now: float) -> "Task":
-        """Return the task for the next delivery. Writes of its present holder are rejected."""
+        """Return the task for another delivery. Later writes of its present worker are rejected."""
         return replace(self.resubmit(now, 0.0), fencing_token=self.fencing_token + 1)
 
     def suspend(self, suspended: Suspended, now: float) -> "Task":
@@ -294,8 +295,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         # Two deliveries of a step may both reach its end: the second must not repeat the next job.
         if self.continuation and suspended.step <= self.step:
             raise IllegalTransition(f"step {suspended.step}", f"step {self.step}")
-        # An awaitable that `continue_` returned runs in the worker that holds this delivery. To any
-        # other work the next delivery leads, under a new id, which no worker has claimed.
+        # An awaitable that `continue_` returned runs in the worker that has claimed this delivery.
+        # Any other work begins with the next delivery, whose new id no worker has claimed.
         runs_here = isinstance(suspended.work, Awaiting)
         return self._next(
             "suspend",

@@ -187,8 +187,8 @@ class Continue:
 
     def take(self) -> WaitsFor | None:
         """Return the awaited object and drop the reference, so that it can be freed early."""
-        # A call may wait for days, and a Task or future that only this referenced must be collected
-        # meanwhile, so that its wait fails with WorkerLost: see `mux.waits`.
+        # A call may wait for days. A Task or future without another reference is collected in the
+        # meantime, so that its wait fails with WorkerLost: see `_mux/waits.py`.
         on, self._on = self._on, None
         return on
 
@@ -264,10 +264,11 @@ class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
 
 
 class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """An engine delivers a job; it was begun *attempt* times and failed *failures* times.
+    """The call waits for a job that an engine delivers.
 
-    saved: the state with which its next attempt continues, as JSON; None if it saved none. It is
-    part of the job's work, so that the next job of the call starts without one.
+    attempt: how often the job was started. failures: how often it has failed. saved: the state, as
+    JSON, that the job has saved for its next attempt, or None. The next job of the call starts
+    without this state.
     """
 
     job: Job
@@ -277,7 +278,7 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 
 
 class Following(msgspec.Struct, frozen=True, tag="following"):
-    """A job of another queue is followed."""
+    """The call waits for a job of an external queue."""
 
     ref: ExternalJob
 

@@ -1,1 +1,4 @@
-"""The transports: they read and write bytes, and perform the actions of `genmcp._core`."""
+"""The transports of a server: they read and write bytes, and perform the actions of `_core`.
+
+The transports of a client are in `genmcp/client/transports`.
+"""

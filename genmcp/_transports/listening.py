@@ -1,6 +1,7 @@
 """`subscriptions/listen` (2026-07-28, basic/patterns, "Subscriptions"), and streams without a call.
 
-The event streams of listeners, and streams that are resumed, are not written by a call.
+No call writes these streams: those of `subscriptions/listen`, the stream of a legacy session, and a
+stream that its client resumes. Their response is an event stream in any case, without an exchange.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The connection of one client that carries all its messages: standard streams, and the SSE pair.
 
-Over such a pipe a message belongs to a request only by the ids and tokens in the message itself.
-2026-07-28 and 2025-11-25, stdio; "nothing in this binding depends on [standard streams] except the
-process lifecycle".
+Over such a pipe, only the ids and tokens in a message relate the message to a request. The rules
+are those of stdio (2026-07-28 and 2025-11-25): "nothing in this binding depends on [standard
+streams] except the process lifecycle".
 """
 
 import asyncio
@@ -75,11 +75,14 @@ class Pipe:
         raise NotImplementedError
 
     async def report(self, request: Request, message: bytes) -> None:
-        """Send a *message* with the progress of *request*, or soon a later one instead."""
+        """Send a *message* with the progress of *request*; later progress may replace it."""
         await self.send(message)
 
     async def respond(self, request: Request, message: bytes | None) -> None:
-        """Send the response to *request*; None: it gets none. Called once for each request."""
+        """Send *message*, the response to *request*. Called once for each request.
+
+        None: the request gets no response, since it was cancelled.
+        """
         if message is not None:
             await self.send(message)
 
@@ -157,14 +160,14 @@ class PipedCall(RunningCall[Pipe], eq=False):
 
 
 class Outlet(Protocol):
-    """Where messages to the client are written."""
+    """The write buffer of a connection."""
 
     @property
     def full(self) -> bool:
         """Whether the client should read some of the buffer before more is sent."""
 
     async def room(self) -> None:
-        """Wait until it is not full, or the client has disconnected."""
+        """Wait until the buffer is not full, or the client has disconnected."""
 
     def put(self, message: bytes) -> None:
         """Send *message*, behind the buffered ones."""
@@ -173,8 +176,8 @@ class Outlet(Protocol):
 class PipeConnection(Pipe):
     """The connection of one client to *mux*. Owned by the transport, which calls `receive`.
 
-    *outlet* gets the messages to the client. *principal* is its authenticated identity. *session*
-    is the one of a client that neither sends `initialize` nor names a revision.
+    *outlet* writes the messages to the client. *principal* is the authenticated identity of the
+    client. *session* is used for a client that neither sends `initialize` nor names a revision.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class PipeConnection(Pipe):
         for action in actions:
             if not isinstance(action, StartRequest | Reject):
                 self._perform(action)
-        # Its calls start after that: a cancellation in a batch is for calls of earlier messages.
+        # The calls of the batch start only now: a cancellation in a batch concerns earlier calls.
         running = [self._run(call, partial(pipe.run, call)) for call in calls]
         self._start(pipe.finish(running))
 
@@ -309,7 +312,7 @@ class PipeConnection(Pipe):
         """Send progress that was held back while the write buffer was full."""
         self._progress.flush()
 
-    # Its calls.
+    # The calls of the client.
 
     def _run(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> Task:
         self._calls.add(call)
@@ -347,7 +350,8 @@ class PipeConnection(Pipe):
         await _wait(self._tasks, grace)
         for call in self._calls:
             call.leave()
-        # First time for the responses of cancelled calls; then for tasks that ignored that.
+        # The first wait is for the responses of the cancelled calls. Tasks that have ignored their
+        # cancellation are then cancelled again.
         await _wait(self._tasks, LAST_WORDS)
         for task in self._tasks:
             task.cancel()
@@ -358,7 +362,7 @@ class PipeConnection(Pipe):
                 owner = self.mux.owners.of(self.client_key)
                 await self.mux.session_streams.end(self._opened.key, owner)
 
-    # Its notifications.
+    # The notifications to the client.
 
     async def _listen(self, request: Request) -> None:
         """Send the notifications that *request*, a `subscriptions/listen`, subscribes to."""

@@ -46,7 +46,7 @@ class Promotable(Protocol):
         """Call `report` in the loop of the call. May be called from any thread."""
 
     def perform(self, actions: Collection[CallAction]) -> None:
-        """Perform those of *actions* that take no time."""
+        """Perform those of *actions* that need no await."""
 
     async def send_handle(self, answer: EncodedResponse) -> None:
         """Send *answer*, a handle, while the hook runs on."""
@@ -94,7 +94,7 @@ class Promotion(msgspec.Struct, eq=False):
         self._timers.discard(self, self._seconds)
 
     def perform(self, action: CallAction) -> None:
-        """Perform *action* as far as it takes no time."""
+        """Perform *action*, if it concerns the timer or the record; start writes and reads."""
         if action is CallAction.RESTART_TIMER:
             policy = self._channel.request.policy
             self._start_timer((policy.promote_after if self._as_task else policy.max_hold) or 0.0)
@@ -157,7 +157,10 @@ class Promotion(msgspec.Struct, eq=False):
             await self._delete()
 
     async def _write(self) -> CallEvent:
-        """Write the record. A repetition has the same id, since the first one may take place."""
+        """Write the record, and return WRITTEN or REFUSED.
+
+        A repeated write has the id of the first one, which may have succeeded without a response.
+        """
         call, tasks = self._channel._call, self._mux.tasks
         self._step = None if call.unconfirmed else call.continuation
         call.unconfirmed = id = call.unconfirmed or tasks.new_id(self._channel)
@@ -172,7 +175,7 @@ class Promotion(msgspec.Struct, eq=False):
         return CallEvent.WRITTEN
 
     async def _read(self) -> CallEvent:
-        """Read the record of the task that the call follows."""
+        """Read the record of the task that the call follows; return FOUND or REFUSED."""
         channel = self._channel
         assert channel._call.follows is not None
         try:
@@ -202,7 +205,7 @@ class Promotion(msgspec.Struct, eq=False):
         await self._call.send_handle(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:
-        """Write the step that the call has reached, if it is another one than was written."""
+        """Write the step that the call has reached, unless it is the one in the record."""
         call, tasks = self._channel._call, self._mux.tasks
         reached = self._reached  # a later step is written by the hook itself
         if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
@@ -214,7 +217,7 @@ class Promotion(msgspec.Struct, eq=False):
                 logger.warning("the step of task %s is not written: %s", call.task, error)
 
     async def _delete(self) -> None:
-        """Delete the record; if the store fails it becomes lost within a lease."""
+        """Delete the record. If the store fails, the task fails as lost after a lease."""
         call = self._channel._call
         id, call.unconfirmed = call.unconfirmed, None
         if id is not None:

@@ -1,6 +1,15 @@
-"""The calls of POST requests: answered at once, pending, or open (see `genmcp._transports.stream`).
+"""The calls of POST requests, and their responses: immediate, pending or open.
 
-Hooks run in the asyncio.Task of the POST, those of a batch in one of their own each.
+A response allocates only what it uses. It has one of three levels:
+
+1. *Immediate*: the hook returns at its first step, and `Responder._reply` writes one JSON body.
+2. *Pending*: the call waits. It has a slot and an entry in the `TimerTable` of its loop.
+3. *Open*: the call was pending for a tick (`TICK`, 50 ms), or has sent a message. It then has an
+   `OpenResponse` (`_transports/stream.py`), with an asyncio.Task that waits for the client to
+   disconnect. Before that, a disconnect is not noticed.
+
+The hook of a single request runs in the asyncio.Task of its POST. Each hook of a batch has an
+asyncio.Task of its own.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ logger = logging.getLogger("genmcp")
 NO_ANSWER: Final = EncodedResponse(None)
 
 Begun = EncodedResponse | Coroutine[Any, Any, EncodedResponse]
-"""A hook after its first step: its answer, or the rest of its work."""
+"""A hook after its first step: its answer, or the coroutine that continues it."""
 
 
 class Caller(Protocol):
@@ -67,9 +67,9 @@ C = TypeVar("C", bound=Caller)
 
 
 class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
-    """Where the messages of a call of *caller* go. Owned by the channel of the call.
+    """Sends the messages of one call to its *caller*. Owned by the channel of the call.
 
-    ended: whether nothing is sent any more.
+    ended: whether no more messages are sent.
     """
 
     caller: C
@@ -117,7 +117,12 @@ class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
 class RunningCall(CallSink[C], eq=False):
     """A request and its hook. Owned by the transport, which subclasses it.
 
-    has_handle: whether the client got a handle, and the call gets no other response. channel: set
+    Methods that end a hook early: `report` advances the call by an event, on its own loop, and the
+    others lead to it. `report_threadsafe` does so from any thread, and `stop` with SHUTDOWN. The
+    `cancel_call` and `leave` of a `PipedCall` report CANCEL and LEAVE. Over HTTP,
+    `OpenResponse.leave` reports LEAVE.
+
+    has_handle: whether the client got a handle, after which no other response is sent. channel: set
     while the hook waits.
     """
 
@@ -132,11 +137,13 @@ class RunningCall(CallSink[C], eq=False):
     def begin(self) -> Begun:
         """Run the hook in the current asyncio.Task up to its first wait.
 
-        A hook that waits takes a slot of `Limits.max_waiting_calls`, and its client can cancel it
-        from then on; pass the rest of its work to `outcome`.
+        Returns:
+            The answer, if the hook has returned. Otherwise the coroutine that continues the hook,
+            which the caller passes to `outcome`: the hook waits, occupies a slot of
+            `Limits.max_waiting_calls`, and can be cancelled from now on.
 
         Raises:
-            Overloaded: no slot is free. `overloaded` may return an answer instead.
+            Overloaded: no slot is free. A subclass may return an answer instead (`overloaded`).
         """
         caller, request = self.caller, self.request
         mux = caller.mux
@@ -172,7 +179,7 @@ class RunningCall(CallSink[C], eq=False):
             caller.mux.calls.add(request.session, self)
 
     def limit(self) -> None:
-        """Start the promotion timer, if the call may not be held for as long as it takes."""
+        """Start the promotion timer, if the policy of the route limits how long a call is held."""
         channel, route = self.channel, self.route
         # The policy of a pending route is not known yet: see `route_resolved`.
         if channel is not None and route is not None and not route.pending:
@@ -183,9 +190,9 @@ class RunningCall(CallSink[C], eq=False):
         self.limit()
 
     async def outcome(self, work: Awaitable[EncodedResponse]) -> EncodedResponse:
-        """Await the rest of the *work* of the hook; return the answer to send.
+        """Await *work*, which continues the hook, and return the answer to send.
 
-        It has no message if the client cancelled the request.
+        The answer has no message if there is nothing to send, such as after a cancellation.
 
         Raises:
             asyncio.CancelledError: the host, or the hook itself, has cancelled the hook.
@@ -211,10 +218,10 @@ class RunningCall(CallSink[C], eq=False):
     async def _interrupted(
         self, channel: Channel, error: asyncio.CancelledError
     ) -> EncodedResponse:
-        """Handle the end of the hook by a cancellation.
+        """Handle the end of the hook by a cancellation; return the answer to send.
 
         Raises:
-            asyncio.CancelledError: *error*, which has another source than the call.
+            asyncio.CancelledError: *error*, if the host or the hook itself has cancelled.
         """
         try:
             self.end(error)
@@ -248,12 +255,12 @@ class RunningCall(CallSink[C], eq=False):
         return NO_ANSWER
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
-        """Return the slot of the call after the end of its hook.
+        """Release the slot of the call after the end of its hook, and unregister the call.
 
-        The asyncio.Task continues, and is not cancelled by the call any more.
+        Cancellations of the asyncio.Task by CANCEL_HOOK are taken back: the task sends the answer.
 
         Raises:
-            asyncio.CancelledError: *cancelled*, which has another source than the call.
+            asyncio.CancelledError: *cancelled*, if the host or the hook itself has cancelled.
         """
         task, self._task = self._task, None
         if task is None:
@@ -265,13 +272,13 @@ class RunningCall(CallSink[C], eq=False):
             caller.mux.calls.discard(request.session, self)
         if self._promotion is not None:
             self._promotion.stop_timer()
-        # Every cancellation of ours is taken back, one `uncancel` each. If the count does not fall
-        # to its value before the hook, the host has cancelled the task too, perhaps in the same
-        # iteration of the loop: its cancellation must not get lost with ours.
+        # One `uncancel` for each CANCEL_HOOK. If the count does not fall to its value before the
+        # hook, the host has cancelled the task too, perhaps in the same iteration of the loop. The
+        # cancellation by the host must not get lost.
         for _ in range(self._cancels):
             task.uncancel()
-        # A higher count than before may also be left behind by the hook (asyncio.TaskGroup does
-        # that before Python 3.13), so that it counts only if the hook ended with a cancellation.
+        # The hook may also leave a higher count behind (asyncio.TaskGroup does that before Python
+        # 3.13). So a higher count matters only if the hook has ended with a CancelledError.
         if cancelled is not None and (not self._cancels or task.cancelling() > self._counted):
             raise cancelled
 
@@ -291,7 +298,7 @@ class RunningCall(CallSink[C], eq=False):
             self.perform(self.channel._call.advance(event))
 
     def perform(self, actions: Collection[CallAction]) -> None:
-        """Perform those of *actions* that take no time."""
+        """Perform those of *actions* that need no await: CANCEL_HOOK, and those of `Promotion`."""
         for action in actions:
             if action is CallAction.CANCEL_HOOK:
                 if self._task is not None:
@@ -319,7 +326,7 @@ class RunningCall(CallSink[C], eq=False):
             self.caller.mux.calls.discard(self.request.session, self)
 
     def promotions(self) -> "list[asyncio.Task[None]]":
-        """Return the promotion that has not ended, if any; the call has."""
+        """Return the asyncio.Task of a promotion that still runs after the call, in a list."""
         promotion, self._promotion = self._promotion, None
         return [] if promotion is None or promotion.writing is None else [promotion.writing]
 

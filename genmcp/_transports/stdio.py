@@ -49,10 +49,10 @@ async def serve_stdio(
 
         asyncio.run(serve_stdio(suite))
 
-    Returns when the input ends, or the client no longer reads the output. Open calls then have
+    Returns when the input ends, or the client no longer reads the output. Running calls then have
     *grace* seconds to finish, and are cancelled after that. *principal* is the client's identity.
 
-    Until then, output that is printed, here or by a program that a tool runs, is sent to standard
+    While this runs, `print` in this process or in a program that a tool starts writes to standard
     error, and standard input is empty.
     """
     with private_streams() as streams:
@@ -100,7 +100,7 @@ async def serve_streams(
         for line in lines.finish():
             connection.receive(line)
     finally:
-        # In this order: the last responses of calls that end are written, or given up in time.
+        # In this order: `end` produces the last responses, which `finish` writes, within a limit.
         await connection.end(grace=grace)
         await writer.finish(LAST_WORDS)
         if mux is not target:
@@ -169,7 +169,8 @@ class DescriptorWriter:
         self._writer: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._closed = False
-        # Only a pipe guarantees that a write does not block once it is writable.
+        # Only for a pipe does POSIX guarantee that a small write does not block after `poll` has
+        # reported the descriptor as writable. Everything else is written in a thread.
         mode = os.fstat(descriptor).st_mode
         is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
         self._small = _WITHOUT_BLOCKING if is_pipe else 0

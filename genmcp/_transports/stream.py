@@ -1,11 +1,8 @@
-"""Responses that stay open: the third of the three levels of a response.
+"""Responses that stay open: the third of the three levels in `_transports/responder.py`.
 
-A response allocates only what it uses. A call whose hook returns at its first step is answered at
-once (level 1). A call that waits is *pending* (level 2): it has a slot and an entry in the
-`TimerTable` of its loop. A call that is pending for longer than a tick, or has something to send on
-the way, is *open* (level 3): it then has an `OpenResponse`, with an asyncio.Task that waits for the
-client to disconnect. A `ResponseWriter`, with the exchange and the stored events, exists only from
-the first message that is sent on the way.
+An `OpenResponse` watches for the disconnect, and sends heartbeats. Its `ResponseWriter`, with the
+exchange and the stored events, is made for the first message that is sent before the answer, or for
+an event that the exchange decides, such as a disconnect.
 """
 
 import asyncio
@@ -52,8 +49,8 @@ logger = logging.getLogger("genmcp")
 class OpenResponse(msgspec.Struct, eq=False):
     """The response of one POST with open calls. Owned by the POST.
 
-    It waits for the client to disconnect, is registered for the shutdown, and sends a comment after
-    each silence. Closing it ends all of that.
+    The response waits for the client to disconnect, is registered for the shutdown, and sends a
+    comment after each silence. `close` ends all three.
 
     batch: the number of responses of a batch; 0 for a single request. calls: the calls that have
     waited. stopping: whether the server is shutting down. ended: whether the response has ended.
@@ -126,8 +123,9 @@ class OpenResponse(msgspec.Struct, eq=False):
     def expire(self) -> None:
         """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
 
-        Messages do not restart the timer, which would cost each of them; it runs for the rest of
-        the silence instead, in whole ticks so that there are few durations.
+        A message does not restart the timer, since that would cost time for each message. When the
+        timer expires early, it is set again for the remaining seconds of the silence. They are
+        rounded up to ticks, so that the `TimerTable` has few different durations.
         """
         heartbeat, loop = self._http.heartbeat, self._http.loop
         silent = heartbeat if self._writer is None else loop.time() - self._writer.spoke
@@ -160,13 +158,13 @@ class OpenResponse(msgspec.Struct, eq=False):
             self.report(CallEvent.LEAVE)
 
     def check(self) -> None:
-        """Raise the exception of the host's `receive`, if there was one."""
+        """Raise the exception that the host's `receive` has raised in the watch, if any."""
         watch = self._watch
         if watch is not None and watch.done() and not watch.cancelled():
             watch.result()
 
     async def finish(self) -> None:
-        """Send the rest.
+        """Send all messages that wait, and return when they are sent.
 
         Raises:
             Exception: an exception of the host's `receive` or `send`.
@@ -206,11 +204,11 @@ class OpenResponse(msgspec.Struct, eq=False):
 class ResponseWriter(msgspec.Struct, eq=False):
     """Sends the messages of one response as fast as its client reads. Owned by the response.
 
-    The exchange decides which bytes are sent for the answers, notifications and events of the
-    connection. An asyncio.Task exists only while something waits to be sent.
+    The exchange decides which bytes are sent for answers, notifications and disconnects. The writer
+    has an asyncio.Task only while messages wait to be sent.
 
-    spoke: when the last message was sent, or the writer was made, by the clock of the loop. begun:
-    whether anything was sent.
+    spoke: the time at which the last message was sent, or the writer was made, by the clock of the
+    loop. begun: whether any message was sent.
     """
 
     _http: HttpRequest
@@ -231,7 +229,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     _closing: bool = False
     _hastened: bool = False
 
-    # What is sent.
+    # Messages and events of the response.
 
     def send(self, message: bytes) -> None:
         """Send a notification, or a request of the server."""
@@ -239,7 +237,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._push(self.exchange.note(message), len(message))
 
     def report(self, request: Request, message: bytes) -> None:
-        """Send the progress of *request*, or later progress once there is room again."""
+        """Send the progress of *request*; while the buffer is full, keep only the latest."""
         if self._progress is None:
             self._progress = LatestProgress(
                 RateLimiter(self._http.mux.limits.progress_per_second), self.send
@@ -304,17 +302,17 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self.follow(call)
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
-        """Store with the events which task *call* waits for."""
+        """Store, with the events of the response, the id of the task that *call* waits for."""
         state = call.channel and call.channel._state
         if self._kept is not None and state:
             self._kept.set_task(call.request, state.follows)
 
     async def following(self, request: Request, task: str) -> None:
-        """Store with the events that *request* waits for *task*."""
+        """Store, with the events of the response, that *request* waits for *task*."""
         if self._kept is not None:
             await self._kept.follow(request, task)
 
-    # How it is sent.
+    # Writing to the connection.
 
     def _push(self, actions: list[ExchangeAction], size: int = 0) -> None:
         """Send *actions*, of about *size* bytes, together with those already waiting."""
@@ -329,12 +327,12 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._task = self._http.loop.create_task(self._write())
 
     def start(self) -> None:
-        """Start sending; until the first step of the hook has ended, messages are collected."""
+        """Start to send; before, messages are collected, so that a plain answer can stay JSON."""
         self._started = True
         self._wake()
 
     def pause(self) -> None:
-        """Start no asyncio.Task any more: `finish` is called next and sends the rest."""
+        """Start no more asyncio.Task: the caller calls `finish` next, which sends what waits."""
         self._started = False
 
     @property
@@ -343,13 +341,13 @@ class ResponseWriter(msgspec.Struct, eq=False):
         return full and self.exchange.state is not ExchangeState.WAITING
 
     async def room(self) -> None:
-        """Wait until the client has read enough that more can be sent, or has left."""
+        """Wait until the write buffer is not full, or the writer is closed."""
         while self._full and not self._closing:
             self._read.clear()
             await self._read.wait()
 
     async def finish(self) -> None:
-        """Send the rest.
+        """Send all messages that wait, and return when they are sent.
 
         Raises:
             Exception: an exception of the host's `send`.
@@ -362,7 +360,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             await self._flush()
 
     def hasten(self) -> None:
-        """Give the client `LAST_WORDS` seconds to read the rest."""
+        """Give the client `LAST_WORDS` seconds to read the messages that wait."""
         self._hastened = True
         if self._deadline is not None:
             self._deadline.hasten(LAST_WORDS)

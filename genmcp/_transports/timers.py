@@ -1,8 +1,9 @@
 """Time in transports: coroutines driven to their first wait, timeouts, deadlines and rate limits.
 
-An asyncio.Task or a timer for each coroutine that nearly never waits would cost more than most of
-its work. `work.send(None)` runs the first step in the current asyncio.Task: StopIteration carries
-the result, and anything else is a wait, for which the rest is allocated then.
+Most coroutines here never wait, and an asyncio.Task or a timer for each would cost more than its
+work. Therefore `work.send(None)` runs the first step in the current asyncio.Task. If it raises
+StopIteration, that carries the result. Otherwise the coroutine waits, and only then are timers and
+tasks made.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 TICK: Final = 0.05
-"""Seconds for which a call is pending before it is opened."""
+"""Seconds for which a call is pending before it is opened, and its client watched."""
 
 
 class Timed(Protocol):
@@ -46,11 +47,11 @@ class Timed(Protocol):
 class TimerTable:
     """The deadlines of one event loop: of pending calls, heartbeats and promotions.
 
-    A call nearly always ends before its deadlines, so that adding and discarding must be cheap: an
-    asyncio.TimerHandle for each would cost more than the call itself pays elsewhere. Deadlines of
-    equal duration are in one table, where insertion order is deadline order: a tick looks at what
-    is due and at one more entry of each table. There are few durations: the tick, the heartbeat of
-    an endpoint, the settings of tools.
+    A call nearly always ends before its deadlines, so that adding and discarding must be cheap. An
+    asyncio.TimerHandle for each deadline would be too expensive. Deadlines of equal duration are in
+    one dict, whose insertion order is the order of the deadlines. So a tick reads the entries that
+    are due, and one more, of each dict. There are few durations: the tick, the heartbeat of an
+    endpoint, the settings of tools.
     """
 
     __slots__ = ("_due", "_loop", "_tables", "_timer")
@@ -145,14 +146,14 @@ class RateLimiter(msgspec.Struct):
     _next: float = -inf
 
     def turn(self) -> float:
-        """Reserve the next place for an event; return the seconds that it has to wait."""
+        """Reserve a time for one event; return the seconds until then."""
         now = time.monotonic()
         at = now if now > self._next else self._next
         self._next = at + 1 / self.rate
         return at - now
 
     async def wait(self) -> None:
-        """Wait until an event is admitted."""
+        """Wait until the rate permits another event."""
         if wait := self.turn():
             await asyncio.sleep(wait)
 
@@ -169,7 +170,10 @@ class LatestProgress(msgspec.Struct):
     _timer: asyncio.TimerHandle | None = None
 
     def offer(self, request: Request, message: bytes, *, room: bool) -> None:
-        """Send *message*, or keep it in place of an earlier one until there is time and *room*."""
+        """Send *message* as soon as the rate permits it and there is *room*.
+
+        Until then, *message* replaces an earlier one of the same *request*.
+        """
         self._kept[request] = message
         if room:
             self.flush()
@@ -244,10 +248,9 @@ else:
 
 
 class AdjustableTimeout:
-    """A limit on the time that a coroutine may take.
+    """A time limit for a coroutine, which can be shortened while the coroutine runs.
 
-    It is asyncio.timeout from the first wait on; most coroutines end before, and cost nothing. A
-    deadline can be brought forward.
+    An asyncio.timeout is made at the first wait of the coroutine. Most coroutines end before.
     """
 
     __slots__ = ("_seconds", "_timeout")
