@@ -37,8 +37,8 @@ _NO_META: Final = RequestParams().meta
 class RequestEncoder:
     """Encodes the messages of one client. Owned by its `ClientDispatch`.
 
-    2026-07-28 wants the client's revision, name and capabilities in the `_meta` of every request
-    (basic, "`_meta`"). They are constant, so that they are encoded once and inserted as bytes.
+    2026-07-28 requires the client's revision, name and capabilities in the `_meta` of every request
+    (basic, "`_meta`"). These members are constant: they are encoded once and inserted as bytes.
     """
 
     def __init__(self, info: Implementation, capabilities: ClientCapabilities) -> None:
@@ -48,7 +48,10 @@ class RequestEncoder:
         self._constant: dict[str, bytes] = {}
 
     def set_log_level(self, level: LoggingLevel | None) -> None:
-        """Ask for log messages of *level* and above in every request since 2026-07-28."""
+        """Put *level* into the `_meta` of later requests of 2026-07-28; None: send no level.
+
+        The server then sends log messages of *level* and above.
+        """
         self._log_level = level
         self._constant.clear()
 
@@ -84,7 +87,10 @@ class RequestEncoder:
         return jsonrpc.encode_response(id, _json.encode(revision.down(result)))
 
     def _meta(self, revision: Revision, others: Mapping[str, Any]) -> bytes:
-        """Return the encoded members of a request's `_meta`: the required ones and *others*."""
+        """Return the encoded members of a request's `_meta`, without braces.
+
+        These are *others* and, since 2026-07-28, the members that every request must have.
+        """
         if not revision.modern:
             return _encode_members(others)
         constant = self._constant.get(revision.version)
@@ -152,7 +158,7 @@ def decode_result(request: Pending, raw: msgspec.Raw, *, tasks: bool) -> Outcome
     Args:
         request: The request that is answered.
         raw: The JSON of the result.
-        tasks: Whether the client has declared tasks, so that the result may be one.
+        tasks: Whether the client has declared tasks, so that the result may be a task.
 
     Raises:
         PeerFault: The result does not conform to the specification.
@@ -173,7 +179,7 @@ def decode_result(request: Pending, raw: msgspec.Raw, *, tasks: bool) -> Outcome
 
 
 def decode_error(request: Pending, body: ErrorBody, status: int = 200) -> McpError:
-    """Return the error that answers *request*, with its code of 2026-07-28."""
+    """Return the JSON-RPC error *body*, the response to *request*, with its code of 2026-07-28."""
     code = body.code
     if request.method == "resources/read" and code == request.revision.resource_not_found:
         code = -32602  # 2026-07-28, server/resources, "Error Handling"
@@ -182,7 +188,8 @@ def decode_error(request: Pending, body: ErrorBody, status: int = 200) -> McpErr
 
 def _type_of(request: Pending, raw: msgspec.Raw) -> str:
     """Return the `resultType`; results without one are complete."""
-    # Servers made with genmcp begin their results like this: no decoding is needed.
+    # Results of servers made with genmcp begin with these bytes: such a result need not be decoded
+    # to find its type.
     if not request.revision.modern or bytes(memoryview(raw)[:_COMPLETE_SIZE]) == _COMPLETE:
         return "complete"
     return _typed.decode(raw).resultType
@@ -196,7 +203,8 @@ def _complete_result(request: Pending, raw: msgspec.Raw) -> Any:
     try:
         value = decoder.decode(raw)
     except msgspec.ValidationError:
-        # Some servers omit the required cache members: their results are usable, uncached.
+        # Some servers omit the required members `ttlMs` and `cacheScope`. Their results are usable,
+        # but must not be cached.
         if not issubclass(known.result, CacheableResult):
             raise
         value = decoder.decode(_json.encode(_NOT_CACHEABLE | _raw_members.decode(raw)))

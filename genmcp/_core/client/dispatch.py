@@ -1,10 +1,11 @@
 """The client side of the protocol as one sans-IO state machine.
 
-It supports both eras: `initialize`, sessions and requests of the server; and the self-contained
-requests of 2026-07-28 (basic/versioning). Its interface has the form of 2026-07-28 in either case.
+The machine supports both eras of the protocol (2026-07-28, basic/versioning). The legacy era has
+`initialize`, sessions and requests of the server; the modern era has self-contained requests. In
+both eras, the params and results that the owner sees have the form of 2026-07-28.
 
-Most methods return a list of outcomes: actions for the transport and events for the owner, to be
-handled in this order. No message of the server makes a method raise.
+Most methods return a list of outcomes: actions for the transport and events for the owner. The
+owner handles the outcomes in the order of the list. No message of the server makes a method raise.
 """
 
 from collections.abc import Mapping
@@ -60,11 +61,14 @@ class ClientDispatch:
     Args:
         info: Name and version of the client.
         capabilities: The declared capabilities, as 2026-07-28 defines them.
-        per_message: Each request has a response of its own (HTTP), which is closed to cancel it.
-            Otherwise all messages share one channel (stdio).
+        per_message: As `Transport.per_message`: True if each request has a response of its own
+            (HTTP), False if all messages share one channel (stdio).
         options: Timeouts and limits.
 
-    All times are seconds of one monotonic clock. Raises ConfigurationError for an unknown revision.
+    Raises:
+        ConfigurationError: `options.revision` is not supported.
+
+    The parameter `now` of the methods is the time of a monotonic clock in seconds.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class ClientDispatch:
 
     @property
     def reason(self) -> Exception | None:
-        """The error that led to CLOSED or FAILED; None otherwise, or if the client closed it."""
+        """The error that led to CLOSED or FAILED; None in other states, and after `close`."""
         return self._lifecycle.reason
 
     @property
@@ -125,7 +129,10 @@ class ClientDispatch:
 
     @property
     def next_check(self) -> float | None:
-        """The time by which to call `check_timeouts`; None: no request has a timeout."""
+        """The time at which the owner must call `check_timeouts`; None: no request has a timeout.
+
+        May be earlier than the first deadline.
+        """
         return self._pending.next_check
 
     def is_pending(self, id: RequestId | None) -> bool:
@@ -137,7 +144,11 @@ class ClientDispatch:
         return method in self._connector.revision.methods
 
     def begin(self, now: float) -> list[Outcome]:
-        """Start the handshake; the state has to be NEW."""
+        """Start the handshake: return the action that sends its first message.
+
+        Raises:
+            LocalIllegalTransition: The state is not NEW.
+        """
         return self._connector.begin(now)
 
     def request(
@@ -153,11 +164,17 @@ class ClientDispatch:
     ) -> tuple[int, list[Outcome]]:
         """Return the id of a new request, and the actions that send it.
 
-        *progress* asks for progress notifications; *meta* is added to `_meta`; *param_headers*
-        repeat arguments of a tool call.
+        Args:
+            method: The method.
+            params: The params.
+            now: The time.
+            timeouts: The timeouts of the request.
+            progress: Whether the server is requested to send progress notifications.
+            meta: Members that are added to the `_meta` of the request.
+            param_headers: The `Mcp-Param-*` headers, which repeat arguments of a tool call.
 
         Raises:
-            LocalIllegalTransition: The state is not READY; its cause is `reason`.
+            LocalIllegalTransition: The state is not READY. The cause of the exception is `reason`.
             MethodNotFound: The method belongs to another revision than the negotiated one.
             Overloaded: `max_pending` requests are pending.
             TypeError: *params* or *meta* cannot be encoded as JSON.
@@ -183,7 +200,9 @@ class ClientDispatch:
         ]
 
     def notify(self, method: str, params: Params = None) -> list[Outcome]:
-        """Send a notification; it is dropped if the negotiated revision does not have *method*.
+        """Return the action that sends a notification.
+
+        The list is empty if only other revisions than the negotiated one have *method*.
 
         Raises:
             LocalIllegalTransition: The state is not READY.
@@ -198,9 +217,12 @@ class ClientDispatch:
     def log_level(
         self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
     ) -> tuple[int | None, list[Outcome]]:
-        """Set the log level of the server: by a request, or in `_meta` of all later requests.
+        """Set the log level of the server.
 
-        2025-11-25, server/utilities, "Setting Log Level"; 2026-07-28, "Per-Request Log Level".
+        Before 2026-07-28 a request sets it (2025-11-25, server/utilities, "Setting Log Level").
+        Then return the id of that request and the actions that send it. Since 2026-07-28 the level
+        is in the `_meta` of all later requests ("Per-Request Log Level"). Then return None and no
+        actions.
 
         Raises the errors of `request`.
         """
@@ -229,7 +251,10 @@ class ClientDispatch:
         ]
 
     def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
-        """Respond to the server's request *id* with an error; otherwise as `answer`."""
+        """Respond to the server's request *id* with *error*.
+
+        Does nothing if the server has cancelled the request.
+        """
         if not self._peer_requests.remove(id):
             return []
         return [SendMessage(encode_error(id, error), revision=self._connector.revision.version)]
@@ -237,12 +262,14 @@ class ClientDispatch:
     def received(
         self, body: bytes, now: float, *, about: RequestId | None = None, status: int = 200
     ) -> list[Outcome]:
-        """Handle one message or a batch.
+        """Handle one message of the server, or a batch.
 
-        *about* is the request in whose HTTP response it was sent, *status* that of the response.
+        *about* is the id of the request whose HTTP response contained *body*; None outside of such
+        a response. *status* is the HTTP status of that response.
         """
         if status == _UNAUTHORIZED:
-            return []  # the body is that of an authorization server; the transport reports it
+            # The body may be no JSON-RPC at all. The transport reports the status to `failed`.
+            return []
         return self._receiver.receive(body, now, about, status)
 
     def too_long(
@@ -260,7 +287,10 @@ class ClientDispatch:
         return self._receiver.session_ended(error, now)
 
     def check_timeouts(self, now: float) -> list[Outcome]:
-        """End the requests whose deadline is *now* or earlier."""
+        """Cancel the requests with a deadline of *now* or earlier; report them as timed out.
+
+        A request of the handshake is not cancelled: the negotiation handles its timeout.
+        """
         outcomes: list[Outcome] = []
         for request in self._pending.expired(now, self._peer_requests.subjects):
             if request.opening:
@@ -272,18 +302,21 @@ class ClientDispatch:
         return outcomes
 
     def close(self) -> list[Outcome]:
-        """Close the connection and fail the pending requests; the owner closes the transport."""
+        """Fail the pending requests. The state is then CLOSING, or still CLOSED.
+
+        The owner closes the transport and then calls `closed`.
+        """
         self._lifecycle.take(ConnectionStep.CLOSE)
         self._peer_requests.clear()
         return [RequestFailed(each.id, None, may_have_run=True) for each in self._pending.clear()]
 
     def closed(self, error: Exception | None = None) -> list[Outcome]:
-        """Handle the end of the transport because of *error*."""
+        """Handle the end of the transport, because of *error* if it is not None."""
         self._peer_requests.clear()
         return self._connector.transport_ended(error)
 
     def fail(self, error: Exception) -> list[Outcome]:
-        """Fail the connection, in any state."""
+        """Fail the connection and all pending requests because of *error*, in any state."""
         self._peer_requests.clear()
         return self._connector.give_up(error)
 
@@ -310,8 +343,8 @@ def _cancellation(
 ) -> list[Outcome]:
     """Return the actions that cancel *request* at the server.
 
-    2026-07-28, basic/patterns, "Transport-Specific Cancellation": over HTTP the response is closed.
-    Earlier revisions need the notification on every transport.
+    2026-07-28, basic/patterns, "Transport-Specific Cancellation": over HTTP, closing the response
+    cancels the request. Earlier revisions need `notifications/cancelled` on every transport.
     """
     outcomes: list[Outcome] = []
     revision = request.revision
@@ -327,7 +360,10 @@ def _cancellation(
 
 
 def _name_in(params: Params, known: Method | None) -> str | None:
-    """Return the name or URI of the request's target: 2026-07-28, "Request Metadata"."""
+    """Return the value of `Mcp-Name`: the tool, prompt or resource that the request names.
+
+    None if the method has no such param. 2026-07-28, Streamable HTTP, "Request Metadata".
+    """
     member = None if known is None else known.name_member
     if member is None or params is None:
         return None

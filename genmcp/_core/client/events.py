@@ -96,7 +96,7 @@ class ConnectionFailed(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection has ended. The state is CLOSED; *error* is None if the client closed it."""
+    """The connection has ended. The state is CLOSED; *error*: None if the client closed it."""
 
     error: Exception | None
 
@@ -137,7 +137,7 @@ class Answered(msgspec.Struct, frozen=True):
 class RequestRejected(msgspec.Struct, frozen=True):
     """The server responded to request *id* with a JSON-RPC error.
 
-    *cause* is the `HttpStatusError` whose body was the JSON-RPC error; None if the HTTP status was
+    *cause* is the `HttpStatusError` that had the JSON-RPC error as its body; None if the HTTP status was
     not an error, or over stdio.
     """
 
@@ -168,7 +168,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 class RequestTimedOut(msgspec.Struct, frozen=True):
     """Request *id* timed out after *seconds* and is cancelled.
 
-    *silent* tells which timeout expired: True for the idle timeout, False for the total timeout.
+    *silent* is True for the idle timeout, False for the total timeout.
     """
 
     id: int
@@ -178,7 +178,7 @@ class RequestTimedOut(msgspec.Struct, frozen=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True):
-    """Request *id* will get no response; *error* is None if the client closed the connection.
+    """Request *id* will get no response; *error*: None if the client closed the connection.
 
     *may_have_run* is False only if the server has certainly not processed the request, so that the
     request can be sent again safely.

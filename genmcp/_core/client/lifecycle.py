@@ -1,7 +1,7 @@
 """The state of a client's connection, and its pending requests.
 
-`TABLE` is the state machine of both eras: that of `initialize`, and that of self-contained requests
-(2026-07-28).
+`TABLE` is one state machine for both eras of the protocol: for the legacy era, which begins with
+`initialize`, and for the modern era of self-contained requests (2026-07-28).
 """
 
 import math
@@ -22,12 +22,11 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of `ClientDispatch`. Times are in seconds.
 
     Args:
-        revision: The only revision to negotiate; None: the newest that both sides support. An older
-            one is proposed with `initialize`, where the server may choose another.
-        remembered: The revision of the last connection to this server. It is tried first, and
-            negotiation starts again if it does not work.
-        probe_timeout: Time for the response to `server/discover` on a transport without HTTP
-            statuses; after that the server is treated as one of an earlier revision.
+        revision: The only revision to negotiate; None: the newest that both sides support.
+        remembered: The revision of the last connection to this server; None if it is unknown. The
+            negotiation tries its era first, and the other era after a failure.
+        probe_timeout: Time for the response to `server/discover` on a transport that is not
+            `per_message` (stdio). After that the server is treated as one of the legacy era.
         connect_timeout: Time for the response to any other message of the handshake.
         max_pending: Maximum number of pending requests; 0: no limit.
         max_asked: Maximum number of requests of the server that wait for a response.
@@ -44,13 +43,13 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransportFailure(msgspec.Struct, frozen=True):
-    """The reason why a transport has no response to a request.
+    """The failure of a transport to get the response to a request.
 
     Args:
         error: The error.
-        status: The HTTP status, if there was one.
+        status: The HTTP status of the response; None without an HTTP response.
         sent: Whether the request may have reached the server.
-        session: Whether the server does not know the session any more.
+        session: Whether the request failed because the server does not know the session.
     """
 
     error: Exception
@@ -62,7 +61,7 @@ class TransportFailure(msgspec.Struct, frozen=True):
 class ConnectionState(Enum):
     """The states of a client's connection."""
 
-    # Enum hashes by name, which costs as much as the rest of a lookup in the table.
+    # `Enum.__hash__` hashes the name, which doubles the time of a lookup in `TABLE`.
     __hash__ = object.__hash__
 
     NEW = auto()
@@ -82,7 +81,11 @@ class ConnectionState(Enum):
 
 
 class ConnectionStep(Enum):
-    """The transitions. The server causes the last three, the client all others."""
+    """The causes of transitions.
+
+    The server causes the last three: ASKED, PINGED and TOLD. The client or its transport causes the
+    others.
+    """
 
     __hash__ = object.__hash__
 
@@ -94,7 +97,7 @@ class ConnectionStep(Enum):
     CONNECT = auto()
     """A revision is negotiated."""
     RENEW = auto()
-    """The server has lost the session: a new one is opened."""
+    """The server has lost the session, and the client begins a new one."""
     RESTART = auto()
     """The transport ended during the handshake and is reopened."""
     REQUEST = auto()
@@ -125,7 +128,8 @@ _WHEN: Final = {
     **dict.fromkeys((CLOSING, CLOSED, FAILED), "after the connection has ended"),
 }
 
-#: The legal transitions. Any other pair is an IllegalTransition of the side that causes it.
+#: The legal transitions: the new state for a state and a step. A pair that is not in the table is
+#: a PeerIllegalTransition for the steps of the server, and otherwise a LocalIllegalTransition.
 TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] = {
     (NEW, ConnectionStep.BEGIN): PROBING,
     # A server may reject the probed revision and name another: probe again (basic/versioning).
@@ -134,9 +138,9 @@ TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] =
     (PROBING, ConnectionStep.HANDSHAKE): INITIALIZING,
     (PROBING, ConnectionStep.CONNECT): READY,
     (INITIALIZING, ConnectionStep.CONNECT): READY,
-    # 2025-11-25, transports, "Session Management", point 4.
+    # 2025-11-25, transports, "Session Management", point 4: the client begins a new session.
     (READY, ConnectionStep.RENEW): PROBING,
-    # 2026-07-28, stdio, "Backward Compatibility".
+    # 2026-07-28, stdio, "Backward Compatibility": a legacy server may exit on `server/discover`.
     (PROBING, ConnectionStep.RESTART): NEW,
     (INITIALIZING, ConnectionStep.RESTART): NEW,
     (READY, ConnectionStep.REQUEST): READY,
@@ -152,7 +156,8 @@ TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] =
     (CLOSED, ConnectionStep.RESET): NEW,
     (FAILED, ConnectionStep.RESET): NEW,
     (READY, ConnectionStep.ASKED): READY,
-    # 2025-11-25, ping: "the receiver MUST respond promptly", in every state with a transport.
+    # 2025-11-25, ping: "the receiver MUST respond promptly". So a ping is legal in every state in
+    # which the transport can still send the response.
     **{
         (state, ConnectionStep.PINGED): state
         for state in ConnectionState
@@ -165,7 +170,8 @@ TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] =
 class Lifecycle:
     """The state of one connection. Owned by its `ClientDispatch`.
 
-    `reason` is the error that led to CLOSED or FAILED, if any.
+    `reason` is the error that led to CLOSED or FAILED; None in other states, and if the client
+    closed the connection.
     """
 
     def __init__(self) -> None:
@@ -173,11 +179,15 @@ class Lifecycle:
         self.reason: Exception | None = None
 
     def take(self, step: ConnectionStep, reason: Exception | None = None) -> None:
-        """Change the state by *step*; *reason* is kept if the new state is an end.
+        """Change the state by *step*.
+
+        If the new state is CLOSED or FAILED, store *reason*, unless an earlier reason is stored.
 
         Raises:
-            LocalIllegalTransition: The client may not take this step now. Its cause is `reason`.
+            LocalIllegalTransition: The client may not take this step now.
             PeerIllegalTransition: The server may not take this step now.
+
+        The cause of either exception is the stored `reason`.
         """
         state = TABLE.get((self.state, step))
         if state is None:
@@ -197,10 +207,10 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     Args:
         idle: Time without progress. 2026-07-28, basic/patterns, "Timeouts": progress may restart
-            it, but not the total.
-        total: Time in all.
-        whole: The total timeout of the call that the request belongs to, for error messages; None
-            if that is *total*.
+            this timeout, but not the total timeout.
+        total: Time from the sending of the request to its response.
+        whole: The total timeout that the user gave for the whole call. Only error messages show it.
+            It exceeds *total* if this is a later request of the call. None: equal to *total*.
     """
 
     idle: float | None = 30.0
@@ -209,14 +219,25 @@ class Timeouts(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct, eq=False):
-    """A pending request. *known* is None for a method that *revision* does not define."""
+    """A pending request.
+
+    Args:
+        id, method: As in the message.
+        known: The definition of the method; None if *revision* does not define the method.
+        revision: The revision of the message.
+        progress: Whether the request has a progress token.
+        opening: Whether the request is part of the handshake, and not a request of the user.
+        idle: The idle timeout in seconds; infinite without one.
+        idle_until: The time at which the idle timeout expires.
+        until: The time at which the total timeout expires.
+        whole: As in `Timeouts`; infinite without a total timeout.
+    """
 
     id: int
     method: str
     known: Method | None
     revision: Revision
     progress: bool
-    #: Part of the handshake, not a request of the user.
     opening: bool
     idle: float
     idle_until: float
@@ -225,7 +246,7 @@ class Pending(msgspec.Struct, eq=False):
 
     @property
     def allowed(self) -> float:
-        """The timeout that expires first, in seconds."""
+        """The length of the timeout that expires first, in seconds, for the error message."""
         return self.whole if self.until <= self.idle_until else self.idle
 
     @property
@@ -247,8 +268,8 @@ class PendingRequests:
     def __init__(self) -> None:
         self._last = 0
         self._by_id: dict[int, Pending] = {}
-        # A lower bound of all deadlines. It is not raised when a request ends, since that would
-        # search all requests for each response; a check that comes too early does no harm.
+        # A lower bound of all deadlines. When a request ends, the bound stays: the exact minimum
+        # would need a search of all requests for each response. An early check does no harm.
         self._next_check = math.inf
 
     def __len__(self) -> int:
@@ -298,7 +319,11 @@ class PendingRequests:
         return self._by_id.get(id) if type(id) is int else None
 
     def ids(self, about: RequestId | None) -> frozenset[RequestId]:
-        """Return *about* if it is given, otherwise the ids of all pending requests."""
+        """Return the ids of the requests that a message of the server may belong to.
+
+        Only *about*, the request whose HTTP response contained the message; if *about* is None,
+        all pending requests.
+        """
         return frozenset(self._by_id) if about is None else frozenset((about,))
 
     def remove(self, request: Pending) -> None:
@@ -315,17 +340,20 @@ class PendingRequests:
         return requests
 
     def keep(self, request: Pending) -> None:
-        """Register *request*, which has timed out, again without timeouts for a late response."""
+        """Register *request* again, which has timed out, and remove its timeouts.
+
+        A late response to *request* is then still handled.
+        """
         request.idle_until = request.until = math.inf
         self._by_id[request.id] = request
 
     def expired(self, now: float, waiting: frozenset[RequestId]) -> list[Pending]:
-        """Remove and return the requests whose deadline is *now* or earlier.
+        """Remove and return the requests with a deadline of *now* or earlier.
 
         Args:
             now: The current time.
-            waiting: Requests for which the server may wait for a response of this client. Their
-                idle timeout is restarted: the server is silent for a reason.
+            waiting: Ids of requests that the server may process only after it receives a response
+                of this client. Their idle timeouts are restarted instead of expiring.
         """
         expired = []
         for request in self:

@@ -1,8 +1,11 @@
 """Opening of a client's connection: negotiation of the revision, and the handshake.
 
-2026-07-28, basic/versioning, "Backward Compatibility with Initialization-Based Versions";
-_transports/stdio and transports/streamable-http, "Backward Compatibility". `RevisionNegotiation`
-decides what to send next, `Connector` sends it and keeps the state.
+2026-07-28, basic/versioning, "Backward Compatibility with Initialization-Based Versions", and
+"Backward Compatibility" of the pages transports/stdio and transports/streamable-http, define the
+order of the attempts. `RevisionNegotiation` decides which message is sent next. `Connector` returns
+the actions that send the message, and changes the state of the connection.
+
+"Probe" is the `server/discover` of 2026-07-28 that begins the negotiation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,26 +49,28 @@ _UNSUPPORTED_VERSION: Final = -32022
 #: HeaderMismatch, MissingRequiredClientCapability and UnsupportedProtocolVersion of 2026-07-28. No
 #: server of an earlier revision sends them.
 MODERN_CODES: Final = frozenset({-32020, -32021, _UNSUPPORTED_VERSION})
-#: HTTP statuses about authorization, rate limits or availability: they tell nothing about the era.
+#: HTTP statuses about authorization, rate limits or availability. Servers of both eras send them,
+#: so that they are no reason to try the other era.
 _NOT_OF_AN_ERA: Final = frozenset({401, 403, 407, 408, 425, 429, 502, 503, 504})
-#: Bounds a server that names a supported revision and then rejects it.
+#: The most probes of one negotiation. A server may name a supported revision and reject that
+#: revision again and again.
 _MAX_PROBES: Final = 3
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Send `server/discover` of *revision*."""
+    """The decision to send `server/discover` of *revision*."""
 
     revision: Revision
 
 
 class Handshake(msgspec.Struct, frozen=True):
-    """Send `initialize` and propose *revision*."""
+    """The decision to send `initialize`, which proposes *revision*."""
 
     revision: Revision
 
 
 class UseRevision(msgspec.Struct, frozen=True):
-    """The negotiation is complete: use *revision*."""
+    """The decision to use *revision*: the negotiation is complete."""
 
     revision: Revision
     server: Implementation | None = None
@@ -74,7 +79,7 @@ class UseRevision(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """The negotiation has failed."""
+    """The decision to fail the connection with *error*."""
 
     error: Exception
 
@@ -105,8 +110,8 @@ class RevisionNegotiation:
 
     Args:
         revision, remembered: As for `DispatchOptions`.
-        silence_is_legacy: On a channel without statuses (stdio), a server of an earlier era may
-            not respond to a probe at all.
+        silence_is_legacy: Whether a server that does not respond to a probe counts as a server of
+            the legacy era. True over stdio, where such a server may ignore the unknown method.
 
     Raises:
         ConfigurationError: *revision* is not supported.
@@ -122,14 +127,14 @@ class RevisionNegotiation:
         self._supported = (*MODERN, *LEGACY) if revision is None else (REVISIONS[revision],)
         self._silence_is_legacy = silence_is_legacy
         proposed = REVISIONS.get(revision or remembered or "", LATEST)
-        # Only the era of a remembered legacy revision counts: the server may have been upgraded to
-        # a newer revision of that era, which `initialize` finds out.
+        # For a remembered legacy revision, propose the newest legacy revision: the server may have
+        # been upgraded, and the response to `initialize` names the revision that it supports.
         self._proposed = proposed if revision or proposed.modern else LEGACY[0]
         self._probes = 0
         self._late: UseRevision | None = None
 
     def begin(self) -> Decision:
-        """Return the first message to send."""
+        """Return the first decision: `Probe` or `Handshake`."""
         proposed = self._proposed
         return self._probe(proposed) if proposed.modern else Handshake(proposed)
 
@@ -152,7 +157,8 @@ class RevisionNegotiation:
         if error.status in _NOT_OF_AN_ERA:
             return GiveUp(error)
         if error.code in MODERN_CODES:
-            # "The client retries with a supported version rather than falling back."
+            # 2026-07-28, basic/versioning: the client retries with a supported version, and does
+            # not fall back to `initialize`.
             revision = self._named_by(error)
             if revision is None or self._probes >= _MAX_PROBES:
                 return GiveUp(error)
@@ -172,14 +178,15 @@ class RevisionNegotiation:
     def transport_ended(self, error: Exception) -> Decision:
         """Handle the end of the transport during the negotiation.
 
-        A server of an earlier era may exit on an unexpected message, which counts as silence.
+        A server of the legacy era may exit when it receives a probe. That counts as no response.
         """
         return self.probe_silent(error) if self._probes else GiveUp(error)
 
     def probe_answered_late(self, raw: msgspec.Raw) -> None:
         """Handle the result of `server/discover` after `initialize` was sent.
 
-        The server was only slow to start: the result counts if it rejects `initialize`.
+        The server was slow to start, but supports the modern era. The result is used if the server
+        rejects `initialize`.
         """
         decision = self.probe_answered(raw)
         if isinstance(decision, UseRevision):
@@ -211,8 +218,8 @@ class RevisionNegotiation:
     def handshake_failed(self, error: Exception, status: int | None) -> Decision:
         """Handle the failure of the transport to get a response to `initialize`.
 
-        Without a probe before, `initialize` was sent for a remembered revision, which may be
-        outdated: probe, unless the error tells nothing about the era.
+        If no probe preceded it, `initialize` was sent because of a remembered revision. That
+        revision may be outdated, so return `Probe`, unless servers of both eras send this error.
         """
         if status is None or status in _NOT_OF_AN_ERA or self._probes or self._only is not None:
             return GiveUp(error)
@@ -228,15 +235,16 @@ class RevisionNegotiation:
         return Handshake(revision)
 
     def _fall_back(self, error: Exception) -> Decision:
-        """Fall back to `initialize`, unless the caller allows one revision only.
+        """Return `Handshake`, or `GiveUp` if the user allows only one revision.
 
-        2026-07-28, server/discover: a server MUST implement it. A server that rejects it does not
-        support the requested revision, and would handle requests without the required handshake.
+        2026-07-28, server/discover: a server MUST implement `server/discover`. A server that
+        rejects it does not support the only allowed revision, and may nevertheless process requests
+        of that revision, without the handshake that its own revision requires.
         """
         if self._only is None:
             return self._handshake(LEGACY[0])
         if not isinstance(error, McpError | TimeoutError):
-            return GiveUp(error)  # more specific, such as a wrong path
+            return GiveUp(error)  # more specific than the message below, such as a wrong path
         code = f" ({error.code})" if isinstance(error, McpError) else ""
         return GiveUp(
             PeerFault(
@@ -262,7 +270,10 @@ class RevisionNegotiation:
 
 
 def _decode_server(raw: msgspec.Raw) -> Implementation | None:
-    """Return the name of the server, None if it is invalid: it is only displayed."""
+    """Return name and version of the server.
+
+    None if they are invalid: they are only displayed, and no reason to fail the connection.
+    """
     try:
         server: Implementation = decoder_for(Implementation).decode(raw)
     except msgspec.DecodeError:
@@ -271,11 +282,12 @@ def _decode_server(raw: msgspec.Raw) -> Implementation | None:
 
 
 class Connector:
-    """Opens one connection, and reopens its session. Owned by its `ClientDispatch`.
+    """Runs the handshake of a connection, also for a new session. Owned by its `ClientDispatch`.
 
-    `revision` is the negotiated revision, or the one proposed so far; `server` describes the
-    connected server. `renewed`: a session was replaced, and no request has succeeded in the new one
-    yet.
+    Attributes:
+        revision: The negotiated revision; before that, the revision that was proposed last.
+        server: The connected server; None before the first handshake is complete.
+        renewed: Whether the session was replaced and no response has arrived in the new session.
     """
 
     def __init__(
@@ -299,17 +311,18 @@ class Connector:
         self._restarted = False
 
     def begin(self, now: float) -> list[Outcome]:
-        """Send the first message."""
+        """Return the action that sends the first message of the handshake."""
         self._lifecycle.take(ConnectionStep.BEGIN)
         return self._carry_out(self._negotiation.begin(), now)
 
     def renew(self, error: Exception, now: float) -> list[Outcome]:
-        """Open a new session after *error*: the server does not know the current one.
+        """Begin a new handshake after *error*: the server does not know the current session.
 
-        2025-11-25, transports, "Session Management", point 4. The revision is negotiated again:
-        a server that lost its sessions was restarted, possibly as another version.
+        2025-11-25, transports, "Session Management", point 4, requires a new session. The revision
+        is negotiated again: the server was probably restarted, possibly as another version.
         """
-        if self.renewed:  # a server that forgets each new session at once would loop forever
+        # A server that loses each new session at once would cause an endless loop of handshakes.
+        if self.renewed:
             return self.give_up(error)
         self.renewed = True
         self._lifecycle.take(ConnectionStep.RENEW)
@@ -317,7 +330,7 @@ class Connector:
         return [SessionReset(error), *self._carry_out(self._negotiation.begin(), now)]
 
     def forget(self) -> None:
-        """Discard everything about the server except its revision."""
+        """Return to the initial state, but remember the revision of the server."""
         remembered = self._options.remembered if self.server is None else self.server.revision
         self._negotiation = self._negotiate(remembered)
         self.server = None
@@ -376,14 +389,15 @@ class Connector:
         return [*ended, ConnectionFailed(error)]
 
     def transport_ended(self, error: Exception | None) -> list[Outcome]:
-        """Handle the end of the transport; *error* is None if the server ended it regularly."""
+        """Handle the end of the transport, because of *error* if it is not None."""
         before = self._lifecycle.state
         lost = error or PeerFault("the server has ended the connection")
         ended: list[Outcome] = [
             RequestFailed(each.id, lost, may_have_run=True) for each in self._pending.clear()
         ]
         if before in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
-            # Once only: a server that also exits on `initialize` is broken.
+            # The transport is opened again only once: a server that also exits when it receives
+            # `initialize` is broken.
             retry = isinstance(self._negotiation.transport_ended(lost), Handshake)
             if retry and not self._restarted:
                 self._restarted = True
@@ -436,7 +450,7 @@ class Connector:
         self._lifecycle.take(ConnectionStep.CONNECT)
         self.server = connected
         for request in self._pending:
-            if request.opening:  # a probe that the server may still answer, to no effect
+            if request.opening:  # a probe that timed out; its response would have no effect
                 self._pending.remove(request)
         if self.revision.modern:
             return [connected]

@@ -67,12 +67,12 @@ _CAPABILITY: Final[Mapping[str, str]] = {
 class PeerRequests:
     """The unanswered requests of the server (before 2026-07-28). Owned by a `ClientDispatch`.
 
-    No message names the request of this client that a server's request belongs to, except by the
-    HTTP response that carries it. Without one it may belong to any request that was pending when it
-    arrived.
+    The server sends such a request while it processes a request of this client. The message does
+    not name that request. Over HTTP, it is the request whose response contains the message.
+    Otherwise it may be any request that was pending when the message arrived.
 
     Args:
-        capabilities: The declared capabilities; other requests are rejected.
+        capabilities: The declared capabilities; requests that need others are rejected.
         limit: Maximum number of unanswered requests (`DispatchOptions.max_asked`).
     """
 
@@ -89,17 +89,17 @@ class PeerRequests:
     def add(
         self, message: Message, id: RequestId, revision: Revision, about: frozenset[RequestId]
     ) -> RequestReceived:
-        """Register and decode a request.
+        """Register and decode a request of the server.
 
         Args:
             message: The request.
-            id: Its id.
+            id: The id of the request.
             revision: The negotiated revision.
-            about: The requests of this client that it may belong to.
+            about: The ids of the requests of this client that the request may belong to.
 
         Raises:
-            PeerFault: Its id is in use, so that the responses could not be told apart.
-            McpError: The error response to send.
+            PeerFault: Another unanswered request has the same id.
+            McpError: The request is invalid or not supported; the error is the response to it.
         """
         if id in self._ids:
             raise PeerFault(f"the server uses the id {id!r} again, before it is answered")
@@ -126,9 +126,11 @@ class PeerRequests:
     def remove_for(
         self, request: RequestId, is_pending: Callable[[RequestId], bool]
     ) -> list[RequestId]:
-        """Remove and return the requests that can only belong to *request*, which was given up.
+        """Remove and return the ids of the server's requests that belonged only to *request*.
 
-        *is_pending* tells whether a request of this client is still pending.
+        *request* is a request of this client that was cancelled. A request of the server is removed
+        if it may belong to *request* and to none that is still pending; *is_pending* returns
+        whether a request of this client is still pending.
         """
         orphans = [
             id
@@ -140,7 +142,7 @@ class PeerRequests:
         return orphans
 
     def clear(self) -> None:
-        """Remove all: no response can be delivered any more."""
+        """Remove all requests, because their responses can no longer be delivered."""
         self._ids.clear()
 
 
@@ -174,7 +176,7 @@ class MessageReceiver:
 
     Args:
         lifecycle, pending, peer_requests, connector: The other machines of the connection.
-        tasks: Whether a request may become a task.
+        tasks: Whether the client has declared tasks, so that a response may be a task.
         per_message: Whether each request has an HTTP response of its own.
         max_depth: Maximum nesting of a message.
     """
@@ -244,17 +246,18 @@ class MessageReceiver:
         if request.opening:
             return self._connector.failed(request, failure, now)
         error = failure.error
-        # A server that does not know the session has not processed the request.
+        # If the server did not know the session, it has not processed the request.
         failed = RequestFailed(request.id, error, failure.sent and not failure.session)
         if not failure.session or self._lifecycle.state is not ConnectionState.READY:
             return [failed]
         return [failed, *self._renew(error, now)]
 
     def session_ended(self, error: Exception, now: float) -> list[Outcome]:
-        """Handle the end of a session in which the server has sent messages."""
+        """Handle the loss of a session on the server, reported by the notification stream."""
         if self._lifecycle.state is not ConnectionState.READY:
             return []
-        # This session worked, so that opening another one is no loop.
+        # The notification stream was open, so this session worked: replacing the session is not a
+        # step of the endless loop that `Connector.renew` prevents.
         self._connector.renewed = False
         return self._renew(error, now)
 
@@ -277,8 +280,9 @@ class MessageReceiver:
         id = message.request_id
         request = self._without_id(about) if id is None else self._pending.get(id)
         if request is None and message.error is not None and status >= _HTTP_ERROR:
-            # An HTTP error belongs to the request it answers. Servers made with mcp 1.x that could
-            # not parse the request send "server-error" as its id.
+            # The body of an HTTP error answers the request of that HTTP exchange, even if the id in
+            # the body differs: servers made with mcp 1.x send the id "server-error" if they could
+            # not parse the request.
             request = self._pending.get(about)
         if request is None:
             detail = f": {message.error.message}" if message.error else ""
@@ -295,11 +299,11 @@ class MessageReceiver:
             return [RequestFailed(request.id, fault, may_have_run=True)]
 
     def _without_id(self, about: RequestId | None) -> Pending | None:
-        """Return the request that an error without an id belongs to.
+        """Return the request that an error response without an id answers; None if unknown.
 
-        The request in whose HTTP response it was sent; otherwise the request of the handshake,
-        since no other is pending: a server of an earlier era may not find the id in a message that
-        it does not know.
+        Over HTTP this is request *about*, whose response contained the error. Otherwise it is the
+        request of the handshake, if one is pending: a server of the legacy era may not read the id
+        of a message whose method it does not know.
         """
         if about is not None:
             return self._pending.get(about)
@@ -309,7 +313,7 @@ class MessageReceiver:
         revision, state = self._connector.revision, self._lifecycle.state
         if state is ConnectionState.READY and revision.modern:
             # 2026-07-28, stdio and Streamable HTTP: the server MUST NOT send requests, and the
-            # client MUST NOT send responses.
+            # client MUST NOT send responses. So the request is dropped without an error response.
             fault = PeerIllegalTransition(message.method, f"in {revision.version}")
             return [MessageDropped(fault, id)]
         ping = message.method == "ping"
@@ -357,10 +361,11 @@ class MessageReceiver:
         return ProgressReceived(request.id, params.progress, params.total, params.message)
 
     def _cancelled(self, params: CancelledNotificationParams) -> list[Outcome]:
-        """Handle a cancellation by the server.
+        """Handle `notifications/cancelled` of the server.
 
-        Before 2026-07-28 it concerns a request of the server; since then a subscription
-        (basic/patterns, "Cancellation"), whose id is one of this client.
+        Before 2026-07-28 the server cancels a request that it has sent. Since 2026-07-28 the server
+        ends a subscription, and names it by the id of the client's `subscriptions/listen` request
+        (basic/patterns, "Cancellation").
         """
         id = params.request_id
         if not self._connector.revision.modern:
