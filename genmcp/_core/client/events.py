@@ -137,8 +137,8 @@ class Answered(msgspec.Struct, frozen=True):
 class RequestRejected(msgspec.Struct, frozen=True):
     """The server responded to request *id* with a JSON-RPC error.
 
-    *cause* is the `HttpStatusError` that had the JSON-RPC error as its body; None if the HTTP status was
-    not an error, or over stdio.
+    *cause* is the `HttpStatusError` that had the JSON-RPC error as its body; None over stdio, and
+    if the HTTP status was not an error.
     """
 
     id: int
@@ -168,7 +168,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 class RequestTimedOut(msgspec.Struct, frozen=True):
     """Request *id* timed out after *seconds* and is cancelled.
 
-    *silent* is True for the idle timeout, False for the total timeout.
+    *silent*: True if the idle timeout expired, False if the total timeout expired.
     """
 
     id: int
