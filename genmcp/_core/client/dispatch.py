@@ -65,10 +65,8 @@ class ClientDispatch:
             (HTTP), False if all messages share one channel (stdio).
         options: Timeouts and limits.
 
-    Raises:
-        ConfigurationError: `options.revision` is not supported.
-
-    The parameter `now` of the methods is the time of a monotonic clock in seconds.
+    The parameter `now` of the methods is the time of a monotonic clock in seconds. Raises
+    ConfigurationError if `options.revision` is not supported.
     """
 
     def __init__(
@@ -129,10 +127,7 @@ class ClientDispatch:
 
     @property
     def next_check(self) -> float | None:
-        """The time at which the owner must call `check_timeouts`; None: no request has a timeout.
-
-        May be earlier than the first deadline.
-        """
+        """The time at which to call `check_timeouts`; None: no request has a timeout."""
         return self._pending.next_check
 
     def is_pending(self, id: RequestId | None) -> bool:
@@ -144,11 +139,7 @@ class ClientDispatch:
         return method in self._connector.revision.methods
 
     def begin(self, now: float) -> list[Outcome]:
-        """Start the handshake: return the action that sends its first message.
-
-        Raises:
-            LocalIllegalTransition: The state is not NEW.
-        """
+        """Start the handshake: return the action that sends its first message, in state NEW."""
         return self._connector.begin(now)
 
     def request(
@@ -164,14 +155,8 @@ class ClientDispatch:
     ) -> tuple[int, list[Outcome]]:
         """Return the id of a new request, and the actions that send it.
 
-        Args:
-            method: The method.
-            params: The params.
-            now: The time.
-            timeouts: The timeouts of the request.
-            progress: Whether the server is requested to send progress notifications.
-            meta: Members that are added to the `_meta` of the request.
-            param_headers: The `Mcp-Param-*` headers, which repeat arguments of a tool call.
+        *progress*: whether the server should send progress. *meta* is added to the `_meta` of the
+        request. *param_headers* are `Mcp-Param-*` headers, which repeat arguments of a tool call.
 
         Raises:
             LocalIllegalTransition: The state is not READY. The cause of the exception is `reason`.
@@ -200,9 +185,7 @@ class ClientDispatch:
         ]
 
     def notify(self, method: str, params: Params = None) -> list[Outcome]:
-        """Return the action that sends a notification.
-
-        The list is empty if only other revisions than the negotiated one have *method*.
+        """Return the action that sends a notification; none if only other revisions have *method*.
 
         Raises:
             LocalIllegalTransition: The state is not READY.
@@ -217,14 +200,10 @@ class ClientDispatch:
     def log_level(
         self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
     ) -> tuple[int | None, list[Outcome]]:
-        """Set the log level of the server.
+        """Set the log level of the server. Raises the errors of `request`.
 
-        Before 2026-07-28 a request sets it (2025-11-25, server/utilities, "Setting Log Level").
-        Then return the id of that request and the actions that send it. Since 2026-07-28 the level
-        is in the `_meta` of all later requests ("Per-Request Log Level"). Then return None and no
-        actions.
-
-        Raises the errors of `request`.
+        2025-11-25, "Setting Log Level": a request; return its id and the actions that send it.
+        2026-07-28, "Per-Request Log Level": in `_meta` of later requests; return None, no actions.
         """
         if self.supports("logging/setLevel"):
             params = SetLevelRequestParams(level=level)
@@ -251,10 +230,7 @@ class ClientDispatch:
         ]
 
     def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
-        """Respond to the server's request *id* with *error*.
-
-        Does nothing if the server has cancelled the request.
-        """
+        """Respond to the server's request *id* with *error*; as `answer` if it was cancelled."""
         if not self._peer_requests.remove(id):
             return []
         return [SendMessage(encode_error(id, error), revision=self._connector.revision.version)]
@@ -264,12 +240,10 @@ class ClientDispatch:
     ) -> list[Outcome]:
         """Handle one message of the server, or a batch.
 
-        *about* is the id of the request whose HTTP response contained *body*; None outside of such
-        a response. *status* is the HTTP status of that response.
+        *about* is the request in the HTTP response of which *body* was; *status* is its status.
         """
         if status == _UNAUTHORIZED:
-            # The body may be no JSON-RPC at all. The transport reports the status to `failed`.
-            return []
+            return []  # not JSON-RPC of the MCP server; the transport reports the error
         return self._receiver.receive(body, now, about, status)
 
     def too_long(
@@ -287,10 +261,7 @@ class ClientDispatch:
         return self._receiver.session_ended(error, now)
 
     def check_timeouts(self, now: float) -> list[Outcome]:
-        """Cancel the requests with a deadline of *now* or earlier; report them as timed out.
-
-        A request of the handshake is not cancelled: the negotiation handles its timeout.
-        """
+        """Cancel the requests with a deadline of *now* or earlier; report them as timed out."""
         outcomes: list[Outcome] = []
         for request in self._pending.expired(now, self._peer_requests.subjects):
             if request.opening:
@@ -302,10 +273,7 @@ class ClientDispatch:
         return outcomes
 
     def close(self) -> list[Outcome]:
-        """Fail the pending requests. The state is then CLOSING, or still CLOSED.
-
-        The owner closes the transport and then calls `closed`.
-        """
+        """Fail the pending requests. The owner then closes the transport, and calls `closed`."""
         self._lifecycle.take(ConnectionStep.CLOSE)
         self._peer_requests.clear()
         return [RequestFailed(each.id, None, may_have_run=True) for each in self._pending.clear()]
