@@ -1,4 +1,4 @@
-"""The methods that a mux answers for any server; those of tasks are SEP-2663."""
+"""The methods that a mux answers for any server. The `tasks/...` methods are those of SEP-2663."""
 
 import asyncio
 import logging
@@ -117,7 +117,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
             continuation = Continuation.unpack(task.continuation)
-            # All answers are accepted, or none of them: after an error the questions stay open.
+            # If one answer is invalid, none is accepted, and all questions stay open.
             answers = _valid_answers(continuation, task.work, params.input_responses)
             await service.answer(task.id, principal, answers)
         return Result()
@@ -227,13 +227,13 @@ def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
 def _valid_answers(
     continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
 ) -> dict[str, bytes]:
-    """Return the answers to open questions among *responses*, packed, by their names on the wire.
+    """Return the answers to open questions among *responses*, packed, by their keys.
 
-    Others are ignored (SEP-2663, "Task Update Requests").
+    Other answers are ignored (SEP-2663, "Task Update Requests").
 
     Raises:
-        InvalidParams: an answer does not fit (SEP-2663, "Splitting Reads": servers SHOULD return
-            errors for clearly invalid requests).
+        InvalidParams: an answer does not fit its question (SEP-2663, "Splitting Reads": servers
+            SHOULD return errors for clearly invalid requests).
     """
     good = {}
     for each in continuation.asked:
@@ -254,7 +254,7 @@ def _check(question: bytes, task_fields: bytes, answer: Any) -> None:
     then gets an error that its type does not accept the answer.
 
     Raises:
-        ArgumentFaults: it fits neither.
+        ArgumentFaults: the answer fits neither question.
     """
     try:
         unpack(question).read(answer)

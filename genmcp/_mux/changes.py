@@ -1,13 +1,14 @@
 """Changes of a server, and the subscribers that are notified of them.
 
 Every change is written to one log of the store. Each process that shares the store reads that log,
-once for each of its event loops, and notifies its own subscribers. A slow subscriber delays no
-other: the changes that it has not received yet are a set.
+once for each of its event loops, and notifies its own subscribers. The changes that a subscriber
+has not received yet are a set: a slow subscriber delays no other and needs bounded memory.
 
 The stream that a legacy session listens on has a log of its own as well, read by one connection at
 a time. 2025-11-25, transports, "Multiple Connections": each message is sent on one stream only. A
-new listener announces itself in that log. The previous one reads the announcement in its turn and
-ends, so that it sends every message before that place, and the new one sends every later message.
+new listener therefore appends an announcement to that log. The previous listener sends every
+message before the announcement, and ends when it reads that. The new listener sends every later
+message.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Subscription(msgspec.Struct, eq=False):
-    """One subscriber, in one event loop: the changes that it wants, and those that are pending."""
+    """One subscriber, in one event loop: its wanted changes, and those it has not received yet."""
 
     wanted: frozenset[ServerChange]
     _changes: dict[ServerChange, None] = {}
@@ -56,7 +57,8 @@ class Subscription(msgspec.Struct, eq=False):
     def notify(self, changes: Iterable[ServerChange] = (), task: Task | None = None) -> None:
         """Add *changes*, and the new state of *task*.
 
-        A change that is pending already is received once, and of a task only the newest state.
+        A change that is pending already is received once. Only the newest state of a task is
+        received.
         """
         self._changes |= dict.fromkeys(changes)
         if task is not None:
@@ -93,7 +95,7 @@ class Subscriptions(Listener):
         self._followers: dict[asyncio.AbstractEventLoop, _Follower] = {}
 
     def announce(self, change: ServerChange) -> None:
-        """Schedule the write of *change*; where no event loop runs, write it before returning."""
+        """Schedule the write of *change*. If no event loop runs, write it before returning."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -116,7 +118,7 @@ class Subscriptions(Listener):
             changes, self._unwritten = self._unwritten, {}
             self._written_in = None
         if not changes:
-            return  # those of another event loop were written with this one's
+            return  # another event loop has written the changes of all loops
         try:
             await self._store.apply(*(self._append(_encode(change)) for change in changes))
         except StoreError as error:
@@ -133,7 +135,7 @@ class Subscriptions(Listener):
         return self._follower().listening(wanted)
 
     def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
-        """Replace the changes that *subscription*, which is of this event loop, wants."""
+        """Replace the wanted changes of *subscription*, which belongs to this event loop."""
         self._follower().change(subscription, frozenset(wanted))
 
     def _follower(self) -> "_Follower":
@@ -152,14 +154,15 @@ class _Follower(msgspec.Struct, eq=False):
 
     _store: Store
     _log: str
-    # Each listener is also one of EVERYTHING.
+    # Each listener is registered for its wanted changes, and for EVERYTHING.
     _listeners: Multimap[ServerChange, Subscription] = msgspec.field(default_factory=Multimap)
     _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     _task: "asyncio.Task[None] | None" = None
 
     @asynccontextmanager
     async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
-        async with self._lock:  # several may begin while the first one waits for the store
+        # Several subscribers may begin while the first of them waits for the store.
+        async with self._lock:
             if self._task is None:
                 after = await self._end()
                 self._task = asyncio.get_running_loop().create_task(self._follow(after))
@@ -228,7 +231,7 @@ def _change(data: bytes) -> ServerChange:
     try:
         return _decode_change(data)
     except msgspec.DecodeError:
-        return EVERYTHING  # another release has another format
+        return EVERYTHING  # another release has written the change, in another format
 
 
 # The streams of legacy sessions.
@@ -310,9 +313,9 @@ class SessionStreams(msgspec.Struct, eq=False):
     ) -> AsyncGenerator[LogEvent | bytes, None]:
         """Return the events for *session*, until another listener begins; see `to_wire`.
 
-        With *after*, the store's id of an event, the retained events after it come first. If some
-        were dropped, a comment in the wire format states that. *opening*, in the wire format, is
-        sent as soon as no later message can be missed.
+        If *after*, the store's id of an event, is given, the retained events after it come first.
+        If events were dropped, a comment in the wire format states that. *opening*, in the wire
+        format, is sent as soon as no later message can be missed.
 
         Events of the session's log count towards the accounts of *owner*.
 
@@ -349,8 +352,8 @@ class SessionStreams(msgspec.Struct, eq=False):
                         elif event.data == _SUBSCRIBED:
                             wanted = await self._wanted(session)
                             self._subscriptions.change(subscription, wanted)
-                            # The new one begins before the old one ends, so that a resource in both
-                            # is not released in between.
+                            # The new subscriptions begin before the old ones end: a resource in
+                            # both stays subscribed.
                             before, following = (
                                 following,
                                 asyncio.create_task(self._follow_resources(wanted)),
@@ -363,9 +366,9 @@ class SessionStreams(msgspec.Struct, eq=False):
                             unsent.discard(event.data)
                             yield event
             except LogTruncated:
-                # This reader was so slow that the events at its position were dropped, perhaps also
-                # the announcement of another listener. So it ends: the client reconnects, and gets
-                # the retained events.
+                # This reader was so slow that the events at its position were dropped, and perhaps
+                # the announcement of another listener with them. Therefore this listener ends. The
+                # client reconnects, and gets the retained events.
                 yield _MISSED
             finally:
                 relay.cancel()
@@ -374,9 +377,10 @@ class SessionStreams(msgspec.Struct, eq=False):
     async def _relay(
         self, session: Session, subscription: Subscription, unsent: set[bytes], owner: Owner
     ) -> None:
-        """Append the changes to the log of the session, except those that are there *unsent*.
+        """Append the changes to the log of the session, except those in *unsent*.
 
-        A client that does not read would otherwise fill its log with repetitions of one change.
+        *unsent* has the changes that are in the log and were not sent yet. A client that does not
+        read would otherwise fill its log with repetitions of one change.
         """
         while True:
             changes, _ = await subscription.receive()
@@ -414,9 +418,9 @@ class SessionStreams(msgspec.Struct, eq=False):
     async def append(
         self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
     ) -> None:
-        """Send *message* to the listener of *session*; it counts towards the accounts of *owner*.
+        """Append *message* to the log of *session*, whose listener sends it.
 
-        *new* is as for Append.
+        *owner* and *new* are as for `Append`.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
@@ -425,9 +429,9 @@ class SessionStreams(msgspec.Struct, eq=False):
         await self._store.apply(event)
 
     async def end(self, session: str, owner: Owner = ()) -> None:
-        """End the stream *session* listens on, and delete its subscriptions.
+        """End the stream that *session* listens on, and delete the session's subscriptions.
 
-        The event counts towards the accounts of *owner*.
+        The event that ends the stream counts towards the accounts of *owner*.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
@@ -440,8 +444,8 @@ class SessionStreams(msgspec.Struct, eq=False):
         try:
             await self._store.apply(record, event)
         except OverShare:
-            # A client that has used up its share must still be able to free room. Without an owner
-            # the event counts only if other events of its log do.
+            # A client that has used up its share must still be able to free room. An event without
+            # an owner counts towards the accounts of the log, if the log has events of an owner.
             await self._store.apply(record, msgspec.structs.replace(event, owner=()))
 
 

@@ -37,20 +37,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             requests without a response. Shares: max_total_body_bytes_per_principal,
             max_total_body_bytes_per_address.
         max_threads: the number of `def` hooks that run at once.
-        max_threads_per_client: the number of those of one client, which is a principal, or a peer
-            address without one.
-        max_thread_queue: the number of `def` hooks that wait for a thread; clients take turns.
-        max_thread_queue_per_client: the number of those of one client.
+        max_threads_per_client: the number of `def` hooks of one client that run at once. A client
+            is a principal, or a peer address without a principal.
+        max_thread_queue: the number of `def` hooks that wait for a thread. Threads are assigned to
+            the waiting clients in rotation.
+        max_thread_queue_per_client: the number of `def` hooks of one client that wait.
         max_waiting_calls: the number of calls that wait for something at once. Shares:
             max_waiting_calls_per_principal, max_waiting_calls_per_session,
             max_waiting_calls_per_address.
-        max_waiting_calls_per_tool: the number of those of one tool.
+        max_waiting_calls_per_tool: the number of waiting calls of one tool.
         anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
             from 0 to 1, that all clients without a principal may have together.
         max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
             together.
-        progress_per_second: the number of progress notifications that a response sends per second;
-            of those in between, only the newest is sent.
+        progress_per_second: the maximum number of progress notifications that a response sends per
+            second. Of further notifications, only the newest is sent.
         logs_per_second: the number of log messages that a response sends per second; a hook that
             logs more waits.
         max_streams: the number of open streams of sessions and subscriptions. Shares:
@@ -60,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_subscribed_bytes: the total size of the URIs and task ids that all open streams of
             `subscriptions/listen` are subscribed to, plus 256 bytes each. Shares, of all streams
             together: max_subscribed_bytes_per_principal, max_subscribed_bytes_per_address.
-        max_subscribed_bytes_per_stream: that of one stream.
+        max_subscribed_bytes_per_stream: the same size for one stream.
         max_subscribed_bytes_per_session: the total size of the URIs that one legacy session is
             subscribed to.
         store_share_per_principal, store_share_per_address: the fraction of the store, from 0 to 1,
@@ -68,8 +69,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         cursor_ttl: the lifetime of a cursor of a list.
         input_timeout: the time that a client has to answer a question.
         write_buffer_bytes: the size of the part of a response that may wait for a client that reads
-            slowly. Past it, newer progress replaces older, and a hook that sends anything else
-            waits.
+            slowly. If more waits, newer progress replaces older progress, and a hook that sends
+            another message waits.
         write_timeout: the time after which the connection of a client that reads nothing is closed.
         session_ttl: the lifetime of a legacy session.
         replay_ttl: the time for which events are retained for a client that resumes, and changes
@@ -82,8 +83,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         late_results_bytes: the total size of the results of such calls that wait in memory for a
             store that accepts no writes. Further results are not retained: repetitions of their
             calls get an error.
-        max_revoked_sessions: the number of remembered sessions that were ended before they expire;
-            past it, a client cannot end its session. Shares:
+        max_revoked_sessions: the number of remembered sessions that were ended before they expire.
+            If so many are remembered, a client cannot end its session. Shares:
             max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
     """
 
@@ -182,7 +183,7 @@ def replay_append(
     )
 
 
-_KINDS: Final = ("principal", "session", "address", "tool")  # of shares
+_KINDS: Final = ("principal", "session", "address", "tool")  # the kinds of shares
 
 
 class _Counter(msgspec.Struct, eq=False):
@@ -200,12 +201,12 @@ Slots: TypeAlias = Sequence[_Counter]
 class ConcurrencyLimit:
     """Limits open calls, streams or bodies, in total and per share. Owned by the mux. Thread-safe.
 
-    *setting* is that of *limits* that bounds the total; the settings `<setting>_per_<kind>` bound
-    the shares of one principal, session, address or tool. All anonymous clients together have
-    `limits.anonymous_share` of the total.
+    *setting* is the name of the setting in *limits* that bounds the total. The settings
+    `<setting>_per_<kind>` bound the shares of one principal, session, address or tool. All
+    anonymous clients together have `limits.anonymous_share` of the total.
 
-    full: whether a client may find no room. noun: the counted things, for error messages.
-    retry_after: seconds, for error responses.
+    full: whether some client may have reached a limit. noun: the counted things, for error
+    messages. retry_after: the seconds after which a client may try again, for error responses.
     """
 
     def __init__(self, setting: str, limits: Limits, noun: str, *, retry_after: int = 1) -> None:
@@ -230,11 +231,11 @@ class ConcurrencyLimit:
         return self._total
 
     def check(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
-        """Check that *client* may open *size* more.
+        """Check that *client* may open *size* more units.
 
         Raises:
-            Overloaded: 429, the client or the tool has used up its own share; 503, the total, or
-                the part of it for anonymous clients, is used up.
+            Overloaded: with status 429 if the client or the tool has used up its own share, with
+                status 503 if the total, or the part of it for anonymous clients, is used up.
         """
         for share in _shares(client, tool):
             most, counter = self._most_of.get(share[0]), self._counters.get(share)
@@ -254,10 +255,10 @@ class ConcurrencyLimit:
         return Overloaded(message, status=status, retry_after=self._retry_after)
 
     def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
-        """Count *size* more without a check, and return the argument of `release`.
+        """Count *size* more units without a check, and return the argument of `release`.
 
-        Call `check` first. Each share is looked up here only: every call that waits acquires and
-        releases.
+        Call `check` first. The returned counters spare `release` a second look-up of each share,
+        because every call that waits acquires and releases.
         """
         slots: list[_Counter] = []
         with self._lock:
@@ -273,7 +274,7 @@ class ConcurrencyLimit:
         return slots
 
     def release(self, slots: Slots, *, size: int = 1) -> None:
-        """Count *size* less; *slots* are those of an `acquire` of the same client and tool."""
+        """Count *size* units less. *slots* was returned by the `acquire` of these units."""
         with self._lock:
             self._count(slots, -size)
             for counter in slots:
@@ -282,10 +283,10 @@ class ConcurrencyLimit:
 
     @contextmanager
     def hold(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
-        """Check that *client* may open *size* more, and count them until the context is exited.
+        """Check that *client* may open *size* more units; count them until the context is exited.
 
         Raises:
-            Overloaded: it may not, see `check`.
+            Overloaded: as for `check`.
         """
         self.check(client, size=size)
         slots = self.acquire(client, size=size)
@@ -318,7 +319,7 @@ class Owners:
         self._of = lru_cache(_CACHED_OWNERS)(self._made)
 
     def of(self, client: ClientKey) -> Owner:
-        """Return the accounts of *client*, empty for a local one."""
+        """Return the accounts of *client*, empty for a local client."""
         return self._of(client.principal, client.address)
 
     def of_task(self, task: Task) -> Owner:
@@ -340,5 +341,8 @@ class Owners:
 
 
 def _line(name: str) -> str:
-    """Return *name* on one line, unique for each name: stores write one account per line."""
+    """Return *name* with line breaks escaped, because stores write one account per line.
+
+    Different names stay different.
+    """
     return name if name.isprintable() else ascii(name)

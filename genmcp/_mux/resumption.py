@@ -67,7 +67,7 @@ class Resumption(msgspec.Struct, eq=False):
             result: Any = await self._continuations.advance(step, channel, continuation)
         except (StoreError, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # a hook may raise anything: it costs one call
+        except BaseException as error:  # any exception of a hook ends only its own call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 report(None, error)
                 await self._stopped(task, channel)
@@ -93,7 +93,7 @@ class Resumption(msgspec.Struct, eq=False):
             result = self._outcome(channel.request, raised)
             finished = to_finished(result)
         report(result, raised)
-        del raised  # its traceback holds this frame, which would hold it in turn
+        del raised  # its traceback refers to this frame: a reference cycle
         return finished
 
     async def cancelled(self, task: Task, call: bytes) -> None:
@@ -107,8 +107,8 @@ class Resumption(msgspec.Struct, eq=False):
     async def _stopped(self, task: Task, channel: Channel) -> None:
         """Notify the tool of a task that was cancelled while its step ran in this process.
 
-        The process that has cancelled it leaves that to this one, since `on_cancel` must follow the
-        end of the hook.
+        The process that has cancelled the task does not notify the tool, because `on_cancel` must
+        run after the end of the hook, which only this process knows.
         """
         channel._call.advance(CallEvent.TASK_CANCEL)
         if channel._call.continuation is not None:
@@ -128,7 +128,10 @@ class Resumption(msgspec.Struct, eq=False):
 
 
 def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
-    """Return the outcome of the questions, from the answers in *outcome* by names on the wire."""
+    """Return the outcome of the questions, with the answers decoded from *outcome*.
+
+    *outcome* has the answers by their keys in the protocol message.
+    """
     if isinstance(outcome, Failed):
         return outcome
     answers: dict[str, bytes] = {}

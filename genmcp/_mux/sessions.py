@@ -1,7 +1,8 @@
-"""Legacy sessions: opened, checked with each request, and ended in all processes with their calls.
+"""Legacy sessions: opens them, checks them at each request, and ends them in all processes.
 
-A session is sealed into its id, so that a mux stores none. It stores, within bounds, the ids of
-sessions that clients have ended, and the log level that a session has set.
+The id of a session contains the session, sealed, so that a mux does not store sessions. It stores
+only the ids of sessions that clients have ended, up to a limit, and the log levels that sessions
+have set.
 """
 
 import logging
@@ -49,9 +50,9 @@ _CACHE_SECONDS: Final = 60.0
 
 
 class Sessions(msgspec.Struct, eq=False, dict=True):
-    """The sessions of one mux. They expire by the clock *now*. Owned by the mux.
+    """Opens and checks the sessions of one mux. They expire by the clock *now*. Owned by the mux.
 
-    ended: the sessions that have ended before they expire.
+    ended: the sessions that were ended before they expired.
     """
 
     _seal: Seal
@@ -63,7 +64,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def _unsealed(self) -> "Callable[[str, str | None, float], Session]":
-        # Unsealing takes half of the time of a call, and the same session comes again and again.
+        # Unsealing takes half of the time of a call, and a client sends many requests per session.
         return lru_cache(_CACHED_SESSIONS)(self._unseal)
 
     def open_new(
@@ -106,7 +107,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
             raise SessionNotFound("Session expired") from None
         except SealError as error:
             if isinstance(error, ForeignSeal) and not self._warned:
-                self._warned = True  # once: any client can send any number of them
+                self._warned = True  # log once: any client can send any number of such ids
                 logger.warning(
                     "a session id was sealed with another secret: several processes behind one "
                     "URL, and a restarted one, need the same secret (secret= or GENMCP_SECRET)"
@@ -131,7 +132,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         await self._store.apply(change)
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
-        """Return the minimum level of log messages for *request*: its own, or its session's."""
+        """Return the minimum log level that *request* sets, or else that of its session."""
         if request.session is None:
             return request.log_level
         return await self.level(request.session)
@@ -149,7 +150,10 @@ class Cancellable(Protocol):
     request: Request
 
     def report_threadsafe(self, event: CallEvent) -> None:
-        """Report *event*, a cancellation, from any thread; ignored once the call has ended."""
+        """Report the cancellation *event* to the call, from any thread.
+
+        Does nothing if the call has ended.
+        """
 
 
 class CallRegistry(Multimap[str, Cancellable]):
@@ -193,13 +197,13 @@ class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 class SessionBroadcast:
     """Cancels calls and ends sessions in all processes that share the store. Owned by the mux.
 
-    Remembers the sessions that were ended before they expired. Each client has a share of the
-    places.
+    Remembers the sessions that were ended before they expired, up to a number in total and per
+    client.
 
     Args:
         calls: the calls of this process.
-        bus: carries cancellations, which are retained for as long as a stream.
-        store: carries ends, which are retained for the lifetime of a session.
+        bus: carries the cancellations of calls. They are retained for `Limits.replay_ttl`.
+        store: has the log of ended sessions. They are retained for the lifetime of a session.
         audience: the name of the log.
         limits: the maximum number of remembered sessions, and their lifetime.
         now: the clock by which sessions expire.
@@ -216,11 +220,11 @@ class SessionBroadcast:
     ) -> None:
         self._calls = calls
         self._bus = bus
-        # No place is reused before its session expires: dropping the oldest would let a client end
-        # sessions of its own until one that was revoked becomes valid again. At most
-        # `max_revoked_sessions` are remembered at a time. The log keeps twice as many, so that the
-        # entries that it drops have usually expired. (Not always: a session with a long rest of
-        # its life can be followed by as many that expire soon.)
+        # An ended session is remembered until it expires. If the oldest were dropped instead, a
+        # client could end sessions of its own until a revoked session became valid again. At most
+        # `max_revoked_sessions` are remembered at a time. The log keeps twice as many entries, so
+        # that the entries that it drops have usually expired. (A dropped entry has not expired if
+        # its session would live for long, and those in all later entries expire soon.)
         keep = 2 * limits.max_revoked_sessions
         self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep)
         self._lifetime = limits.session_ttl
@@ -239,19 +243,19 @@ class SessionBroadcast:
 
     @property
     def current(self) -> bool:
-        """Whether all sessions are known that were ended before the first call of `open`."""
+        """Whether this has read all sessions that were ended before the first call of `open`."""
         return self._ends.current
 
     def open(self) -> None:
-        """Start to receive the messages of other muxes and processes."""
+        """Start to receive the cancellations and ends that other muxes and processes send."""
         self._bus.open()
         self._ends.open()
 
     async def catch_up(self) -> None:
-        """Read which sessions were ended before this process was started: see `current`.
+        """Wait until the sessions that were ended before this process started are read (`current`).
 
         Raises:
-            StoreError: they cannot be read, so that any session might have ended.
+            StoreError: they cannot be read. Any session might then have been ended.
         """
         self.open()
         await self._ends.catch_up()
@@ -261,7 +265,7 @@ class SessionBroadcast:
         await self._send(self._bus, CancelInSession(session, id))
 
     async def end(self, session: Session, client: ClientKey) -> None:
-        """End *session* of *client* in every process: cancel its calls, revoke its id.
+        """End *session* of *client*: cancel its calls in every process, and revoke its id.
 
         Raises:
             Overloaded: too many ended sessions of the client, or of all clients, are remembered.
@@ -273,7 +277,7 @@ class SessionBroadcast:
         await self._send(self._ends, ended)
 
     async def aclose(self) -> None:
-        """Stop receiving ends. The bus of the calls has another owner."""
+        """Stop receiving ended sessions. The mux closes the bus for cancellations itself."""
         await self._ends.aclose()
 
     async def _send(self, bus: MessageBus, message: CancelInSession | EndSession) -> None:
@@ -283,8 +287,8 @@ class SessionBroadcast:
             logger.warning("a message about a session does not reach other processes: %s", error)
 
     def _on_end(self, message: EndSession) -> None:
-        # The session is remembered before its calls are cancelled: a request that comes in between
-        # would otherwise start a call that nothing cancels.
+        # The session is remembered before its calls are cancelled. Otherwise a request between the
+        # two steps could start a call that would not be cancelled.
         self._forget_expired()
         if message.session not in self._slots:  # delivery is at least once
             client = ClientKey(message.principal, None, message.address)

@@ -36,7 +36,7 @@ from genmcp.tasks.service import TaskService
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The parts of a mux that its calls and tasks need. Made by the mux, before those.
+    """The parts of a mux that its calls and tasks need. The mux creates it before them.
 
     outcome_of: returns the result of a call of a principal by its id.
     """
@@ -98,13 +98,13 @@ class MuxSink:
         """End the connection, if the client can resume the stream."""
 
     def watch_client(self) -> None:
-        """Detect a disconnect of the client at once from now on."""
+        """Watch the connection from now on, so that a disconnect is reported at once."""
 
     def route_resolved(self) -> None:
-        """Apply the policy of a route that was not known when the hook began."""
+        """Apply the policy of the route, which was resolved only after the hook had begun."""
 
     async def promote(self) -> None:
-        """Make the call a task, while it runs on."""
+        """Make the call a task, while its hook continues."""
 
     async def settle(self) -> None:
         """Wait until a promotion that was started has succeeded or failed."""
@@ -119,9 +119,9 @@ class MuxSink:
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a request, with everything needed to continue it.
 
-    params: as received, JSON. kept: the assigns copied from the host's request whose keys are in
-    the endpoint's keep_assigns. gone: the keys of the others. address: the peer address that an
-    anonymous request counts towards.
+    params: the params as received, JSON. kept: the assigns copied from the host's request whose
+    keys are in the endpoint's `keep_assigns`. gone: the keys of the other copied assigns, which are
+    not stored. address: the peer address that an anonymous request counts towards.
     """
 
     id: RequestId
@@ -220,14 +220,17 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
-    """A notification of a task, for the process that holds a response to it: params as JSON."""
+    """A notification of a task, as stored for the process that sends it to the client.
+
+    params: the params of the notification, as JSON.
+    """
 
     method: str
     params: bytes
 
 
 class TaskSink(msgspec.Struct, MuxSink, eq=False):
-    """The sink of a call that is a task: writes to the record of the task, which the call names.
+    """The sink of a call that is a task: writes its progress and messages to the task's record.
 
     client_key: the client that made the call.
     """
@@ -242,14 +245,14 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
 
     @property
     def closed(self) -> bool:
-        """Whether the task was cancelled, or is over."""
+        """Whether the task was cancelled, or has ended."""
         return self._call.discards_output
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Store progress in the task, and log other notifications for its followers.
 
-        Of progress that is reported often only the newest is written. If the store cannot be
-        reached, the notification is lost, and the call continues.
+        Progress is written at a limited rate, and only the newest. If the store cannot be reached,
+        the notification is lost, and the call continues.
         """
         task = self._call.task
         assert task is not None
@@ -275,7 +278,8 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
 
     async def flush(self) -> None:
         """Write progress that is still pending."""
-        reporter, self._progress_writer = self._progress_writer, None  # they refer to each other
+        # Sink and writer refer to each other: the cycle is broken here.
+        reporter, self._progress_writer = self._progress_writer, None
         if reporter is None:
             return
         left = await reporter.close()

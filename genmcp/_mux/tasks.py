@@ -1,7 +1,7 @@
 """Calls with a continuation in the store: how they become tasks, continue and end.
 
-Such a call is a task of the protocol for clients that know the extension (SEP-2663). For others the
-process that holds their response follows it to its end.
+For a client that supports the tasks extension (SEP-2663), such a call is a task of the protocol.
+For another client, the process that holds its response follows the task to its end.
 """
 
 import logging
@@ -62,9 +62,9 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
 class Tasks:
     """The calls of one mux that are tasks. Owned by the mux.
 
-    service: their records; worker: runs their steps. *namespace* separates the tasks of several
-    muxes that share a store. resume: continues a call after its wait. cancelled: notifies the tool
-    of a stored call.
+    service: reads and writes their records. worker: runs their steps. *namespace* separates the
+    tasks of several muxes that share a store. resume: continues a call after its wait. cancelled:
+    notifies the tool that a stored call was cancelled.
     """
 
     def __init__(
@@ -105,9 +105,10 @@ class Tasks:
     async def begin(
         self, channel: Channel, continuation: Continuation, work: Job | ExternalJob
     ) -> Task:
-        """Store a call that waits for *work*, which begins; or find it, if it is stored already.
+        """Store the call as a task that waits for *work*, start *work*, and return the task.
 
-        A repeated answer has the same continuation, and thereby the same id: its work begins once.
+        If the call is stored already, return its task, and start nothing. A repeated answer has the
+        same continuation, and therefore the same id, so that its work is started once.
         """
         keyed, suspended = channel._keyed, suspension_of(continuation, work)
         call = StoredRequest.of(channel).pack()
@@ -130,7 +131,8 @@ class Tasks:
     async def promote(self, channel: Channel, id: str) -> Task | None:
         """Store a call that runs or waits here as the task *id*.
 
-        None: the call has ended in the meantime, and its idempotency key has its outcome.
+        Return None if the call has ended in the meantime, and the record of its idempotency key has
+        the outcome.
         """
         self._services.bus.open()
         continuation, keyed = channel._call.continuation, channel._keyed
@@ -154,7 +156,7 @@ class Tasks:
         call, keyed = channel._call, channel._keyed
         if slot_of(id) == id:
             await self.service.discard(id)
-        # Otherwise another call has taken the key over, or this one waits for its client.
+        # Otherwise another call uses the key now, or this call waits for its client.
         elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
             with suppress(IllegalTransition, TaskNotFound):
                 if call.outcome is None:
@@ -169,13 +171,13 @@ class Tasks:
         """Give clients the id of the private task of a keyed call.
 
         Raises:
-            Conflict: the call has ended, or another has its key.
+            Conflict: the call has ended, or another call uses its key.
         """
         try:
             ttl = channel.request.policy.result_ttl
             return await self.service.keyed.publish(keyed, suspended, call, ttl)
         except IllegalTransition as late:
-            # A worker may have claimed the step before a repeated write of it.
+            # If the write was repeated, a worker may have claimed the step already.
             try:
                 return await self.service.get(keyed.id, channel.principal)
             except TaskNotFound:
@@ -293,7 +295,7 @@ class Tasks:
             stop()
 
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
-        """Return the result of the call that is the task *id*, or an explanation for the model."""
+        """Return the result of the task *id*, or a text for the model that explains its absence."""
         try:
             task = await self.service.get(id, owner)
             if task.ended:
@@ -305,7 +307,7 @@ class Tasks:
         return tool_error(f"Call {id} has no result yet: {progress_text(task)}.")
 
     async def aclose(self) -> None:
-        """Stop working on tasks. Jobs get no grace if the store ends with this process."""
+        """Stop working on tasks. If the store ends with this process, jobs have no grace period."""
         await self.service.aclose(within=None if self._services.store.durable else 0.0)
 
 
@@ -347,7 +349,7 @@ async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
 def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
     """Return the stored form of the *result* of a call.
 
-    *raised*: whether its hook has raised that.
+    *raised*: whether the hook has raised *result*, an error.
     """
     if isinstance(result, McpError):
         return finished_with_error(result)
@@ -401,9 +403,9 @@ def task_fields(task: Task, now: float) -> dict[str, Any]:
 def advertised_ttl(task: Task, now: float) -> float | None:
     """Return the `ttl` that clients see: seconds from the creation of *task*; None: never expires.
 
-    A task that waits for its client, or has ended, expires its `ttl` after its last change. One
-    that works may end at any moment, and expires that long after: counted from *now*, in whole
-    seconds, so that two polls in one second give the same value.
+    A task that waits for its client, or has ended, expires `Task.ttl` after its last change. A task
+    that works may end at any moment, and expires `Task.ttl` after that. For such a task the value
+    is counted from *now*, in whole seconds, so that two polls in one second give the same value.
     """
     if task.ttl is None:
         return None

@@ -39,8 +39,8 @@ class RequestFailure(msgspec.Struct, frozen=True, kw_only=True):
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     """A message that was answered with *error* before it became a request.
 
-    id, method: those of the message, if they could be read. principal: the authenticated client.
-    session: the key of its legacy session.
+    id, method: the id and method of the message, if they could be read. principal: the
+    authenticated client. session: the key of its legacy session.
     """
 
     error: McpError
@@ -53,10 +53,10 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a call that is resumed without a request.
 
-    The wait under *tag* has ended, and `continue_` has run, for *seconds* since *began* (Unix
-    time). request: the request of the call, which another process may have received. principal: its
-    client. result: the result of the call. failure: its failure. With neither, the call waits
-    again.
+    tag: the tag of the wait that has ended. began: when `continue_` began, in Unix time. seconds:
+    how long it ran. request: the request of the call, which another process may have received.
+    principal: its client. result: the result of the call. failure: the failure of the call. If both
+    are None, the call waits again.
     """
 
     request: Request
@@ -79,16 +79,17 @@ class Telemetry:
     def request_began(self, request: Request, channel: Channel) -> Any:
         """Handle the start of *request*.
 
-        The return value is given as *mark* to the method for its end. Exactly one follows: when the
-        request is answered, or, for a call that has become a task, when that waits for a job or a
-        client, or has ended.
+        The return value is passed as *mark* to `request_ended` or `request_failed`. Exactly one of
+        the two is called: when the request is answered, or, if the call has become a task, when the
+        task waits for a job or a client, or has ended.
         """
 
     def request_ended(self, request: Request, result: Result, mark: Any) -> None:
         """Handle the *result* of *request*.
 
-        For a call that has become a task it is the result of the task, or the handle if the task
-        waits for others. For a call that exceeded `max_hold` it is the response that states that.
+        If the call has become a task, *result* is the result of the task, or the handle if the task
+        waits for a job or a client. If the call exceeded `max_hold`, *result* is the response that
+        states that.
         """
 
     def request_failed(self, request: Request, failure: RequestFailure, mark: Any) -> None:
@@ -105,8 +106,9 @@ class Telemetry:
     def request_resumed(self, resumed: Resumed) -> None:
         """Handle a step of a call that has become a task, or waited for a job.
 
-        The process that received its request calls `request_ended` for it as well, with the handle
-        if the client received that. This is called in the asyncio.Task of the work.
+        The process that received the request of the call calls `request_ended` as well, with the
+        handle if the client received a handle. `request_resumed` is called in the asyncio.Task of
+        the step.
         """
 
 
@@ -115,7 +117,7 @@ Marks = Sequence[tuple[Telemetry, Any]]
 
 
 class Observers:
-    """Calls each of several `Telemetry`; the first one to begin is the last one to end.
+    """Calls several `Telemetry` objects: at the start in order, at the end in reverse order.
 
     Raises:
         ConfigurationError: one of them is not a Telemetry.
@@ -131,7 +133,7 @@ class Observers:
         return bool(self.all)
 
     def began(self, request: Request, channel: Channel) -> Marks:
-        """Notify all of the start of *request*; return their marks."""
+        """Notify all observers of the start of *request*; return their marks."""
         return [(each, _call(each.request_began, request, channel)) for each in self.all]
 
     def ended(
@@ -141,7 +143,7 @@ class Observers:
         raised: BaseException | None,
         marks: Marks,
     ) -> None:
-        """Notify all of the *outcome* of *request*; None means that it was cancelled."""
+        """Notify all observers of the *outcome* of *request*; None: the request was cancelled."""
         failure = _failure(outcome, raised)
         for each, mark in reversed(marks):
             if failure is None:
@@ -152,8 +154,8 @@ class Observers:
     def resuming(self, channel: Channel, tag: str) -> OnStep:
         """Return the function to call when the step of *channel* that begins now has ended.
 
-        Its arguments are the outcome of the call, Suspended or None if it was cancelled, and the
-        exception of the hook, if any.
+        Its arguments are the outcome of the step (the result, Suspended, or None if the call was
+        cancelled), and the exception of the hook, if any.
         """
         if not self.all:
             return lambda *_: None
@@ -178,7 +180,7 @@ class Observers:
         return on_step
 
     def rejected(self, rejection: Rejection) -> None:
-        """Notify all of a message that never became a request."""
+        """Notify all observers of a message that never became a request."""
         for each in self.all:
             _call(each.request_rejected, rejection)
 

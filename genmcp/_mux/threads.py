@@ -26,7 +26,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         free: the number of free threads.
         most_of_client: the maximum number of calls of one client that have a thread.
         most_waiting: the maximum number of calls that wait for a thread.
-        most_waiting_of_client: the maximum number of those of one client.
+        most_waiting_of_client: the maximum number of calls of one client that wait for a thread.
     """
 
     _free: int
@@ -58,7 +58,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._forget(client, turn)
-            else:  # it got a thread in the same iteration of the loop: return it unused
+            else:  # the call got a thread in the same iteration of the loop: return it unused
                 self.release(client)
             raise
 
@@ -68,9 +68,9 @@ class ThreadTurns(msgspec.Struct, eq=False):
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
-        # One thread is free, and every call that could run before is running: the first client in
-        # turn that is below its bound gets it. A client that is served goes to the end of the order
-        # so that many queued calls of one client delay those of others by one call at most.
+        # One thread is free, and every call that could run before is running. The first client in
+        # the order that is below its bound gets the thread, and moves to the end of the order. Many
+        # queued calls of one client therefore delay a call of another client by one call at most.
         for other in [*self._queues]:
             if self._may_run(other):
                 self._queues.move_to_end(other)
@@ -114,9 +114,9 @@ class ThreadTurns(msgspec.Struct, eq=False):
 class ThreadPool:
     """A thread pool in which at most *limit* functions run at once per event loop. Owned by a mux.
 
-    At most *waiting* wait for a thread. *of_client* and *waiting_of_client* bound those of one
-    client; clients take turns. Work waits in the loop and not in the pool, so that cancelled work
-    leaves nothing behind.
+    At most *waiting* functions wait for a thread. *of_client* and *waiting_of_client* are the same
+    limits for one client. Threads are assigned to clients in rotation. Functions wait in the event
+    loop and not in the pool, so that a cancelled function is removed from the queue at once.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class ThreadPool:
     ) -> Any:
         """Run a blocking *function*, within a copy of the caller's context.
 
-        *client* takes turns with others for a thread. A caller that is cancelled in the meantime
-        continues without the result; the thread is free again when *function* returns.
+        Threads are assigned to each *client* in rotation. If the caller is cancelled, it does not
+        wait for *function*, whose thread becomes free when it returns.
 
         Raises:
             Overloaded: too many calls wait already.
@@ -174,7 +174,7 @@ class ThreadPool:
 def _give_back(
     loop: asyncio.AbstractEventLoop, turns: ThreadTurns, client: Hashable, work: "Future[Any]"
 ) -> None:
-    with suppress(RuntimeError):  # the loop was closed, and its waiting calls with it
+    with suppress(RuntimeError):  # the loop was closed, and no call waits in it any more
         loop.call_soon_threadsafe(turns.release, client)
 
 
@@ -220,12 +220,12 @@ class Multimap(Generic[K, V]):
             return [*self._values.get(key, ())]
 
     def add(self, key: K, value: V) -> None:
-        """Add *value* to those of *key*."""
+        """Add *value* to the values of *key*."""
         with self._lock:
             self._values.setdefault(key, {})[value] = None
 
     def discard(self, key: K, value: V) -> None:
-        """Remove *value* from those of *key*, if it is one of them."""
+        """Remove *value* from the values of *key*, if it is among them."""
         with self._lock:
             values = self._values.get(key, {})
             values.pop(value, None)

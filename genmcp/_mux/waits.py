@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pending_requests(continuation: Continuation) -> dict[str, InputRequest]:
-    """Return the unanswered questions, by their names on the wire."""
+    """Return the unanswered questions, by their keys in the protocol message."""
     return {each.name: unpack(each.question).request for each in continuation.missing}
 
 
@@ -47,9 +47,10 @@ def missing_capability(continuation: Continuation, channel: Channel) -> Failed |
 
 
 def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
-    """Return *continuation* with the valid answers among *responses*, by names on the wire.
+    """Return *continuation* with the valid answers among *responses*.
 
-    Unknown names are ignored, and an invalid answer is asked for again (2026-07-28, basic/patterns,
+    *responses* has the keys of the protocol message. Unknown keys are ignored, and the question of
+    an invalid answer is sent again (2026-07-28, basic/patterns,
     MRTR, "Error Handling").
     """
     good: dict[str, bytes] = {}
@@ -79,7 +80,7 @@ def answers_outcome(continuation: Continuation) -> Outcome:
 
 
 async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
-    """Ask the client by requests of the server's own; return the answers, or the failure."""
+    """Ask the client by requests of the server (legacy); return the answers, or the failure."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
     channel._call.advance(CallEvent.ASK)
     try:
@@ -117,17 +118,17 @@ class Awaitables:
     async def outcome(self, on: Any) -> Outcome:
         """Wait for *on*, a coroutine, Task or future, and return its outcome.
 
-        A coroutine runs here and is cancelled with the call. If the last reference to a future is
-        dropped, nothing can end it any more: it fails with WorkerLost.
+        A coroutine runs here, and is cancelled with the call. If the last reference to a future is
+        dropped, nothing can end the future any more: the outcome is then WorkerLost.
 
         Raises:
-            ContractError: another call waits for the same one.
+            ContractError: another call waits for the same object.
             asyncio.CancelledError: the call is cancelled.
         """
         if isinstance(on, asyncio.Future | futures.Future):
             wait = self._wait_for(on)
             key = id(on)
-            del on  # so that only its creator holds a reference: see `_FutureWait`
+            del on  # only the creator of the future may hold a reference: see `_FutureWait`
             try:
                 return await wait.outcome
             finally:
@@ -156,7 +157,7 @@ class Awaitables:
 
 
 class _FutureWait:
-    """The wait of a call for a future; *outcome* is set when that ends.
+    """The wait of a call for a future; *outcome* is set when the future is done.
 
     Only a weak reference to the future is held. If its creator drops the last reference, the future
     can never end: the callback of the weak reference then fails the wait with WorkerLost, where a
@@ -168,8 +169,8 @@ class _FutureWait:
     def __init__(self, on: AnyFuture) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._future = ref(on, self._dropped)
-        # An event loop references its tasks weakly: without this, one could be collected while it
-        # runs. It ends by itself, so that no reference of its creator is needed.
+        # An event loop references its tasks weakly: without this reference, a task could be garbage
+        # collected while it runs. Unlike a future, a task ends without its creator.
         self._kept = on if isinstance(on, asyncio.Task) else None
         on.add_done_callback(self._ended)
 
@@ -201,5 +202,5 @@ class _FutureWait:
 def _outcome_of(future: Any) -> Outcome:
     try:
         return Done(future.result())
-    except BaseException as error:  # it was not raised here
+    except BaseException as error:  # the error of the future, not of this function
         return Failed(wait_error_of(_WORK, error))
