@@ -1,8 +1,8 @@
 """URI templates (RFC 6570, all four levels): expansion, and matching of URIs.
 
-Expansion follows section 3 of the RFC. Matching, the way back from a URI to its variables, is not
-part of it. A URI may have more than one reading, such as `a.tar.gz` for `{name}{.type}`; the rule
-is in `UriTemplate.match`.
+Expansion follows section 3 of the RFC. Matching, which returns the variables of a URI, is not
+defined there. Some URIs can be split into variables in more than one way, such as `a.tar.gz` for
+`{name}{.type}`. `UriTemplate.match` documents which way is chosen.
 """
 
 import re
@@ -16,7 +16,7 @@ import msgspec
 
 from genmcp.errors import ConfigurationError, ContractError
 
-#: Characters of a URI that is matched. No template matches a longer one.
+#: The most characters of a URI that a template matches. No template matches a longer URI.
 MAX_URI_LENGTH: Final = 8_192
 
 _UNRESERVED: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
@@ -27,15 +27,17 @@ _LITERAL: Final = re.compile(r'(?:[^\x00-\x20"<>\\^`{|}%\x7f-\x9f]|%[0-9A-Fa-f]{
 _VARCHAR: Final = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})"
 _VARIABLE: Final = re.compile(rf"({_VARCHAR}(?:\.?{_VARCHAR})*)(?::([1-9][0-9]{{0,3}})|(\*))?")
 _TRIPLET: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
-# A character of a URI. A percent-encoded one is a unit: no literal and no value ends inside of it.
+# One character of a URI. A percent-encoded character counts as one, so that it is never split.
 _CHARACTER: Final = re.compile(r"%[0-9A-Fa-f]{2}|.", re.DOTALL)
 
 
 class _Operator(msgspec.Struct, frozen=True):
-    """The expansion of an expression (appendix A): the text before it and between its values.
+    """The operator of an expression: how its values are written into the URI (appendix A).
 
-    named: each value follows its name, and *if_empty* follows the name of an empty one.
-    reserved: reserved characters and triplets in values are not encoded.
+    Attributes:
+        named: whether each value is preceded by its name; *if_empty* is written between the name
+            and an empty value.
+        reserved: whether reserved characters and percent-encoded triplets in values are kept.
     """
 
     first: str
@@ -58,7 +60,7 @@ _OPERATORS: Final[Mapping[str, _Operator]] = {
 
 
 class _Variable(msgspec.Struct, frozen=True):
-    """A variable of an expression: `{name:length}`, or `{name*}`, which is *exploded*."""
+    """A variable of an expression; in `{name:3}` its *length* is 3, in `{name*}` it is exploded."""
 
     name: str
     length: int | None = None
@@ -74,14 +76,15 @@ class _Expression(msgspec.Struct, frozen=True):
 
 
 _Part = str | _Expression
-"""A literal, percent-encoded, or an expression."""
+"""A part of a template: a percent-encoded literal, or an expression."""
 
 
 class _Segment(msgspec.Struct, frozen=True):
-    """A part of a URI: *before*, and then a value, which is any number of *characters*.
+    """A part of a URI for matching: the literal *before*, then any number of *characters*.
 
-    A literal is a segment without variables. An expression with names is one segment for all its
-    variables; any other expression has one for each.
+    The characters are a value. A literal of the template is a segment without variables. An
+    expression with names (`{?x,y}`) is one segment for all its variables. Any other expression has
+    one segment for each variable.
     """
 
     before: list[str]
@@ -92,7 +95,7 @@ class _Segment(msgspec.Struct, frozen=True):
 
 
 _Row = tuple[_Segment, ...]
-"""The segments of one part. If one of an expression is absent, so are those after it."""
+"""The segments of one part. If a URI lacks a segment, it also lacks those after it in the row."""
 
 
 class UriTemplate:
@@ -104,13 +107,13 @@ class UriTemplate:
         # {"shelf": "top", "path": ["a", "b"], "page": "2"}
 
     Attributes:
-        text: the template as it was given.
+        text: the text of the template.
         variables: the names of its variables, each once, in the order of the template.
         prefix: the literal that every URI of the template begins with; may be empty.
 
     Raises:
-        ConfigurationError: the text is not a template; or the end of an expression with names
-            cannot be recognised (`{?x}{&y}`: write `{?x,y}`).
+        ConfigurationError: the text is not a template; or it has an expression with names, the end
+            of which cannot be recognised in a URI (`{?x}{&y}`: write `{?x,y}`).
     """
 
     __slots__ = (
@@ -160,7 +163,7 @@ class UriTemplate:
         A variable that is missing, None, or an empty list or mapping, is left out.
 
         Raises:
-            ContractError: a value has another type, or `{name:3}` has a list.
+            ContractError: a value has another type, or the value for `{name:3}` is a list.
         """
         return "".join(
             part if isinstance(part, str) else _expand(part, values) for part in self._parts
@@ -169,15 +172,17 @@ class UriTemplate:
     def match(self, uri: str) -> dict[str, Any] | None:
         """Return the variables of *uri*, or None if it does not match.
 
-        A variable is a text, percent-decoded once; an exploded one (`{name*}`) is a list of
-        texts, empty if it is absent. Other absent variables are not in the dict, except that
-        `{name}` and `{+name}` are then the empty text. Named variables (`{?x,y}`) may have any
-        order. Lists without `*`, and mappings, expand but do not match.
+        The value of a variable is a percent-decoded text. The value of an exploded variable
+        (`{name*}`) is a list of texts, empty if the variable is absent from the URI. The value of
+        an absent `{name}` or `{+name}` is the empty text. Other absent variables are left out of
+        the dict. Named variables (`{?x,y}`) may have any order in the URI. Lists without `*`, and
+        mappings, can be expanded but not matched.
 
-        If a URI can be read in more than one way, then from left to right, an expression that may
-        be present is present, and each variable is as short as possible: `{name}{.type}` reads
-        `a.tar.gz` as `a` and `tar.gz`. Only that reading is then checked for variables that occur
-        twice with different values, and for `{name:3}` with more than 3 characters.
+        If a URI can be split in more than one way, one way is chosen from left to right: an
+        expression that may be absent is taken to be present, and each value is as short as
+        possible. So `{name}{.type}` splits `a.tar.gz` into `a` and `tar.gz`. The URI does not match
+        if in that way a variable occurs twice with different values, or the value of `{name:3}` has
+        more than 3 characters; no other way is tried.
 
         The time is proportional to the length of the URI. No URI of more than `MAX_URI_LENGTH`
         characters matches.
@@ -189,13 +194,13 @@ class UriTemplate:
             for segment, text in self._texts(uri):
                 values.add(segment, text)
             return {**{name: [] for name in self._lists}, **values.all()}
-        except ValueError:  # no reading, contradicting values, or text that is not UTF-8
+        except ValueError:  # no match, contradicting values, or not UTF-8
             return None
 
     def _texts(self, uri: str) -> Iterable[tuple[_Segment, str]]:
         if self._pattern is None:
             return _read(self._rows, _CHARACTER.findall(uri, len(self.prefix)))
-        # Groups are in the order of the segments; None is an absent one.
+        # The groups have the order of the segments; the group of an absent segment is None.
         found = self._pattern.fullmatch(uri, len(self.prefix))
         if found is None:
             raise ValueError("no match")
@@ -232,7 +237,7 @@ def _expression(text: str, piece: str) -> _Expression:
 def _encode(text: str, safe: str) -> str:
     """Percent-encode *text*, except for unreserved characters and those in *safe*.
 
-    With safe characters, triplets that are in the text already are kept (section 3.2.3).
+    If *safe* is not empty, percent-encoded triplets in *text* are kept (section 3.2.3).
     """
     if not safe or "%" not in text:
         return quote(text, safe=safe)
@@ -256,7 +261,7 @@ def _expand(expression: _Expression, values: Mapping[str, Any]) -> str:
 
 
 def _expand_variable(variable: _Variable, operator: _Operator, value: Any) -> Sequence[str]:
-    """Return the texts between the separators for *value*; none if it is undefined."""
+    """Return the texts for *value*, to be joined by separators; empty if it is undefined."""
     if value is None:
         return []
     safe = _RESERVED if operator.reserved else ""
@@ -335,7 +340,7 @@ def _row(part: _Part) -> _Row:
 
 
 def _first_characters(rows: Sequence[_Row]) -> Iterator[frozenset[str]]:
-    """Yield the sets of characters that *rows* may begin with, since expressions may be absent."""
+    """Yield the characters with which a URI for *rows* may begin, for each possible first row."""
     for segment, *_ in rows:
         yield frozenset(segment.before[:1]) or segment.characters
         if not segment.variables:
@@ -354,10 +359,10 @@ def _check_ends(text: str, parts: Sequence[_Part], rows: Sequence[_Row]) -> None
 
 
 def _compile(rows: Sequence[_Row]) -> re.Pattern[str] | None:
-    """Return a pattern for *rows* that never backtracks; None if they have ambiguous readings.
+    """Return a pattern for *rows* that never backtracks; None if a URI may match in several ways.
 
-    They have none if each character of a URI shows whether it continues a value. All quantifiers
-    can then be possessive.
+    There is only one way if each character of a URI shows whether it continues a value or begins
+    the next segment. All quantifiers can then be possessive.
     """
     pattern = ""
     for place, row in enumerate(rows):
@@ -384,12 +389,11 @@ def _compile(rows: Sequence[_Row]) -> re.Pattern[str] | None:
 def _read(rows: Sequence[_Row], uri: list[str]) -> Iterator[tuple[_Segment, str]]:
     """Yield the segments with variables that are present in *uri*, and their texts.
 
-    The first pass, from the right, finds the places where each segment may begin so that all that
-    follows matches. The second, from the left, takes the nearest of these places. Nothing is tried
-    twice. A regular expression with lazy groups has the same readings, but backtracks: the time
-    for four variables in one path segment grows with the fourth power of the length.
-
-    Used for templates that `_compile` refuses.
+    This function serves the templates for which `_compile` returns None. It makes two passes. The
+    first pass, from the right, finds the positions at which each segment may begin so that the
+    remaining URI matches. The second pass, from the left, takes the nearest of these positions. A
+    regular expression with lazy groups would give the same result, but backtracks: its time for
+    four variables in one path segment grows with the fourth power of the length.
 
     Raises:
         ValueError: the URI does not match.
@@ -408,7 +412,7 @@ def _read(rows: Sequence[_Row], uri: list[str]) -> Iterator[tuple[_Segment, str]
     place = 0
     while table:
         for segment, begins, ends in reversed(table.pop()):
-            # Absent, and so are the other segments of this expression.
+            # This segment is absent, and so are the remaining segments of its expression.
             if not begins[place]:
                 break
             start = place + len(segment.before)
@@ -418,7 +422,10 @@ def _read(rows: Sequence[_Row], uri: list[str]) -> Iterator[tuple[_Segment, str]
 
 
 def _beginnings(segment: _Segment, ends: bytes, uri: list[str]) -> bytes:
-    """Return the places (1 or 0 each) where *segment* may begin to end at one of *ends*."""
+    """Return the positions at which *segment* may begin if it ends at one of the positions *ends*.
+
+    Both are byte strings with a 1 at each such position of the URI.
+    """
     begins = bytearray(ends)
     if segment.variables:
         for place in range(len(uri) - 1, -1, -1):
@@ -434,7 +441,7 @@ def _beginnings(segment: _Segment, ends: bytes, uri: list[str]) -> bytes:
 
 
 class _MatchedValues:
-    """The values of the variables that were read so far."""
+    """The values of the variables, collected segment by segment during a match."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}

@@ -1,5 +1,5 @@
 """JSON Schemas of tools: made from types, checked when a tool is made, applied to each call.
 
-A tool uses `arguments` for its input and `schema` for its output. `document` and `bounds` check a
-schema and bound its cost before it is compiled.
+Tools use the module `arguments` for their input and `schema` for their output. Before a schema is
+compiled, `document` checks it and `bounds` limits the cost of applying it.
 """

@@ -1,9 +1,9 @@
-"""The cost of applying a schema, and the limits on values that follow from it.
+"""The cost of applying a schema, and the limits on values that follow from that cost.
 
-jsonschema-rs matches a pattern in time linear in the text, but the time for each character grows
-with the compiled size of the pattern, all repetitions written out: from 1 ns if it runs as an
-automaton, to 0.1 us per kilobyte if it does not (`[ab]*a[ab]{1000}c`, on hostile text). The
-constants are fitted to measurements.
+jsonschema-rs matches a pattern in time linear in the text. The time for each character is 1 ns if
+the pattern runs as an automaton. Otherwise it is up to 0.1 us for each kilobyte of the compiled
+pattern, in which all repetitions are written out (`[ab]*a[ab]{1000}c`, on hostile text). The
+constants of this module are fitted to measurements.
 """
 
 import re
@@ -34,10 +34,11 @@ _REPEATING: Final = (
     "unevaluatedProperties",
 )
 
-# Below these, a part that is rejected can make the whole fit.
+# Under these keywords, a subschema that rejects a part of a value can make the whole value valid.
 _INVERTING: Final = ("not", "if", "oneOf")
 
-# Subschemas that are applied in 12 ms, and the cost of some keywords and formats as a multiple.
+# The number of subschemas that can be applied in 12 ms. The constants below are the
+# cost of expensive keywords and formats, as a multiple of the cost of one subschema.
 _APPLIED: Final = 400_000
 _CONSTANT: Final = 2
 _DIVISION: Final = 7
@@ -58,11 +59,12 @@ class SchemaBounds(NamedTuple):
 def bound_parts(parts: Document, limits: SchemaLimits, *, formats: bool) -> SchemaBounds:
     """Bound the expensive keywords in *parts*, and return the limits for whole values.
 
-    Lengths are bounded by `maxLength` and `maxItems` in the schema itself, which the checker
-    applies before it reads the content. Below a `not` and the like, a rejected part makes the whole
-    fit, and a long value would pass: there the whole value is bounded.
+    Where possible, `maxLength` and `maxItems` are added to the schema itself, since the checker
+    applies them before it reads the content. Under `not`, `if` and `oneOf` that would make a long
+    value valid instead of invalid, so the returned limits bound the whole value.
 
-    Raises ConfigurationError for a pattern that is too large.
+    Raises:
+        ConfigurationError: a pattern is too large.
     """
     schemas = {key: each for key, each in parts.schemas.items() if each.__class__ is dict}
     repeated = {*schemas} if parts.is_recursive() else parts.under(*_REPEATING)

@@ -23,8 +23,8 @@ DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 DIALECT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DIALECTS: Final = (DEFAULT_DIALECT, DIALECT_2019, DRAFT_7)
 
-# The keywords with subschemas (JSON Schema 2020-12 core, 10), as their value, in a list or in a
-# mapping. The first ones are applied to the same value as the schema that contains them.
+# The keywords of which the value is a subschema, or a list or mapping of subschemas (JSON Schema
+# 2020-12 core, 10). The subschemas of these first ones apply to the same value as the schema.
 _APPLIED_TO_SAME: Final = frozenset(
     {"not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"}
 )
@@ -57,7 +57,7 @@ _LISTS: Final = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
 # JSON Schema has seven types, counting integers.
 _MAX_TYPES: Final = 7
 
-# The node of a schema's graph with edges to all its dynamic anchors. It is not a JSON Pointer.
+# A node of the graph of subschemas, with edges to all dynamic anchors. Its name is no JSON Pointer.
 _ANY_DYNAMIC: Final = "*"
 
 # An array index of RFC 6901. Nine digits are enough for any list in a schema, and `int` raises an

@@ -40,7 +40,7 @@ _CHECKERS: Final[dict[str, type[Validator]]] = dict(
     )
 )
 
-# A JSON text of fewer bytes is within any reasonable limits.
+# A JSON text of fewer bytes cannot exceed any reasonable limits, so the limits are not checked.
 _SMALL: Final = 64
 
 

@@ -1,1 +1,1 @@
-"""Bytes to values and back: JSON-RPC, server-sent events, and the judging of HTTP heads. Pure."""
+"""Decoding and encoding of JSON-RPC and server-sent events, and checks of HTTP headers. No I/O."""

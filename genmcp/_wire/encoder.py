@@ -19,8 +19,8 @@ class Encoder:
     """Encodes the messages of one server. Owned by its mux.
 
     2026-07-28 requires `resultType` and the server's name in the `_meta` of every result (basic,
-    "ResultType" and "_meta"). They are constant, so their JSON is encoded once and put in front
-    of that of each result.
+    "ResultType" and "_meta"). These members are constant: their JSON, the *head* of a result, is
+    encoded once and put in front of the other members of each result.
 
     Args:
         info: the server.
@@ -54,7 +54,8 @@ class Encoder:
             cached = self._cache.get(key)
             if cached is not None:
                 return cached[1] if cursor is None else _with_cursor(cached[1], cursor)
-        # Pages differ in their cursor only, which is added to the cached encoding.
+        # The page is cached without its cursor, which is added to the cached encoding: each
+        # principal gets another sealed cursor.
         page = value if cursor is None else replace(value, next_cursor=None)
         if revision.modern:
             body = _json.encode(page)
@@ -71,7 +72,7 @@ class Encoder:
         return encoded if cursor is None else _with_cursor(encoded, cursor)
 
     def _add(self, key: tuple[str, int, bool], value: Value, encoded: bytes) -> None:
-        """Cache *encoded*, with *value*, so that no other object can get its id."""
+        """Cache *encoded* under the id of *value*; keep *value*, so that its id is not reused."""
         self._size += len(encoded)
         if self._size > self._cache_bytes:
             self._cache.clear()
@@ -79,7 +80,10 @@ class Encoder:
         self._cache[key] = value, encoded
 
     def _with_own_head(self, value: Value) -> tuple[bytes, bytes]:
-        """Return head and members of a result with another type, or with its own `_meta`."""
+        """Return the head and the other members of a result that cannot have the constant head.
+
+        That is a result with another `resultType`, or with members of its own in `_meta`.
+        """
         kind: str = getattr(value, "result_type", "complete")
         meta = getattr(value, "meta", None)
         if meta is None:

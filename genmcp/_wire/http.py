@@ -1,7 +1,7 @@
-"""Checks of HTTP request headers, with the status codes of the specification for rejected ones.
+"""Checks of HTTP request headers, with the status codes of the specification for rejections.
 
-Nothing is read or sent here. The results for header values are cached, since the requests of a
-client have the same ones.
+This module does no I/O. The result for a header value is cached, since all requests of a client
+have the same values.
 """
 
 import ipaddress
@@ -118,7 +118,11 @@ class HeaderPolicy:
         return table
 
     def _check_origin_and_host(self, origin: bytes | None, host: bytes, peer: str | None) -> None:
-        """Check one combination; an accepted one is cached by `_cached_check`."""
+        """Check one combination of values. `_cached_check` caches the accepted combinations.
+
+        Raises:
+            HttpRejected: 403 for the origin, 421 for the host.
+        """
         _check_sizes(self._max_bytes, origin=origin, host=host)
         # DNS rebinding: a page of another site can send requests to a loopback address, but its
         # `Host` is then not a local name.

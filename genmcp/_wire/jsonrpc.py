@@ -29,7 +29,7 @@ _PIECE = 256 * 1024
 """Bytes of a body that are split at quotation marks at a time, which bounds the memory."""
 _BRACKETS = b"[{]}"
 _NOT_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
-_AS_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # +1 and, read as signed, -1
+_AS_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # +1, and -1 as a signed byte
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,7 +66,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def request_id(self) -> RequestId | None:
-        """The id for the error response to this message; None if it has no valid id."""
+        """The id of this message, for an error response; None if the message has no valid id."""
         return self.id if isinstance(self.id, int | str) else None
 
     @property
@@ -131,7 +131,7 @@ def check(body: bytes, max_depth: int, containers: float = inf) -> None:
 
 
 def parse(body: bytes, batch: int | None = None) -> Message | list[Message | InvalidRequest]:
-    """Decode a *body* that has passed `check`; otherwise the same as `decode`."""
+    """Decode *body* as `decode` does, but without `check`, which the caller has called before."""
     if body.startswith(b"{") or not body.lstrip(b" \t\r\n").startswith(b"["):
         return _decode_one(body)
     return _decode_batch(body, batch)

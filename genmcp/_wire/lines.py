@@ -1,6 +1,6 @@
 """Newline-delimited JSON: one message a line, as the stdio transport uses it.
 
-2026-07-28, stdio, and the same in every revision before.
+The format is that of 2026-07-28, stdio, and is the same in all earlier revisions.
 """
 
 import re

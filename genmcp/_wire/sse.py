@@ -1,8 +1,8 @@
 """Server-sent events, written and read: one message an event, for the HTTP transports.
 
-The format is that of the HTML standard, "Server-sent events", with one difference: data stays
-bytes, so that a message that is not UTF-8 is found to be invalid. The standard replaces the
-invalid bytes, which would make another message of it.
+The format is that of the HTML standard, "Server-sent events", with one difference: data is not
+decoded to text here. The standard replaces bytes that are not UTF-8, which would alter a message;
+without that, the JSON decoder rejects such a message.
 """
 
 import codecs

@@ -10,13 +10,13 @@
 
 A `def get` or `def complete` runs in a pool of threads, so that it may block.
 
-A prompt that has to wait, or to ask its client first, returns a wait, and names the method in which
-it continues: `elicit("Which city?", City).then(self.planned)`.
+A prompt that has to wait, or to ask its client first, returns a wait. The wait names the method in
+which the prompt continues: `elicit("Which city?", City).then(self.planned)`.
 
 `genmcp.content` lists the values that a prompt may return.
 
-The protocol passes arguments as texts (2026-07-28, server/prompts). If a type describes them, the
-text of a number, a boolean, a list or an object is parsed.
+The protocol passes arguments as texts (2026-07-28, server/prompts). If a type describes the
+arguments, the text of a number, a boolean, a list or an object is parsed as JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,9 +65,10 @@ A = TypeVar("A", default=dict[str, str])
 class PromptArguments(msgspec.Struct, frozen=True):
     """The arguments of a prompt.
 
-    listed: their entries in the listing. decode: converts the received texts to the arguments of
-    the hooks, or raises ArgumentFaults. options: the values, as texts, of the arguments that are a
-    choice of fixed ones.
+    Attributes:
+        listed: the definitions of the arguments, as listed.
+        decode: converts the received texts to the arguments of hooks, or raises ArgumentFaults.
+        options: the texts of all possible values, for arguments with fixed values.
     """
 
     listed: Sequence[PromptArgument]
@@ -76,25 +77,27 @@ class PromptArguments(msgspec.Struct, frozen=True):
 
 
 class Prompt(DescribedComponent, Generic[A]):
-    """A prompt. Subclass it, name it, and write `get`.
+    """Messages that a person chooses to send. Subclass it, set `name`, and write `get`.
 
-    It is configured by attributes of the class or of an instance, or by properties.
+    Set the attributes in the class, on an instance, or as properties.
 
-    name: the name of the prompt; any text.
-    title, description, icons, meta: as in `prompts/list`; the default of description is the
-        docstring of the class.
-    arguments: a list of `PromptArgument`, whose values are passed as a dict of texts; or a type
-        (struct, dataclass, TypedDict, pydantic model): `Prompt[T]` is short for it. Its fields are
-        listed, and the text for a number, a boolean, a list or an object is parsed. None lists no
-        arguments.
-    completions: the possible values of arguments, by name. Those of an argument that is an enum, a
-        Literal or a bool need not be given.
-    cache_ttl, cache_scope: seconds for which a client may cache the list of prompts, and whether
-        the cache may be shared (2026-07-28, server/utilities, "Caching").
+    Attributes:
+        name: the name of the prompt; any text. Required.
+        title: a name for people, as in `prompts/list`. Default None.
+        description: as in `prompts/list`. Default: the docstring of the class.
+        icons: as in `prompts/list`. Default: no icons.
+        meta: the `_meta` of the prompt in `prompts/list`. Default None.
+        arguments: a list of `PromptArgument`, the values of which are passed as a dict of texts; or
+            a type (struct, dataclass, TypedDict, pydantic model) with a field for each argument;
+            `Prompt[T]` sets it to T. Default None: no arguments.
+        completions: the possible values of arguments, by name. An argument that is an enum, a
+            Literal or a bool needs no entry. Default {}.
+        cache_ttl: seconds for which a client may cache the list of prompts. Default 0.
+        cache_scope: "public" if a cache may share it, else "private". Default "public".
 
     Raises:
-        ConfigurationError: an attribute is invalid. Raised when the class is defined if possible,
-            otherwise, or if the name or `get` is missing, when the prompt is registered.
+        ConfigurationError: an attribute is invalid, or the name or `get` is missing. Raised when
+            the class is defined, or when the prompt is registered.
     """
 
     __genmcp_hook__ = "get"
@@ -119,7 +122,7 @@ class Prompt(DescribedComponent, Generic[A]):
         _checked(cls.__name__, class_attributes(cls, _ATTRIBUTES))
 
     def get(self, request: PromptRequest[A], channel: Channel) -> Any:
-        """Return the messages, as `genmcp.content` lists them; or a `Continue`.
+        """Return the messages, or a `Continue`. `genmcp.content` lists values for messages.
 
         Raises:
             InvalidParams: the arguments are not those of the prompt.
@@ -131,14 +134,14 @@ class Prompt(DescribedComponent, Generic[A]):
     ) -> Any:
         """Return completions of *value* for the *argument*.
 
-        *context* has the values of other arguments. Return texts, the likeliest first, a
-        `Completion`, or None for those that follow from `completions` and the types.
+        *context* has the values of other arguments. The hook returns texts, the likeliest first; or
+        a `Completion`; or None for the values in `completions` and of enums, Literals and bools.
         """
         return None
 
 
 class PromptRepo(ServerComponent):
-    """All prompts with a common *prefix* of their names. Subclass it, and write `list` and `get`.
+    """All prompts with one prefix of their names. Subclass it, and write `list` and `get`.
 
         class Library(PromptRepo):
             prefix = "library/"
@@ -150,13 +153,15 @@ class PromptRepo(ServerComponent):
             async def get(self, name, arguments, channel):
                 return await database.text(name.removeprefix(self.prefix), **arguments)
 
-    prefix: the prefix of their names; the empty text is for all names that no earlier component
-        has.
-    cache_ttl, cache_scope: for how many seconds a client may cache a page of them, and whether the
-        cache may be shared. Each hook may be `def` (it runs in a thread) or `async def`.
+    Each hook may be a `def`, which runs in a thread, or an `async def`.
+
+    Attributes:
+        prefix: the prefix of the names; "" covers every name. Required.
+        cache_ttl: seconds for which a client may cache a page of the list. Default 0.
+        cache_scope: "public" if a cache may share it, else "private". See `ServerComponent`.
 
     Raises:
-        ConfigurationError: when it is registered, if one of these is invalid or missing.
+        ConfigurationError: an attribute is invalid or missing. Raised at registration.
     """
 
     __genmcp_hook__ = "get"
@@ -164,10 +169,10 @@ class PromptRepo(ServerComponent):
     prefix: str
 
     def list(self, cursor: Any, channel: Channel) -> Any:
-        """Return a page of `PromptDefinition`s: a list, or a list and the next page's cursor.
+        """Return one page: a list of `PromptDefinition`, or a list and the cursor of the next page.
 
-        *cursor* is the one that the page before returned, any JSON value; None for the first page.
-        Without one the page is the last. Pages may have any size; a client gets pages of its own.
+        *cursor* is None for the first page, then the cursor of the previous page, any JSON value.
+        A page without a cursor is the last. A page may have any size.
         """
         raise NotImplementedError
 
@@ -187,7 +192,7 @@ class PromptRepo(ServerComponent):
 
 
 class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
-    """The route of a prompt. A repository has no *arguments* of its own."""
+    """The route of a prompt, or of a repository, in which *arguments* is None."""
 
     get: Hook
     arguments: PromptArguments | None = None
@@ -228,7 +233,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
         )
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
-        """Return the messages of the prompt for the arguments of *request*."""
+        """Run `get` for the arguments of *request*, and return the messages or a wait."""
         request = await self.begin(request, channel)
         value = await self.get(channel, request, channel)
         if type(value) is Continue:
@@ -236,19 +241,19 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
         return self.result_of("get", value, request)
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with its decoded arguments."""
+        """Return a copy of *request* with decoded arguments."""
         assert self.arguments is not None
         name = self.key
         try:
             arguments = self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
-        # -32602 (2026-07-28, server/prompts, "Error Handling"), with every fault at once.
+        # Invalid arguments have the error -32602 (2026-07-28, server/prompts, "Error Handling").
         except ArgumentFaults as error:
             lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
             raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
         return replace(request, arguments=arguments)
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
-        """Return the messages for *value*."""
+        """Convert *value*, which *hook* has returned, to the result of the prompt."""
         try:
             return prompt_result(value)
         except ContractError as error:
@@ -262,7 +267,7 @@ class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
     """The route of a repository of prompts."""
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
-        """Return the messages of the prompt that *request* names."""
+        """Run `get` for the name in *request*, and return the messages or a wait."""
         name: str = request.params.name  # type: ignore[attr-defined]
         request = await self.begin(request, channel)
         value = await self.get(channel, name, request.arguments, channel)
@@ -273,12 +278,12 @@ class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
         return self.result_of("get", value, request)
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
-        """Return *request* with its arguments, which are texts."""
+        """Return a copy of *request* with its arguments as a dict of texts."""
         arguments = request.params.arguments or {}  # type: ignore[attr-defined]
         return replace(request, arguments=dict(arguments))
 
     def key_of(self, definition: Any) -> str:
-        """Return the name of a prompt that the repository lists."""
+        """Return the name in *definition*, which the `list` hook of the repository returned."""
         if isinstance(definition, PromptDefinition) and definition.name.startswith(self.key):
             return definition.name
         raise ContractError(
@@ -287,8 +292,8 @@ class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
         )
 
     def completer_of(self, key: str) -> Completer:
-        """Return the completer of the prompt *key*."""
-        # The hook of a repository gets the name of the prompt first.
+        """Return the completer of the arguments of the prompt *key* of the repository."""
+        # The first argument of a repository's hook is the name of the prompt.
         hook = self.completer.hook if self.completer else None
         if hook is not None:
             hook = Hook(partial(hook.function, key), hook.is_async)
@@ -350,7 +355,7 @@ _json = msgspec.json.Decoder().decode
 def prompt_arguments(source: Any) -> PromptArguments:
     """Return the arguments described by *source*: a list of PromptArgument, a type, or None.
 
-    With a list they are decoded to a dict of texts, with a type to that type. None lists none.
+    A list decodes to a dict of texts, a type to an instance of it. None means no arguments.
 
     Raises:
         ConfigurationError: *source* does not describe arguments.
@@ -364,7 +369,7 @@ def _of_list(listed: Sequence[Any]) -> PromptArguments:
     for argument in listed:
         if not isinstance(argument, PromptArgument):
             raise ConfigurationError(f"arguments: {argument!r} is not a PromptArgument")
-    # A name that is listed twice would be one field in the form of a client.
+    # Reject a duplicate name: a client would show one field for both arguments.
     names = [argument.name for argument in listed]
     for name in names:
         if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
@@ -379,7 +384,8 @@ def _of_list(listed: Sequence[Any]) -> PromptArguments:
 
 
 def _of_type(source: Any) -> PromptArguments:
-    # Unknown arguments are ignored: a host sends those of its form, which are not misspelt.
+    # Unknown arguments are ignored: a client may send further fields of its form. They are not
+    # typing errors, since no model writes them.
     typed = arguments_of(source, extra="ignore", origin="arguments")
     required = typed.schema.get("required", [])
     properties: Mapping[str, Any] = typed.schema.get("properties", {})
@@ -413,13 +419,13 @@ def _check_required(required: Sequence[str], given: Mapping[str, Any]) -> None:
 
 
 def _title(name: str, schema: Mapping[str, Any]) -> str | None:
-    """Return the title that was set; pydantic derives one from each name, which is ignored."""
+    """Return the title in *schema*, or None if it is the one that pydantic derives from *name*."""
     title = schema.get("title")
     return None if title == name.replace("_", " ").title() else title
 
 
 class _Values:
-    """The values one argument may have, by its schema within *root*."""
+    """The values that an argument may have. *schema* describes it; *root* has the definitions."""
 
     def __init__(self, root: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
         self.kinds: set[str] = set()
@@ -439,24 +445,24 @@ class _Values:
         self.options = () if self.takes_text else tuple(dict.fromkeys(_texts(choice)))
 
     def read(self, text: str) -> Any:
-        """Return the value for *text*, the text itself if it has none, UNSET if it is empty.
+        """Convert *text* to the type of the argument; return *text* itself if that fails.
 
-        A form that was left empty sends an empty text, which is neither a number nor a choice.
+        Returns UNSET for an empty text, which a form sends for an empty number or choice field.
         """
         if self.takes_text or text in self.texts:
             return text
         word = text.strip().lower()
         if not word:
             return msgspec.UNSET
-        # A text that is not among the choices is passed on: validation names the choices.
+        # A text that is not among the choices is kept: its validation error names the choices.
         if self.kinds == {"string"}:
             return text
         if "boolean" in self.kinds:
-            # "1" is a number, unless only a boolean is possible.
+            # "1" means true only if the argument cannot be a number.
             words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
             if word in words:
                 return words[word]
-        # A text that is not JSON is passed on: validation reports it with the expected type.
+        # A text that is not JSON is kept: its validation error names the expected type.
         try:
             return _json(text)
         except (msgspec.DecodeError, RecursionError):
@@ -464,8 +470,8 @@ class _Values:
 
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the alternatives of *schema*, each without a reference."""
-    # References are those of a schema that msgspec or pydantic made: all of them are local.
+    """Yield the alternatives of *schema* (`anyOf`, `oneOf`), with references resolved."""
+    # msgspec or pydantic made the schema, so that all references are local.
     while "$ref" in schema:
         target: Any = root
         for step in schema["$ref"].removeprefix("#/").split("/"):

@@ -7,8 +7,8 @@
 | `{{` ... `}}` | single braces: `{{name}}` becomes `{name}` |
 | any other brace | itself |
 
-Sections may contain placeholders and other sections; braces within them come in pairs. A text is
-filled in once: a placeholder in the value of an argument is not replaced.
+`{?name?...}` is a section. A section may contain placeholders and other sections; other braces in
+it must be in pairs. Placeholders in the values of arguments are not replaced.
 """
 
 import re
@@ -61,10 +61,11 @@ def _filled(parts: Sequence[_Part], values: Mapping[str, str]) -> str:
 
 
 class Template:
-    """A text with placeholders, parsed once.
+    """A text with placeholders, parsed when it is made and then filled in any number of times.
 
-    names: the arguments that have placeholders or sections, in their order. required: those with a
-    placeholder outside of all sections.
+    Attributes:
+        names: the arguments that have placeholders or sections, in the order of the text.
+        required: the arguments that have a placeholder outside of all sections.
 
     Raises:
         ConfigurationError: a section, or a `{{`, is not closed.
@@ -81,10 +82,10 @@ class Template:
 
 
 def _parsed(text: str) -> list[_Part]:
-    parts: list[list[_Part]] = [[]]  # of the text, and of each section that is open
+    parts: list[list[_Part]] = [[]]  # of the text and of each open section
     opened: list[re.Match[str]] = []
     at = 0
-    # One pass with a stack of open sections: the cost is proportional to the text.
+    # The text is parsed in one pass with a stack of open sections, in linear time.
     while token := _TOKEN.search(text, at):
         parts[-1].append(text[at : token.start()])
         at = token.end()
@@ -94,6 +95,8 @@ def _parsed(text: str) -> list[_Part]:
             opened.append(token)
             parts.append([])
         elif token[0] != "}":
+            # A single brace is text. It is kept as open, so that its closing brace is not mistaken
+            # for the end of a section.
             opened.append(token)
             parts[-1].append("{")
         elif opened and (name := opened[-1]["section"]):
@@ -109,6 +112,7 @@ def _parsed(text: str) -> list[_Part]:
     for token in opened:
         if token[0] != "{":
             raise _unpaired(token, f"`{token[0]}` is never ended")
+    # Empty texts between two tokens have no effect.
     return [each for each in [*parts[0], text[at:]] if each != ""]
 
 
@@ -134,26 +138,27 @@ class TemplateOptions(Metadata, total=False):
 
 
 class PromptTemplate(Prompt[dict[str, str]]):
-    """A prompt without code: its messages are texts with placeholders for the arguments.
+    """A prompt without code. Its messages are texts with placeholders for the arguments.
 
         review = PromptTemplate(
             name="review",
             messages="Review this{?language? {language}} code:\\n{code}",
         )
 
-    messages: a text, content, `user(...)`, `assistant(...)`, or a list
-        of these. Their texts are filled in as described at the top of this module.
-    arguments: a list of PromptArgument; the default is the arguments of the texts, which are
-        required if they have a placeholder outside of all sections.
+    Pass the attributes, including those of `Prompt`, to the constructor, or set them in a subclass.
 
-    Its attributes, including those of `Prompt`, are passed here or set by a subclass.
+    Attributes:
+        messages: a text, content, `user(...)`, `assistant(...)`, or a list of these. The head of
+            this module describes the placeholders in their texts. Required.
+        arguments: a list of PromptArgument. Default: the arguments with placeholders in the texts.
+            An argument is then required if it has a placeholder outside of all sections.
 
     Raises:
-        ConfigurationError: an attribute is invalid, a text cannot be parsed, or it has a
+        ConfigurationError: an attribute is invalid, a text cannot be parsed, or a text has a
             placeholder for an unknown argument.
     """
 
-    description: str | None = None  # not the docstring
+    description: str | None = None  # not the docstring of this class
     messages: Any = None
 
     def __init__(self, **options: Unpack[TemplateOptions]) -> None:
@@ -189,7 +194,7 @@ class PromptTemplate(Prompt[dict[str, str]]):
     async def get(
         self, request: PromptRequest[dict[str, str]], channel: Channel
     ) -> GetPromptResult:
-        """Return the messages with the arguments filled in."""
+        """Return the messages, with the arguments of *request* in place of the placeholders."""
         values = request.arguments
         return GetPromptResult(
             messages=[

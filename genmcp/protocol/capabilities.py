@@ -1,7 +1,7 @@
 """The capabilities of each side: 2026-07-28, basic/versioning, "Capabilities".
 
-An empty object declares a capability without its options; None is its absence. Implementation and
-icons, and the result of `server/discover`, are here too.
+A member that is an empty object declares the capability without options; a member that is None
+does not declare it. Implementation and icons, and the result of `server/discover`, are here too.
 """
 
 from collections.abc import Mapping, Sequence

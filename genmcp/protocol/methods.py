@@ -63,8 +63,8 @@ class Method:
     result: the type of the result; None for a notification.
     name_member: the member of the params that the header `Mcp-Name` repeats (2026-07-28,
         Streamable HTTP, "Standard Request Headers").
-    may_ask: an InputRequiredResult is allowed in place of the result.
-    routed: *name_member* identifies a tool, prompt or resource of the server.
+    may_ask: whether an InputRequiredResult may take the place of the result.
+    routed: whether *name_member* identifies a tool, prompt or resource of the server.
     """
 
     name: str

@@ -77,14 +77,14 @@ class GetPromptResult(Result):
 
 
 class PromptReference(Value, tag_field="type", tag="ref/prompt"):
-    """The prompt of the argument."""
+    """The prompt that has the argument to complete."""
 
     name: str
     title: str | None = None
 
 
 class ResourceTemplateReference(Value, tag_field="type", tag="ref/resource"):
-    """The resource template of the variable; *uri* is the template."""
+    """The resource template that has the variable to complete; *uri* is the template."""
 
     uri: str
 

@@ -71,7 +71,7 @@ class DetailedTask(_Standing):
     result, error, input_requests: JSON; each is present in one status and empty in the others.
     """
 
-    # Undecoded: they go from the store to the client as they are.
+    # These members stay undecoded: they are sent from the store to the client unchanged.
     result: msgspec.Raw = NO_JSON
     error: msgspec.Raw = NO_JSON
     input_requests: Mapping[str, msgspec.Raw] | None = None

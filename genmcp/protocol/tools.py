@@ -66,7 +66,7 @@ class CallToolRequestParams(InputResponseRequestParams):
 class CallToolResult(Result):
     """The result of a tool call.
 
-    *structured_content* is any JSON value, null included; UNSET is its absence. *is_error* is
+    *structured_content* is any JSON value, null included, or UNSET if it is absent. *is_error* is
     False if the member is absent (2026-07-28, schema, CallToolResult).
     """
 

@@ -15,11 +15,12 @@ from genmcp.question.question import Elicited, Question, find_type, import_name,
 T = TypeVar("T")
 
 HTTPS: Final = ("https",)
-"""The schemes that are allowed by default, besides http to loopback."""
+"""The schemes that are allowed by default. http is also allowed, to loopback addresses only."""
 
-#: Security Best Practices, "URL Scheme Validation": these MUST be rejected.
+#: Schemes that MUST be rejected (Security Best Practices, "URL Scheme Validation").
 _DANGEROUS: Final = frozenset({"javascript", "data", "file", "vbscript", "blob", "about"})
-#: RFC 3986: ASCII without spaces and backslashes, which browsers and parsers interpret differently.
+#: Accepts the URIs of RFC 3986. They have no spaces, backslashes or characters outside ASCII, which
+#: browsers and URL parsers interpret differently.
 _URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
 
 
@@ -33,20 +34,21 @@ def elicit(message: str, form: Mapping[str, Any] | type | None = None) -> Questi
         elicit("Delete 3 files?").then(self.delete)
         elicit("Who are you?", Contact).then(self.greet, self.say_goodbye)
 
-    `then` passes the content of the form to its first method, as *form* or as a dict, and
-    `Declined()` or `Cancelled()` to its second one. The outcome for `continue_` is `Done` with
-    `Accepted(content)`, `Declined()` or `Cancelled()`. A form MUST NOT ask for secrets, since the
-    client sees them; use `elicit_url`.
+    If the user accepts, the first method of `then` gets the content of the form: an instance of the
+    type *form*, or a dict. Otherwise the second method gets `Declined()` or `Cancelled()`. The hook
+    `continue_` gets `Done` with `Accepted(content)`, `Declined()` or `Cancelled()`. A form MUST NOT
+    ask for secrets, since the client sees them; use `elicit_url`.
 
     Args:
         message: the text that is shown to the user.
         form: a struct, dataclass, TypedDict or pydantic model of texts, numbers, booleans, choices
             (`Literal` or an Enum of texts) and lists of choices, defined at the top level of a
             module; or a restricted JSON Schema (2026-07-28, client/elicitation, "Requested
-            Schema"), which is sent unchanged. Default: none, for a confirmation.
+            Schema"), which is sent unchanged. Default None: a confirmation without a form.
 
     Raises:
-        ConfigurationError: (a ValueError) a form cannot have this type; names the property.
+        ConfigurationError: (a ValueError) a form cannot have this type. The message names the
+            property.
         ContractError: (a TypeError) the message is not a str, or empty.
     """
     _check_message("elicit", message)
@@ -69,8 +71,8 @@ def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Que
     Args:
         message: the text that is shown to the user.
         url: an absolute URL.
-        schemes: the schemes that are allowed besides https and http to loopback; default: none. A
-            client has its own list (`ClientOptions.url_schemes`), which must allow the scheme, too.
+        schemes: further allowed schemes. https, and http to a loopback address, are always allowed.
+            The list of the client (`ClientOptions.url_schemes`) must allow the scheme, too.
 
     Raises:
         ConfigurationError: (a ValueError) the URL is not absolute, its scheme is not allowed, or
@@ -90,7 +92,7 @@ _NOTHING: Final = {"type": "object", "properties": {}}
 
 
 class FormQuestion(Question, frozen=True, tag="form"):
-    """A question with a form: a confirmation, a *schema*, or a type."""
+    """A question with a form, which is described by a schema or a type; or a confirmation."""
 
     method: ClassVar[str] = "elicitation/create"
 
@@ -99,10 +101,10 @@ class FormQuestion(Question, frozen=True, tag="form"):
     type_name: str | None = None
 
     def form(self) -> Form:
-        """Return the form.
+        """Return the form, which is cached for each schema and each type.
 
         Raises:
-            ConfigurationError: its type is not found in this process, or cannot be a form.
+            ConfigurationError: the type is not found in this process, or cannot be a form.
         """
         if self.type_name is not None:
             return form_of_type(find_type(self.type_name))
@@ -116,13 +118,13 @@ class FormQuestion(Question, frozen=True, tag="form"):
         )
 
     def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return `elicitation`, or its `form`, if the client does not support forms."""
+        """Return the capability `elicitation`, or its member `form`, if the client lacks it."""
         if capabilities.elicitation is None:
             return {"elicitation": {}}
         return {} if capabilities.elicitation.takes_forms else {"elicitation": {"form": {}}}
 
     def read(self, answer: Any) -> Elicited:
-        """Return the decision of the user, with the content of the form."""
+        """Return the decision of the user; if accepted, with the validated content of the form."""
         return read_elicitation(answer, self.form().read)
 
 
@@ -140,13 +142,13 @@ class UrlQuestion(Question, frozen=True, tag="url"):
         return ElicitRequest(ElicitRequestParams(self.message, url=self.url, mode="url"))
 
     def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return the `url` of `elicitation`, if the client does not support URLs."""
+        """Return the member `url` of the capability `elicitation` if the client lacks it."""
         elicitation = capabilities.elicitation
         able = elicitation is not None and elicitation.takes_urls
         return {} if able else {"elicitation": {"url": {}}}
 
     def read(self, answer: Any) -> Elicited:
-        """Return the decision of the user; a content is ignored."""
+        """Return the decision of the user. Content in *answer* is ignored."""
         return read_elicitation(answer, lambda content: None)
 
 
@@ -156,12 +158,12 @@ def _check_message(owner: str, message: Any) -> None:
 
 
 def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
-    """Check that *url* is safe to open: https, http to loopback, or one of *schemes*.
+    """Check that *url* is https, http to a loopback address, or has one of *schemes*.
 
-    2026-07-28, client/elicitation, "Safe URL Handling".
+    Other URLs are not safe to open (2026-07-28, client/elicitation, "Safe URL Handling").
 
     Raises:
-        ConfigurationError: it is not an absolute URL, or its scheme is not allowed. The message
+        ConfigurationError: *url* is not an absolute URL, or its scheme is not allowed. The message
             does not contain the URL, which may be confidential.
     """
     if not isinstance(url, str) or not _URI.fits(url):
@@ -186,11 +188,11 @@ def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
 
 
 def check_schemes(option: str, schemes: Any) -> None:
-    """Check the value of an option that lists allowed schemes.
+    """Check *schemes*, the value of an option that lists allowed schemes.
 
     Raises:
-        ConfigurationError: it is not a list of lower-case schemes, or contains a dangerous one,
-            such as `javascript` or `file`.
+        ConfigurationError: *schemes* is not a list of lower-case schemes, or contains a dangerous
+            scheme, such as `javascript` or `file`. The message names *option*.
     """
     if isinstance(schemes, str) or not all(isinstance(each, str) for each in schemes):
         raise ConfigurationError(f"{option} takes a list of schemes, not {schemes!r}")
@@ -205,7 +207,7 @@ def host_of(url: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
+    if host == "localhost" or host.endswith(".localhost"):  # always loopback: RFC 6761, 6.3
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

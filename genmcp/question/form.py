@@ -1,6 +1,6 @@
 """Forms: the schema that the client gets, and the validation of the content that it returns.
 
-Faults name a property by its title, as the form does, since the user reads them.
+The user reads the faults of the content. They name a property by its title, as the form does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +18,23 @@ from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.faults import Fault, Mismatch
 from genmcp.question.of_type import faults_of, form_schema
 
-# Cached forms. Schemas can be made for each call, so their number is not bounded otherwise.
+# The number of cached forms. A tool may make a new schema for each call, so there is a limit.
 _MAX_CACHED = 256
 
-# Integers up to here are exact in every JSON implementation. 1e300 stays a float.
+# A float up to this limit that is a whole number is converted to an int; 1e300 remains a float.
+# Every JSON implementation represents integers up to this limit exactly.
 _EXACT = 2**53
 
 
 class Form:
-    """A form, made once for each type or schema.
+    """A form: its schema, and the validation of its content. Cached for each type and schema.
 
     Args:
-        document: its `requestedSchema`.
+        document: the `requestedSchema` that the client gets.
         origin: the beginning of error messages.
-        decode: converts the JSON of the content to the type of the form. Without it the content is
+        decode: converts the JSON of the content to the type of the form. Default: the content is
             a dict, with the defaults of the schema.
-        nulls: the properties that *decode* requires as null if they were left empty.
+        nulls: the properties that *decode* requires to be null if they were left empty.
 
     Raises:
         ConfigurationError: *document* is not a restricted schema.
@@ -53,7 +54,7 @@ class Form:
         self._properties: Mapping[str, Mapping[str, Any]] = document["properties"]
         self._decode = decode
         self._nulls = dict.fromkeys(nulls)
-        # `_missing` reports a missing property by its label, not as a fault of the root.
+        # Leave out `required`: `_missing` reports a missing property by its label.
         self._schema = Schema(
             {key: value for key, value in document.items() if key != "required"}, origin=origin
         )
@@ -61,19 +62,19 @@ class Form:
             name: each["default"] for name, each in self._properties.items() if "default" in each
         }
         if decode is not None:
-            self._defaults = {}  # the type has its own
+            self._defaults = {}  # the type fills in its own defaults
         elif faults := self._schema.check(self._defaults):
             raise _refusal(f"{origin}: default", faults)
 
     def read(self, content: Any) -> Any:
         """Return the validated content of the form.
 
-        Null is an empty property, and so is an empty text where the schema does not allow one.
-        Unknown properties are ignored.
+        A property is empty if it is null, or an empty text that the schema does not allow. Unknown
+        properties are ignored.
 
         Raises:
-            ArgumentFaults: the content does not fit. Other exceptions are those of the code of the
-                type.
+            ArgumentFaults: the content does not fit the schema or the type.
+            Exception: any exception that the code of the type raises.
         """
         if content is not None and not isinstance(content, Mapping):
             raise ArgumentFaults(
@@ -95,14 +96,14 @@ class Form:
             value = content.get(name)
             if value is not None and not self._is_blank(name, value):
                 filled[name] = _whole(value) if schema["type"] == "integer" else value
-            # Copied: the hook may change the content that it gets.
+            # Copy the default: the hook may change the content that it gets.
             elif name in self._defaults:
                 filled[name] = deepcopy(self._defaults[name])
         return filled
 
     def _is_blank(self, name: str, value: Any) -> bool:
-        """Return whether *value* is the empty text of an empty number, date or choice field."""
-        # A text field may be empty on purpose, if its schema allows an empty text.
+        """Return whether *value* is the "" that clients send for an empty number or choice."""
+        # If the schema of the property allows an empty text, "" is a value.
         return value == "" and not self._schema.fits({name: ""})
 
     def _missing(self, filled: Mapping[str, Any]) -> list[str]:
@@ -116,7 +117,7 @@ class Form:
         return str(self._properties[name].get("title", name))
 
     def _label_faults(self, faults: Sequence[str]) -> list[str]:
-        """Replace the pointers in *faults* by the labels of the form."""
+        """Return *faults* with the labels of the properties in place of JSON Pointers."""
         labels = {join_pointer("", name): self._label(name) for name in self._properties}
         return [self._relabel(line, labels) for line in faults]
 
@@ -128,7 +129,7 @@ class Form:
 
 
 def form_of_schema(schema: Mapping[str, Any]) -> Form:
-    """Return the form with this *schema*; equal ones share it.
+    """Return the form with this *schema*. Equal schemas share a cached form.
 
     Raises:
         ConfigurationError: *schema* is not a restricted schema.
@@ -176,6 +177,6 @@ def _refusal(origin: str, faults: Sequence[str]) -> ConfigurationError:
 
 
 def _whole(value: Any) -> Any:
-    """Return 30 for 30.0, which is an integer to JSON Schema."""
+    """Return *value* as an int if it is a whole float: 30.0 is an integer in JSON Schema."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
     return int(value) if is_whole else value

@@ -81,8 +81,8 @@ _PROPERTY: Final = {
     "allOf": [_property_of_type(name, keywords) for name, keywords in _BY_TYPE.items()],
 }
 
-# The specification lists neither `title` nor `description` at the root, and forbids neither;
-# the schemas of types have them.
+# `title` and `description` at the root are allowed: the specification does not mention them
+# there, but the schemas of types have them.
 _FORM: Final = Schema(
     {
         "type": "object",
@@ -102,7 +102,7 @@ _FORM: Final = Schema(
 
 
 def faults_of(document: Mapping[str, Any]) -> Sequence[str]:
-    """Return why *document* cannot be the schema of a form; each fault begins with its pointer."""
+    """Return the reasons why *document* cannot be the schema of a form, each with its pointer."""
     faults = _FORM.check(document)
     if faults:
         return faults
@@ -124,7 +124,8 @@ class FormSchema(NamedTuple):
 def form_schema(type_: type, schema: Mapping[str, Any]) -> FormSchema:
     """Reduce *schema*, the JSON Schema of *type_*, to that of a form.
 
-    Types that a form does not have (a nested object, say) are kept: `faults_of` reports them.
+    Properties of types that a form cannot have, such as a nested object, are kept, so that
+    `faults_of` reports them.
     """
     choices = _choices(type_)
     required = schema.get("required", ())
@@ -149,12 +150,12 @@ def _flatten(
     flat = dict(schema)
     while "$ref" in flat:
         target = dict(definitions[flat.pop("$ref").removeprefix("#/$defs/")])
-        target.pop("title", None)  # a class name, which would replace the label of the property
+        target.pop("title", None)  # the name of a class, not a label for the property
         flat = {**target, **flat}
     alternatives = flat.get("anyOf", ())
     others = [each for each in alternatives if each != _NULL]
     nullable = len(others) < len(alternatives)
-    # `int | float` is a number: a form has no alternatives.
+    # A form has no alternatives, but `number` covers both types of `int | float`.
     if {each.get("type") for each in others} == {"integer", "number"}:
         others = [each for each in others if each["type"] == "number"]
     if len(others) == 1 < len(alternatives):
@@ -174,7 +175,7 @@ def _flatten(
 
 
 def _restrict(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return *schema*, of one property, with the keywords that a form may have."""
+    """Return *schema*, that of one property, without the keywords that a form cannot have."""
     if "enum" in schema or "oneOf" in schema:
         schema.setdefault("type", "string")
     if schema.get("type") == "array":
@@ -199,7 +200,7 @@ def _restrict_items(items: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_bounds_inclusive(schema: dict[str, Any]) -> None:
-    """Replace exclusive bounds by the nearest inclusive ones; a form has no others."""
+    """Replace exclusive bounds in *schema*, which a form cannot have, by the nearest inclusive."""
     whole = schema.get("type") == "integer"
     if (above := schema.pop("exclusiveMinimum", None)) is not None:
         schema["minimum"] = floor(above) + 1 if whole else above
@@ -208,7 +209,7 @@ def _make_bounds_inclusive(schema: dict[str, Any]) -> None:
 
 
 def _sort_choices(schema: dict[str, Any], choices: Sequence[str]) -> dict[str, Any]:
-    """Put the choices in *schema* into the order of their declaration; msgspec sorts them."""
+    """Return *schema* with its choices in the order of *choices*; msgspec has sorted them."""
     holder = schema.get("items", schema)
     if "enum" in holder and all(each in choices for each in holder["enum"]):
         holder["enum"] = [each for each in choices if each in holder["enum"]]

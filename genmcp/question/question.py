@@ -24,9 +24,9 @@ T_co = TypeVar("T_co", default=Any, covariant=True)
 class Question(Wait[T_co], msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
     """A request to the client, returned by a hook: `question.then(self.answered)`.
 
-    `T_co` is the type of the value that `then` passes to the method. A question is small, since it
-    is stored with its call, at the client or in a store: it has the members that its request is
-    made from, not the request.
+    `T_co` is the type of the value that `then` passes to the method. A waiting call is stored, at
+    the client or in a store, with its question. To keep that small, a question has the values from
+    which its request is made, not the request itself.
 
     Attributes:
         method: `elicitation/create`, `sampling/createMessage` or `roots/list`.
@@ -43,18 +43,18 @@ class Question(Wait[T_co], msgspec.Struct, frozen=True, tag_field="kind", omit_d
     def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
         """Return the capabilities that the question requires and the client does not declare.
 
-        They have the shape of ClientCapabilities, such as `{"sampling": {"tools": {}}}`. Without
-        them the request MUST NOT be sent (2026-07-28, basic/patterns, "Multi Round-Trip
-        Requests").
+        The result has the shape of ClientCapabilities, such as `{"sampling": {"tools": {}}}`. The
+        request MUST NOT be sent unless the result is empty (2026-07-28, basic/patterns, "Multi
+        Round-Trip Requests").
         """
         raise NotImplementedError
 
     def read(self, answer: Any) -> Any:
-        """Return the value of `Done` for *answer*, the decoded JSON of the client.
+        """Validate *answer*, the decoded JSON of the client, and return the value for `Done`.
 
         Raises:
-            ArgumentFaults: the answer is invalid. The faults are sentences for the user or the
-                model that gave it, who will be asked again.
+            ArgumentFaults: the answer is invalid. The question is then sent again with the faults,
+                which are sentences for the user or the model that answered.
         """
         raise NotImplementedError
 
@@ -88,14 +88,16 @@ Elicited: TypeAlias = Accepted[Any] | Declined | Cancelled
 
 
 class _Elicitation(msgspec.Struct):
-    """An ElicitResult with an unchecked content, which only counts if it was accepted."""
+    """An ElicitResult. Its content is not validated yet, and is used only if it was accepted."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Any = None
 
 
 def read_elicitation(answer: Any, content: Callable[[Any], Any]) -> Elicited:
-    """Return the user's decision in *answer*, an ElicitResult; *content* reads its content.
+    """Return the user's decision in *answer*, the JSON of an ElicitResult.
+
+    If the user accepted, *content* is called to validate the content.
 
     Raises:
         ArgumentFaults: *answer* is not an ElicitResult, or its content is invalid.
@@ -117,9 +119,9 @@ def read_as(kind: type[K], answer: Any) -> K:
     """Convert *answer*, decoded JSON, to the type *kind*.
 
     Raises:
-        ArgumentFaults: it does not fit.
+        ArgumentFaults: *answer* does not fit the type.
     """
-    # Through JSON, so that the value is validated by the same decoder as arguments of tools.
+    # Encode to JSON again: the decoder of JSON text applies the same rules as to tool arguments.
     value: K = _decoder_of(kind)(msgspec.json.encode(answer))  # type: ignore[arg-type]  # it is hashable
     return value
 
@@ -133,10 +135,11 @@ def import_name(kind: type) -> str:
     """Return the name by which other processes import *kind*: `module:qualname`.
 
     Raises:
-        ConfigurationError: the name leads to another object, as for a class in a function.
+        ConfigurationError: *kind* cannot be imported by a name, such as a class in a function.
     """
     name = f"{kind.__module__}:{kind.__qualname__}"
-    # Checked when the question is made, since the process that gets the answer cannot recover.
+    # Check the name when the question is made, where the author of the tool sees the error. The
+    # process that receives the answer could only fail the call.
     try:
         found = _import(name)
     except (ImportError, AttributeError):
@@ -153,7 +156,7 @@ def find_type(name: str) -> Any:
     """Import the type *name*, which `import_name` returned.
 
     Raises:
-        ConfigurationError: this process does not have it.
+        ConfigurationError: the module or the type does not exist in this process.
     """
     try:
         return _import(name)

@@ -1,6 +1,6 @@
-"""Sampling of the client's model, and its roots.
+"""Questions for a completion by the client's model (sampling), and for the client's roots.
 
-2026-07-28, client/sampling and client/roots, both deprecated there.
+2026-07-28 defines both in client/sampling and client/roots, and deprecates them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _MAX_TOKENS = 1024
 
 
 class SampleOptions(TypedDict, total=False):
-    """Options of `sample`. Mappings in place of structs have the names of the wire."""
+    """Options of `sample`. Structs may be given as mappings, with the names of the protocol."""
 
     system_prompt: str
     model_preferences: ModelPreferences | Mapping[str, Any]
@@ -65,11 +65,11 @@ def sample(
 
     Args:
         messages: a text of the user, or a list of SamplingMessage, `user(...)`, `assistant(...)`,
-            CreateMessageResult and (role, content). The content is text, image or audio as a hook
-            returns it, a tool use or a tool result, or a list of these.
+            CreateMessageResult and (role, content). The content is a text, an image or audio, of
+            the types that a hook may return; a tool use or a tool result; or a list of these.
         max_tokens: the limit of tokens for the answer; default 1024.
-        options: see `SampleOptions`. Tools, and a context other than "none", require that the
-            client declares them.
+        options: see `SampleOptions`. The client must declare the capability for tools, and for a
+            context other than "none".
 
     Raises:
         ContractError: (a TypeError) an option or a message is invalid, or a tool use has no result
@@ -81,7 +81,7 @@ def sample(
     params = CreateMessageRequestParams(
         messages=_sampling_messages(messages), max_tokens=max_tokens, **given
     )
-    # Round trip through JSON: converts mappings to structs, and copies mutable arguments.
+    # Encode to JSON and decode: this converts mappings to structs, and copies mutable values.
     try:
         checked = msgspec.json.decode(json_of(params), type=CreateMessageRequestParams)
     except (ContractError, msgspec.ValidationError) as error:
@@ -103,7 +103,7 @@ class SampleQuestion(Question[CreateMessageResult], frozen=True, tag="sample"):
         return CreateMessageRequest(self.params)
 
     def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return `sampling`, or those of its options that are required and not declared."""
+        """Return `sampling`, or the required options of it, if the client does not declare them."""
         params, declared = self.params, capabilities.sampling
         needed: dict[str, Any] = {}
         has_tools = params.tools is not None or params.tool_choice is not None
@@ -133,10 +133,10 @@ _BLOCKS = get_args(SamplingMessageContentBlock)
 
 
 def _sampling_messages(messages: Any) -> list[SamplingMessage]:
-    """Convert the *messages* of `sample`.
+    """Convert *messages*, the argument of `sample`, to SamplingMessages.
 
     Raises:
-        ContractError: one is not a message, or tool uses and tool results do not match.
+        ContractError: an item is not a message, or tool uses and tool results do not match.
     """
     if isinstance(messages, str):
         messages = [("user", messages)]
@@ -185,7 +185,8 @@ def _block(index: int, content: Any) -> Any:
 def _check_tools(messages: Sequence[SamplingMessage]) -> None:
     """Check that the message after tool uses has their results, and nothing else.
 
-    2026-07-28, client/sampling, "Tool Use and Result Balance" and "Tool Result Messages": MUST.
+    The specification requires this with MUST (2026-07-28, client/sampling, "Tool Use and Result
+    Balance" and "Tool Result Messages").
     """
     used: set[str] = set()
     for index, message in enumerate(messages):
@@ -202,7 +203,7 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
                 f"sample: message {index} has tool results: it must have the role user, and no "
                 f"other content"
             )
-        # The next message must have the results of these.
+        # The ids of the tool uses to which the next message must have results.
         used = {each.id for each in blocks if isinstance(each, ToolUseContent)}
     if used:
         raise ContractError(
@@ -220,17 +221,17 @@ def roots() -> Question[list[Root]]:
 
 
 class RootsQuestion(Question[list[Root]], frozen=True, tag="roots"):
-    """A question for the roots."""
+    """A question for the client's roots."""
 
     method: ClassVar[str] = "roots/list"
 
     @property
     def request(self) -> ListRootsRequest:
-        """The request that the client gets; with params, since some clients require them."""
+        """The request that the client gets. It has empty params, which some clients require."""
         return ListRootsRequest(ListRootsRequestParams())
 
     def missing_capabilities(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
-        """Return `roots`, if the client does not declare them."""
+        """Return the capability `roots` if the client does not declare it."""
         return {"roots": {}} if capabilities.roots is None else {}
 
     def read(self, answer: Any) -> list[Root]:

@@ -1,9 +1,9 @@
-"""One revision of the protocol: its facts, its methods, and the translation of its values.
+"""One revision of the protocol: its properties, its methods, and the translation of its values.
 
-A revision's module lists only the differences from its neighbour: one function for each type
-that changes. The types that contain such a value (a result its content, a list its items) are
-found here from their annotations, once for each type, when it is first translated. Values
-without a difference are not copied.
+A revision's module lists only the differences from the next newer revision: one function for each
+type that differs. Types that contain a value of such a type, as a result contains content, are
+found here from their annotations, when a type is first translated. Values without a difference are
+not copied.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ Translation: TypeAlias = Mapping[type, Conversion]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Revision:
-    """A dated version of the protocol. Its facts are the differences that its changelog lists."""
+    """A dated version of the protocol. Its fields are the differences that its changelog lists."""
 
     version: str
     #: Requests are independent of each other. Earlier revisions have a handshake and optional
@@ -148,7 +148,7 @@ class AdjacentTranslation(dict[type, Conversion]):
 
     def _members(self, holders: Sequence[tuple[str, Any]]) -> Conversion:
         names, defaults = zip(*holders, strict=True)
-        # As in `without`: the first name twice, so that attrgetter returns a tuple.
+        # The first name is read twice, as in `without`, so that attrgetter returns a tuple.
         read, usual = attrgetter(names[0], *names), (defaults[0], *defaults)
 
         def convert(value: Any) -> Any:
@@ -182,7 +182,8 @@ class ComposedTranslation(dict[type, Conversion]):
         first, second = self._first[type_], self._second
         usual = second[type_]
 
-        # The first conversion may return another type, whose second conversion is looked up then.
+        # The second conversion is looked up for the result, since the first one may return a value
+        # of another type.
         def both(value: Any) -> Any:
             between = first(value)
             return usual(between) if between is value else second[type(between)](between)
