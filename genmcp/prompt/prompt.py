@@ -171,8 +171,8 @@ class PromptRepo(ServerComponent):
     def list(self, cursor: Any, channel: Channel) -> Any:
         """Return one page: a list of `PromptDefinition`, or a list and the cursor of the next page.
 
-        *cursor* is None for the first page, then the cursor of the previous page, any JSON value.
-        A page without a cursor is the last. A page may have any size.
+        *cursor* is the JSON value that was returned with the previous page; it is absent (None) for
+        the first page. A page without a cursor is the last. A page may have any size.
         """
         raise NotImplementedError
 
@@ -192,7 +192,7 @@ class PromptRepo(ServerComponent):
 
 
 class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
-    """The route of a prompt, or of a repository, in which *arguments* is None."""
+    """The route of a prompt; or of a repository, which has None for *arguments*."""
 
     get: Hook
     arguments: PromptArguments | None = None

@@ -95,8 +95,8 @@ def _parsed(text: str) -> list[_Part]:
             opened.append(token)
             parts.append([])
         elif token[0] != "}":
-            # A single brace is text. It is kept as open, so that its closing brace is not mistaken
-            # for the end of a section.
+            # `{` and `{{` both become the text `{`. The token is kept on the stack, so that its
+            # closing brace is not mistaken for the end of a section.
             opened.append(token)
             parts[-1].append("{")
         elif opened and (name := opened[-1]["section"]):
