@@ -36,7 +36,7 @@ class CallPhase(IntEnum):
     ASKING = 1
     """The client was sent a question on the open connection (2025-11-25 and before)."""
     STORING = 2
-    """The call reads or writes a record of its own: for a job, or for an idempotency key."""
+    """The call reads or writes its own record: that of a job, or of its idempotency key."""
     PROMOTING = 3
     """The record of a task is being written, while the hook runs on."""
     TASK = 4
@@ -48,17 +48,17 @@ class CallPhase(IntEnum):
     RELAYING = 7
     """As FOLLOWING, and the client was sent a question of the stored call."""
     READING = 8
-    """As FOLLOWING, and the record is being read, since the client is to get a handle."""
+    """As FOLLOWING, and the record is being read, so that the client can get its handle."""
     HANDED_OVER = 9
-    """The client has the handle of the stored call. Following it is being cancelled."""
+    """The client has the handle of the stored call, which this process stops to follow."""
     CANCELLED = 10
-    """Its client has cancelled the call, and gets no response. The hook is being cancelled."""
+    """The client has cancelled the call, and gets no response. The hook is being cancelled."""
     LEFT = 11
-    """Its client has left. The hook is being cancelled."""
+    """The client has disconnected. The hook is being cancelled."""
     STOPPING = 12
     """The server is shutting down. The hook is being cancelled."""
     OVER = 13
-    """Nothing of the call runs here."""
+    """The hook has ended, and no more of the call runs in this process."""
 
 
 class CallEvent(IntEnum):
@@ -69,13 +69,13 @@ class CallEvent(IntEnum):
     ASK = 1
     """A question is sent to the client on the open connection."""
     ANSWERED = 2
-    """That question was answered, or failed."""
+    """The question of ASK was answered, or failed."""
     STORE = 3
-    """The call begins to read or write a record of its own."""
+    """The call begins to read or write its own record."""
     RESUME = 4
-    """That has ended, and a hook runs."""
+    """The access to the record has ended, and a hook runs."""
     FOLLOW = 5
-    """That has ended, and the client waits for the result of the stored call."""
+    """The call is stored, and this process waits for its result, to send it to the client."""
     PROMOTE = 6
     """`Tool.promote_after` or `Tool.max_hold` has passed, or the tool always runs as a task."""
     WRITTEN = 7
@@ -85,7 +85,7 @@ class CallEvent(IntEnum):
     FAILED = 9
     """The store failed; the record may have been written."""
     REFUSED = 10
-    """The record was not written, and a repetition would not change that."""
+    """The record was not written or read, and a repetition would fail, too."""
     CANCEL = 11
     """The client has sent a cancellation of its request."""
     TASK_CANCEL = 12
@@ -97,9 +97,9 @@ class CallEvent(IntEnum):
     RETURNED = 15
     """The hook has ended with a result, or with the error that it has raised."""
     STORED = 16
-    """The hook has ended; the task waits in the store for something else."""
+    """The hook has ended with another wait, which is stored in the record of the task."""
     INTERRUPTED = 17
-    """The hook has ended by a cancellation."""
+    """The hook has ended with a CancelledError."""
 
 
 class CallAction(IntEnum):
@@ -128,9 +128,9 @@ class CallAction(IntEnum):
     DELETE_RECORD = 6
     """Delete the record of the task, if one may have been written: no client has its handle."""
     WRITE_STEP = 7
-    """Write to the record of the task which step the call has reached."""
+    """Write the current step of the call to the record of the task."""
     RESTART_TIMER = 8
-    """Start the time until the promotion again."""
+    """Restart the promotion timer."""
     RETRY_SOON = 9
     """Report PROMOTE again in a moment."""
     RETRY_LATER = 10
@@ -176,10 +176,10 @@ def _all(
 TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     # The steps of the hook.
     (_P.RUNNING, _E.SUSPEND): Transition(_P.RUNNING),
-    # The step that was reached is written behind the promotion: see WRITTEN.
+    # The step is written after the record of the promotion: see WRITTEN.
     (_P.PROMOTING, _E.SUSPEND): Transition(_P.PROMOTING),
     (_P.TASK, _E.SUSPEND): Transition(_P.TASK, (_A.WRITE_STEP,)),
-    # A hook that ignores its cancellation finds here that its record is over.
+    # A hook that ignores its cancellation: the store rejects the write, since the task has ended.
     (_P.CANCELLED_TASK, _E.SUSPEND): Transition(_P.CANCELLED_TASK, (_A.WRITE_STEP,)),
     (_P.RUNNING, _E.ASK): Transition(_P.ASKING),
     (_P.ASKING, _E.ANSWERED): Transition(_P.RUNNING),
@@ -188,17 +188,18 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.RUNNING, _E.STORE): Transition(_P.STORING),
     (_P.STORING, _E.STORE): Transition(_P.STORING),
     (_P.FOLLOWING, _E.STORE): Transition(_P.STORING),
-    # A keyed call has ended while a promotion asks the store: the phase stays, since that will
-    # report its end, and the record of the key decides which of the two writes counts.
+    # A call with an idempotency key ends while a promotion accesses the store. The phase stays,
+    # since the promotion reports the end of its access. Both write the one record of the key, and
+    # the store accepts one of the writes.
     (_P.PROMOTING, _E.STORE): Transition(_P.PROMOTING),
     (_P.READING, _E.STORE): Transition(_P.READING),
     (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
     (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
     (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
     # Promotion. The order is: write the record, then send the handle. The other order would let a
-    # client poll a task that does not exist yet, or never will if the process dies in between. The
-    # price is a record that no client knows, whenever the call ends or is cancelled during the
-    # write: its client gets the result, and the record is deleted.
+    # client poll a task that does not exist yet, or never will if the process dies in between. If
+    # the call ends or is cancelled during the write, no client has the handle of the record, which
+    # is deleted.
     (_P.RUNNING, _E.PROMOTE): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
     (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.WRITE_STEP)),
     (_P.PROMOTING, _E.FAILED): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
@@ -243,11 +244,11 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.CANCELLED_TASK, _E.SHUTDOWN): Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
     # The end of the hook.
     **_all(_UNPROMOTED, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
-    # The host has cancelled the call, or the hook has cancelled itself: neither is ours to answer,
-    # so that the CancelledError propagates to the host.
+    # The host has cancelled the call, or the hook has cancelled itself. In both cases the
+    # CancelledError propagates to the host, and no response is sent here.
     **_all(_UNPROMOTED, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
-    # The write is not interrupted: its outcome would be unknown, and a record might remain. Its end
-    # reports WRITTEN or FAILED in phase OVER, which deletes the record.
+    # The write of the record is not interrupted: its outcome would be unknown, and a record might
+    # remain. At its end WRITTEN or FAILED is reported in phase OVER, which deletes the record.
     (_P.PROMOTING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND,)),
     (_P.PROMOTING, _E.INTERRUPTED): Transition(_P.OVER),
     **_all((_P.CANCELLED,), _ENDS, Transition(_P.OVER, _ABANDONED)),
@@ -271,12 +272,12 @@ LATE: Final[frozenset[Pair]] = frozenset(
         # A hook that ignores its cancellation takes further steps.
         *product((*_ENDING, _P.HANDED_OVER), _HOOK),
         *product((_P.TASK, _P.CANCELLED_TASK), _HOOK[1:]),
-        # A timer, or a write or read that ends, after something else was decided.
+        # A timer expires, or a write or read ends, after another event has changed the phase.
         *product(
             (_P.PROMOTING, _P.READING, _P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER), (_E.PROMOTE,)
         ),
         *product((*_ENDING, _P.OVER), (_E.PROMOTE, *_STORE_ENDS)),
-        # A client that has its response, or whose call is over.
+        # The client cancels or disconnects after it got the response, or after the call has ended.
         *product((_P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER, _P.OVER), (_E.CANCEL, _E.LEAVE)),
         *product((_P.OVER,), (_E.TASK_CANCEL, _E.SHUTDOWN)),
     }

@@ -1,7 +1,7 @@
 """The record of a call that continues later: all that its next hook needs.
 
-It is the same on every carrier: in this process beside an awaitable, sealed into the `requestState`
-that a client sends back, or in a store beside a job.
+The record has the same form in all three places: in the memory of this process, if the call waits
+for an awaitable; sealed into the `requestState` that a client sends back; in a store, for a job.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -65,15 +65,15 @@ class StreamRecord(msgspec.Struct, frozen=True):
 ExchangeAction = FullResponse | StreamHead | StreamChunk | StreamEnd | StreamRecord
 
 
-# Each event is a row of a table and not a branch, so that a test can compare every pair of state
-# and event with the words of the specification, for every kind of client.
+# The transitions are tables and not branches, so that a test can compare each pair of a state and
+# an event with the specification, for every kind of client.
 
 
 class ExchangeState(IntEnum):
     """The state of an exchange."""
 
     WAITING = 0
-    """Nothing is written: the response can still be one JSON body."""
+    """No byte of the response is sent: it can still be one JSON body."""
     STREAMING = 1
     """The event stream is open."""
     DETACHED = 2
@@ -94,9 +94,9 @@ class ExchangeEvent(IntEnum):
     LAST = 3
     """The last expected answer is ready."""
     BEAT = 4
-    """Nothing was sent for the length of a heartbeat."""
+    """No message was sent for `Endpoint(heartbeat=)` seconds."""
     RELEASE = 5
-    """The connection is to end, and the stream to continue on another one."""
+    """The server ends the connection; the client resumes the stream on another connection."""
     LEAVE = 6
     """The client has disconnected."""
 
@@ -123,8 +123,8 @@ _ALWAYS: Final[Table] = {
         for state in ExchangeState
         if state is not ExchangeState.DONE
     },
-    # Late events, which are ignored: the client disconnects or resumes elsewhere after the last
-    # byte, or a timer fires then. Any other pair that is absent is a defect of the caller.
+    # Late events, which are ignored: after the last byte the client disconnects, resumes the stream
+    # on another connection, or a timer expires. Any other absent pair is a defect of the caller.
     **_stays(ExchangeState.DONE, ExchangeEvent.BEAT, ExchangeEvent.RELEASE, ExchangeEvent.LEAVE),
 }
 
@@ -216,8 +216,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         A cancelled request gets no response (2025-11-25, cancellation, "Behavior Requirements"):
         the answer of such a request is None.
         """
-        # The status counts only here: after the head of a stream, or in a batch with answers of
-        # different statuses, it is 200 whatever the answer is.
+        # *status* applies to a JSON body with one answer. The head of a stream, and the body of a
+        # batch with answers of different statuses, have the status 200.
         last = self._answered + 1 == self.expected
         was = self._advance(ExchangeEvent.LAST if last else ExchangeEvent.ANSWER)
         self._answered += 1
@@ -247,8 +247,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
         2025-11-25, transports, "Multiple Connections": each message is sent on one of them.
         """
-        # Without an event there is no id to resume from: the client of an unprimed stream could
-        # only lose its connection by this.
+        # The client needs the id of an event to resume. On a stream that is not primed and has sent
+        # no event, to end the connection would only lose messages.
         return self._detach(0) if self._index or self.primed else []
 
     def _detach(self, retry: int) -> list[ExchangeAction]:

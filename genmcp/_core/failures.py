@@ -1,7 +1,8 @@
 """The response to a request whose hook has raised.
 
-The text of an exception leaves the server only if it was raised to be shown. A failure that the
-model should read is a result of the call; a failure of the request is an error.
+The text of an exception is sent only if its class is meant for clients (`is_expected`). A failure
+that the model should read becomes a result with `isError`. A failure of the request becomes a
+JSON-RPC error.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """The outcome of a wait: its value or its failure; and the JSON values that it may carry.
 
-An outcome is the same on every carrier. In a store it is JSON.
+An outcome has the same type whether this process, the client or the store keeps the wait. In a
+store the outcome is JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,9 +105,9 @@ JsonValue: TypeAlias = (
     str | int | float | bool | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
 )
 
-# JSON is checked where a hook returns it, not where it is stored: the error then has the place in
-# the hook's code, and a value that only memory could carry fails on the first run, not after the
-# first deploy with a store. 64 levels are what `Limits.max_depth` permits of a client.
+# A value is checked when a hook returns it, not when it is stored. The traceback then shows the
+# code of the hook, and a value that is not JSON fails with the memory store, too, not only after a
+# deploy with another store. 64 levels are the default of `Limits.max_depth` for clients.
 _MAX_DEPTH = 64
 
 

@@ -397,8 +397,8 @@ def notification_params(
     Raises:
         MalformedParams: the params are not valid for the notification.
     """
-    # Not rejected: a notification gets no response, so that the client would never learn of it, and
-    # its session would lack the effect.
+    # `null` is not rejected: a notification gets no response, so that the client would not notice
+    # the rejection, and its session would lack the effect of the notification.
     raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
     method = revision.methods.get(name)

@@ -180,8 +180,8 @@ def check_batch(headers: Headers) -> None:
 def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Request | None:
     """Return the request of 2026-07-28 or later that *body* holds, decoded in one step.
 
-    The headers name the type to decode it as. None: it belongs to another revision, or is rejected;
-    then `modern_request` returns or raises the same verdict, of the body as a message.
+    The method header names the type to decode. None: the body belongs to another revision, or is
+    rejected. The caller then decodes it as a message, for which `modern_request` raises the error.
     """
     method = _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b""))
     if method is None or headers.get(VERSION_HEADER) not in _MODERN_BY_HEADER:
@@ -315,12 +315,11 @@ def _check_param_headers(
     return {name: headers[name] for name in headers if name.startswith(_PARAM)}
 
 
-# The one implementation of the checks of a modern request; `plain_request` and `modern_request`
-# only decode. The order decides which of several faults the client learns first: a client of
-# another version should hear of the version before anything that depends on it, and a proxy that
-# routes by headers must not see another method or name than the server, so that headers are
-# compared before the params are used. A header that is equal to the member in the body is compared
-# by `==` here, since nearly every request has it so; decoding is left to the slow path.
+# All checks of a modern request are here; `plain_request` and `modern_request` only decode. The
+# order decides which of several faults is reported. The version comes first, since all other checks
+# depend on it. Headers are compared before the params are used: a proxy that routes by headers must
+# not see another method or name than the server. In nearly every request a header is equal to the
+# member in the body, which one `==` shows; only a header that differs is decoded.
 
 
 def _check_request(

@@ -126,8 +126,8 @@ def new_session(params: InitializeRequestParams, *, key: str, now: float) -> Ses
     2025-11-25, lifecycle, "Version Negotiation": the requested version if it is supported, else the
     newest that is.
     """
-    # An unknown version is no error: the server offers its own, and the client decides whether to
-    # disconnect. So it is for 2026-07-28 and later, which have no sessions.
+    # For an unknown version the server responds with its newest, and the client decides whether to
+    # disconnect. 2026-07-28 and later, which have no sessions, are handled in the same way.
     version = params.protocol_version
     if version not in _SPOKEN:
         version = _SPOKEN[0]

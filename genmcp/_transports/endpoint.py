@@ -131,7 +131,7 @@ class Endpoint:
         self._client_key = client_key
         self._at_work: JobsAtWork | None = None
         self._asleep = self.mux.store.durable  # no engine works on its jobs yet
-        # Without authentication by the host application, any client may call.
+        # Whether any client may call, since the host application has set up no authentication.
         self._open = (security is None or security.allowed_hosts is None) and (
             principal is authenticated
         )

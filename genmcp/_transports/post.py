@@ -1,6 +1,7 @@
 """POSTed messages of every revision, and the GET and DELETE of sessions: performs the actions.
 
-A plain request of 2026-07-28 does not come here: see `plain_request`.
+A plain request of 2026-07-28 is not handled here: `_transports/endpoint.py` passes it to a
+`Responder` directly (see `plain_request`).
 """
 
 import asyncio

@@ -61,7 +61,7 @@ _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
 
 _UNCOUNTED: Final = 16 * 1024
-"""Bytes of a body up to which it is not counted: other parts of a request take as many."""
+"""The largest body, in bytes, that is not counted: other parts of a request take as many."""
 
 
 class ClientLeft(Exception):
@@ -177,7 +177,7 @@ class HttpRequest(msgspec.Struct, eq=False):
 
 
 Serve = Callable[[HttpRequest], Awaitable[None]]
-"""Serves a request that was admitted."""
+"""Serves a request whose headers were accepted."""
 
 
 # The request body.

@@ -58,7 +58,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
     def serve(self) -> Awaitable[None]:
         """Run the hook up to its first wait; return the awaitable that sends the response.
 
-        A hook that neither waited nor sent anything costs nothing more.
+        If the hook has neither waited nor sent a message, no other object is allocated.
         """
         request = self.request
         if request.route is None and request.method == LISTEN:
@@ -87,8 +87,8 @@ class Responder(RunningCall[HttpRequest], eq=False):
             else:
                 await self._respond(answer)
         except asyncio.CancelledError:
-            # By the host, or by the hook itself. Its own cancellations are handled in `outcome`.
-            # The client still waits for a response, and gets an error.
+            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `outcome`. The
+            # client still waits for a response, and gets an error.
             if not self.caller.answered:
                 self.respond(self.cancelled_answer())
                 await _finish_at_once(self.opened())
@@ -116,8 +116,9 @@ class Responder(RunningCall[HttpRequest], eq=False):
         except StopIteration:
             response.close()
             return
-        # The client has not read it yet. The response is decided, so that the disconnect watch and
-        # the heartbeat end now; the shutdown still waits for the write, and shortens its deadline.
+        # The client has not read the response yet. Nothing more is sent, so that the heartbeat and
+        # the watch for a disconnect end now. The shutdown waits for the write, and shortens its
+        # deadline.
         http = self.caller
         deadline = AdjustableTimeout(http.mux.limits.write_timeout)
         stop = partial(deadline.hasten, LAST_WORDS)
@@ -150,7 +151,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
     # Pending and open.
 
     def hold(self, channel: Channel) -> None:
-        """Register the call as pending, or as open where a tick would be too long."""
+        """Register the call as pending; open it now if a tick is longer than its timers permit."""
         super().hold(channel)
         if self.response is None and _may_be_pending(channel.request):
             self._pending = timers = TimerTable.of(self.caller.loop)
@@ -175,7 +176,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         self.limit()
 
     def opened(self) -> OpenResponse:
-        """Return the open response; one that is made before the first wait is held from then on."""
+        """Return the open response, which the first use makes; a pending call becomes open."""
         if self.response is None:
             self.response = OpenResponse(self.caller, (self.request,))
         if self._pending is not None:
@@ -247,7 +248,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         return await super().ask(request, method, params)
 
     def watch_client(self) -> None:
-        """Open the call, at the latest when it waits, so that its client is watched."""
+        """Open the call now, or when it first waits, so that a disconnect is noticed."""
         self.caller.in_loop(self.opened)
 
     def begin_stream(self) -> None:
@@ -277,7 +278,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
 
 async def _finish_at_once(response: OpenResponse) -> None:
-    """Send the rest to a client that reads it in time; give up if the host cancels again."""
+    """Send the messages that wait, within `LAST_WORDS` seconds; stop at a cancellation."""
     response.writer.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
         await response.finish()
@@ -318,8 +319,8 @@ async def serve_batch(
     try:
         for message in rejections:
             response.writer.refuse(message)
-        # Nothing is started for a request before its turn: a client may send many batches whose
-        # first requests wait, and an asyncio.Task for each of the others would dominate memory use.
+        # The asyncio.Task of a request is made when the semaphore admits the request. A client may
+        # send many batches whose first requests wait, and tasks for all others would take memory.
         for call in calls:
             await answers.turns.acquire()
             members.add(asyncio.create_task(answer_member(call)))

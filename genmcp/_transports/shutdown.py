@@ -27,7 +27,7 @@ Most calls that wait end before the first look. uvicorn itself looks every 0.1 s
 
 
 Stop = Callable[[], None]
-"""Ends an open response or stream soon, on its own event loop."""
+"""Starts to end an open response or stream, and returns. Called on its event loop."""
 
 
 class Shutdown:
@@ -38,9 +38,9 @@ class Shutdown:
         self._loops: dict[asyncio.AbstractEventLoop, _Open] = {}
 
     def add(self, stop: Stop, *, idle: bool = False) -> None:
-        """Register something open, which *stop* ends.
+        """Register the function *stop*, which ends an open call or stream at the shutdown.
 
-        *idle* things owe no response, so that they are ended at once, without the grace period.
+        *idle*: no client waits for a response, so that *stop* is called without a grace period.
         """
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop)
@@ -51,7 +51,7 @@ class Shutdown:
         opened.add(stop, idle)
 
     def discard(self, stop: Stop) -> None:
-        """Unregister something that has ended."""
+        """Unregister *stop*, whose call or stream has ended."""
         loop = asyncio.get_running_loop()
         opened = self._loops[loop]
         opened.items.pop(stop, None)
@@ -60,7 +60,7 @@ class Shutdown:
             del self._loops[loop]
 
     async def stop(self) -> None:
-        """End everything open on this loop, and return when it has ended."""
+        """End all open calls and streams of this loop, and return when they have ended."""
         loop = asyncio.get_running_loop()
         # A pending call is not registered as stoppable: open it first.
         TimerTable.of(loop).expire_all(TICK)
@@ -80,7 +80,7 @@ class _Open:
         self._closed = asyncio.Event()
         self._loop = loop
         self._stopping: asyncio.Task[None] | None = None
-        # Both may outlive the request that is first, and must not keep its context.
+        # The timer may outlive the request that made it, and must not keep the request's context.
         self._timer = loop.call_later(_POLL, self._poll, context=Context())
 
     def _poll(self) -> None:
@@ -96,7 +96,7 @@ class _Open:
 
     async def stop(self) -> None:
         self._ending = True
-        # Idle things first: a grace period for them would only delay the exit.
+        # Idle streams first: a grace period for them would only delay the exit.
         for stop in [stop for stop, idle in self.items.items() if idle]:
             stop()
         try:

@@ -164,7 +164,7 @@ class _Stream(Pipe):
         self._owner = http.owner
 
     async def send(self, message: bytes) -> None:
-        """Append *message* to the log that the stream is read from, which is bounded by itself."""
+        """Append *message* to the log that the stream is read from. The log has its own limit."""
         await self._append(message)
 
     async def respond(self, request: Request, message: bytes | None) -> None:
