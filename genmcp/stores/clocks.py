@@ -17,10 +17,11 @@ _OFFSETS: Final = Path("/proc/self/timens_offsets")
 
 
 def _namespace_offset() -> float | None:
-    """Return by how many seconds this process's boot clock is ahead of its machine's.
+    """Return by how many seconds this process's boot clock is ahead of its machine's boot clock.
 
-    A container may have a time namespace of its own. None if the offset is unknown: the file has
-    the offset of the namespace of new child processes, which is nearly always the same one.
+    The two differ if a container has a time namespace of its own. Return None if the offset is
+    unknown. The file that is read has the offset of the time namespace for new child processes,
+    which is nearly always that of this process.
     """
     try:
         if len({(_NAMESPACES / name).readlink() for name in ("time", "time_for_children")}) > 1:
@@ -38,7 +39,7 @@ def _since_boot() -> Callable[[], float]:
     clock, ahead = _BOOT_TIME, _namespace_offset() or 0.0
     if ahead:
         return lambda: time.clock_gettime(clock) - ahead
-    # A partial of a C function has no Python frame: each access to a store reads this clock.
+    # Each access to a store reads this clock: a partial of a C function needs no Python frame.
     return partial(time.clock_gettime, clock)
 
 
@@ -59,7 +60,7 @@ def boot_id() -> str | None:
     """Return an identifier of the clock behind `steady`, None if processes may not share it.
 
     Processes with the same identifier read the same clock: they run on one machine, since the same
-    boot, in whichever time namespace.
+    boot. Their time namespaces may differ.
     """
     if _BOOT_TIME is None or _namespace_offset() is None:
         return None
@@ -73,7 +74,7 @@ _MAX_STALE: Final = 64  # superseded deadlines kept in addition to two per name
 
 
 class Expiring(Protocol):
-    """Something with a deadline, in seconds of its owner's clock; `inf` means never."""
+    """An item with a deadline, in seconds of the clock of its store. `inf`: it never expires."""
 
     deadline: float
 
@@ -151,7 +152,7 @@ class WakeSignal:
             except RuntimeError:
                 running = None
             if self._loop is running:
-                # The same as below, without a write to the loop's self-pipe.
+                # Like `call_soon_threadsafe` below, but without a write to the loop's self-pipe.
                 self._event.set()
             else:
                 with suppress(RuntimeError):  # the loop was closed in the meantime

@@ -20,7 +20,7 @@ from genmcp.stores.store import (
     check_one_subject,
 )
 
-_READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
+_READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _NOTHING: Final = (0, 0)
 
 
@@ -41,7 +41,7 @@ class MemoryDeliveries(Deliveries):
         self._now = clock  # raises StoreUnavailable once the store is closed
         self._queues: dict[str, _Queue] = {}
         self._queue_of: dict[str, _Queue] = {}
-        self._waiters: dict[WakeSignal, Collection[str]] = {}  # with the queues of interest
+        self._waiters: dict[WakeSignal, Collection[str]] = {}  # by signal: the queues of interest
 
     def __repr__(self) -> str:
         return f"<MemoryDeliveries: {len(self._queue_of)} in {len(self._queues)} queues>"
@@ -192,8 +192,8 @@ class _Queue:
     def __init__(self, name: str) -> None:
         self.name = name
         self.held: dict[str, _QueuedId] = {}
-        # Due ids by owner. Both levels are ordered: the owner that is next in turn comes first, and
-        # within an owner the id that became due first.
+        # Due ids by owner, in the order of the next claims: the first owner is next, and of its ids
+        # the one that became due first.
         self._due: dict[str, dict[str, None]] = {}
         self._deadlines = Deadlines(self.held)
 
@@ -215,7 +215,7 @@ class _Queue:
         self.hold(id, node, until)
         if ids:
             del self._due[owner]
-            self._due[owner] = ids  # behind the other owners
+            self._due[owner] = ids  # this owner is now behind the other owners
         return id, owner
 
     def extend_expired(self, now: float, until: float) -> None:
@@ -250,11 +250,11 @@ class _Queue:
 class MemoryStore(Store):
     """A store in the memory of this process.
 
-    When it is full, whole logs are dropped, starting with the one that has been idle for longest;
-    of the log that is being appended to, the oldest events are dropped. Records are never dropped:
-    a write that does not fit beside them raises StoreFull. The same applies to each account: when
-    its share is used up, its own logs are dropped, and a write that does not fit beside its records
-    raises OverShare.
+    When the store is full, whole logs are dropped, starting with the log that has been idle for
+    longest. Of the log that is being appended to, the oldest events are dropped. Records are never
+    dropped: a write that does not fit beside the records raises StoreFull. The same applies to each
+    account. When its share is used up, its own logs are dropped, and a write that does not fit
+    beside its records raises OverShare.
 
     Expired entries are dropped when they are accessed, and a few others at each `apply`. There is
     no background task and no timer.
@@ -290,8 +290,8 @@ class MemoryStore(Store):
         self._now = clock  # raises StoreUnavailable once the store is closed
         self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
         self._records = MemoryRecords()
-        # Event ids continue above those of every earlier process: a client may still have one of
-        # those, and would otherwise skip events. Microseconds grow faster than any log.
+        # Event ids must be above those of every earlier process: a client may still have such an
+        # id, and would otherwise skip events. The time in microseconds grows faster than any log.
         self._logs = MemoryLogs(time.time_ns() // 1000)
 
     def __repr__(self) -> str:
@@ -416,10 +416,10 @@ class MemoryStore(Store):
         return f", of which reserve={self._bounds.reserve} is not for new work" if new else ""
 
     def _have_ample(self, write: StagedWrite) -> bool:
-        """Return whether the write fits into the shares for certain.
+        """Return True if the write certainly fits into the shares; False if that is unknown.
 
-        A cheap check, for the common case of a client far below its share. It counts each operation
-        in full, as if it replaced nothing and no log could be dropped.
+        This is a cheap check, for the common case of a client far below its share. It counts each
+        operation in full, as if the operation replaced nothing and no log could be dropped.
         """
         records, logs = self._records.ledger.of, self._logs.ledger.of
         most, largest = self._room[write.new]
@@ -438,7 +438,7 @@ class MemoryStore(Store):
         """Check that the accounts have room for the write if all of their logs are dropped.
 
         Raises:
-            OverShare: one of them has no room.
+            OverShare: an account has no room.
         """
         for account in write.accounts:
             name = account.name

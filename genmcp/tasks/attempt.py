@@ -67,7 +67,7 @@ class ThreadCall:
         try:
             return self._call()
         finally:
-            with suppress(RuntimeError):  # the loop was closed: there is no waiter
+            with suppress(RuntimeError):  # the loop was closed, and has no waiter any more
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     @property
@@ -84,9 +84,10 @@ class ThreadCall:
         return not self.runs
 
     async def cancel(self, timeout: float) -> bool:
-        """Prevent the start of the call, or wait for its end; return whether it does not run.
+        """Prevent the start of the call, or wait for its end for *timeout* seconds.
 
-        A cancellation in the meantime only ends the wait: the caller is being cancelled already.
+        Return True if the call does not run. If the caller is cancelled meanwhile, only the wait
+        ends, and no CancelledError is raised: the caller is handling a cancellation already.
         """
         with self._lock:
             self._cancelled = True
@@ -107,22 +108,24 @@ class AbandonedThreads:
         self._calls[id] = call
 
     async def wait(self, id: str, timeout: float) -> bool:
-        """Wait up to *timeout* seconds for the thread of job *id*; return whether none runs."""
+        """Wait up to *timeout* seconds for the thread of job *id*; return whether it has ended."""
         call = self._calls.get(id)
         return call is None or await call.wait(timeout)
 
 
 class ExitRequested(Exception):
-    """Wraps an exception that would end the process, such as `SystemExit`; it is the cause.
+    """Wraps an exception that would end the process, such as `SystemExit`, as its `__cause__`.
 
-    It would pass through asyncio.Task and stop the event loop, with all other jobs.
+    Unwrapped, the exception would pass through asyncio.Task and stop the event loop, with all other
+    jobs.
     """
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
     """The result of an attempt.
 
-    outcome: packed. may_retry: whether another attempt may succeed. progress: not written yet.
+    outcome: the packed outcome. may_retry: whether another attempt may succeed. progress: the
+    progress that is not written yet.
     """
 
     outcome: bytes
@@ -152,9 +155,9 @@ async def attempt(
     Raises:
         NotRunnableHere: this process has no such function, or none that takes these arguments; or
             the thread of an earlier attempt still runs here.
-        IllegalTransition: its progress was rejected: the task has ended, or was taken over.
-        StillRuns: this was cancelled, and the thread of the function continues.
-        asyncio.CancelledError: this was cancelled, and so is the function.
+        IllegalTransition: a write of progress was rejected: the task has ended, or was taken over.
+        StillRuns: the attempt was cancelled, and the thread of the function continues.
+        asyncio.CancelledError: the attempt was cancelled, and so is the function.
     """
     name = f"job {job.name}"
     linger = options.linger if has_retries else 0.0
@@ -235,7 +238,7 @@ def _called(call: Callable[[], Any]) -> Any:
         with _exits_wrapped():
             return call()
     except StopIteration as error:
-        # A future cannot carry it: the caller would wait for ever.
+        # A future cannot hold a StopIteration: the caller would never be resumed.
         raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
 
 
@@ -305,8 +308,8 @@ def pack_failure(work: str, error: BaseException) -> bytes:
 def wait_error_of(work: str, error: BaseException) -> WaitError:
     """Return the WaitError for *work* that raised *error*, and log the error.
 
-    Its text is shown to clients only if it was raised for them (`ToolError`, `McpError`). The text
-    of any other error may contain secrets: it is logged, under the reference in the result.
+    The result contains the text of a `ToolError` or `McpError`, which is meant for clients. The
+    text of any other error may contain secrets: it is logged, with the reference in the result.
     """
     if isinstance(error, WaitError):
         return error
@@ -328,19 +331,19 @@ def wait_error_of(work: str, error: BaseException) -> WaitError:
 
 
 def finished_with_error(error: McpError, *, raised: bool = True) -> Finished:
-    """Return the end of a task that failed with *error*; *raised*: its hook has raised it."""
+    """Return the end of a task that failed with *error*; *raised*: whether its hook raised it."""
     body = ErrorBody(error.code, error.message, error.data)
     return Finished(error=msgspec.json.encode(body), raised=raised)
 
 
 def result_rejected(error: StoreUnavailable) -> Finished:
-    """Return the end of a task if its result does not fit into the store."""
+    """Return the end of a task whose result does not fit into the store."""
     message = f"The result could not be stored: {_reason(error)}"
     return finished_with_error(InternalError(message), raised=False)
 
 
 def outcome_rejected(error: StoreUnavailable) -> bytes:
-    """Return the packed outcome of work if its own outcome does not fit into the store."""
+    """Return the packed outcome of work whose own outcome does not fit into the store."""
     message = f"its outcome could not be stored: {_reason(error)}"
     return pack(Failed(WorkRaised(token_hex(6), type(error).__name__, message)))
 
@@ -354,7 +357,7 @@ _MAX_DEFERRAL: Final = 30.0
 
 
 class NotRunnableHere(Exception):
-    """This process cannot run a step, because it lacks the code or an earlier thread still runs.
+    """Raised if this process cannot run a step: it lacks the code, or an earlier thread still runs.
 
     Args:
         reason: for the log.

@@ -68,7 +68,7 @@ class ExternalStatus(msgspec.Struct, frozen=True):
 
 
 class ExternalQueue(ABC):
-    """Connects genmcp to a job queue of the application. Implement it for Celery, Arq, Temporal."""
+    """Connects genmcp to a job queue of the application, such as Celery, Arq or Temporal."""
 
     scheme: ClassVar[str]
     """Identifies the queue: `ExternalJob.scheme` of its jobs."""
@@ -107,8 +107,9 @@ class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
 class ExternalJobs:
     """The records of external jobs in *store*, under keys that begin with *prefix*.
 
-    Either a webhook or a watcher may report the end of a job, before or after a task waits for it.
-    Both write the same record by compare-and-set, so that the first outcome counts.
+    Both a webhook (`settle`) and `ExternalQueue.watch` may report the end of a job, before or after
+    a task waits for it. Both write the same record by compare-and-set, so that the first outcome
+    counts.
     """
 
     def __init__(self, store: Store, prefix: str = "") -> None:
@@ -117,7 +118,7 @@ class ExternalJobs:
 
     async def add_task(self, ref: ExternalJob, id: str) -> None:
         """Record that the task *id* is about to wait for a job."""
-        # Also if it has an outcome already: the follower of the task reads that at once.
+        # Also if the job has an outcome already: the step that follows the job then reads that.
         while True:
             record, version = await self._read(ref)
             tasks = tuple(dict.fromkeys((*record.tasks, id)))
@@ -176,7 +177,7 @@ _decode = msgspec.msgpack.Decoder(WaitingTasks).decode
 
 
 class FollowResult(NamedTuple):
-    """The packed outcome of a job; None: it is followed again after *pause* seconds."""
+    """The packed outcome of a job. If None, the job is followed again after *pause* seconds."""
 
     outcome: bytes | None
     pause: float = 0.0
@@ -185,9 +186,9 @@ class FollowResult(NamedTuple):
 class ExternalFollower:
     """Follows the jobs of external *queues*. Owned by the runner of a process.
 
-    The engine delivers at most `JobOptions.refs` of them at once. While all of these places are
-    taken, each job loses its place after about `JobOptions.watch` seconds and is delivered again,
-    behind the waiting ones, so that each job has its turn.
+    At most `JobOptions.refs` jobs are followed at once. While so many are followed, each of them is
+    interrupted after about `JobOptions.watch` seconds, and submitted again behind the waiting jobs:
+    all jobs are followed in rotation.
     """
 
     def __init__(self, queues: Sequence[ExternalQueue], options: JobOptions) -> None:
@@ -204,11 +205,13 @@ class ExternalFollower:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
     async def follow(self, ref: ExternalJob, write: Write) -> FollowResult:
-        """Follow a job to its end, or until others need the place; *write* stores its progress.
+        """Follow a job to its end, or until it is interrupted for others; see the class.
+
+        *write* stores the progress of the job.
 
         Raises:
-            IllegalTransition: its progress was rejected: the call has ended, or another process
-                follows the job.
+            IllegalTransition: the write of progress was rejected: the call has ended, or another
+                process follows the job.
         """
         queue = self._queues.get(ref.scheme)
         if queue is None:
@@ -241,8 +244,9 @@ class ExternalFollower:
                     return pack_status(ref, status)
                 if progress.rejected:
                     raise IllegalTransition("progress", "ended, or taken over by another process")
-                # A queue that is polled mostly repeats itself. Its status is still written now and
-                # then: a rejected write reveals a cancellation that did not reach this process.
+                # A queue that polls mostly yields the same status again, which needs no write. The
+                # status is written at intervals nevertheless: if the write is rejected, the task
+                # was cancelled, and the cancellation did not reach this process.
                 if status != reported or clock() >= due:
                     reported, due = status, clock() + self._options.lease / 3
                     progress.report(status.progress, status.total, status.message)
@@ -250,7 +254,11 @@ class ExternalFollower:
 
     @asynccontextmanager
     async def _place(self, place: asyncio.Timeout) -> AsyncIterator[None]:
-        """Occupy a place, and expire *place* after a turn, once others need it."""
+        """Count one followed job while this is entered.
+
+        About every `JobOptions.watch` seconds, check whether `JobOptions.refs` jobs are followed;
+        if so, let *place* expire, which interrupts this job.
+        """
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._turn(), lambda: check())
 
@@ -269,5 +277,5 @@ class ExternalFollower:
             self._places -= 1
 
     def _turn(self) -> float:
-        """Return the seconds of a turn; randomised, so that not all turns end at once."""
+        """Return `JobOptions.watch`, varied at random: not all jobs are interrupted at once."""
         return self._options.watch * uniform(0.75, 1.25)

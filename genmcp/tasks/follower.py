@@ -22,7 +22,10 @@ class TaskMessage(msgspec.Struct, frozen=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True):
-    """A task after a change, and the position of the change; None if no earlier event is stored."""
+    """A task after a change, and the position of the change in the log.
+
+    The position is None if no event up to the change is stored.
+    """
 
     id: str | None
     task: Task
@@ -44,9 +47,9 @@ class TaskFollower:
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield the changes of the task and the messages on it, in order, until it has ended.
 
-        Several changes may be reported as one, at the position of the last. Messages that were
-        dropped from the log before their turn are left out, but never the present state. The last
-        item is the task after its end.
+        Several changes may be reported as one, at the position of the last change. Messages that
+        were dropped from the log before they were read are left out. The present state is always
+        reported. The last item is the task after its end.
 
         Args:
             id: the task.
@@ -61,9 +64,9 @@ class TaskFollower:
         followed.count += 1
         try:
             task, reported = known or await self._records.get(id), -1
-            # The present state is reported at its own event, if that is still stored. `owed`: it
-            # must be reported also without an event, once the stored events are read. That is not
-            # so for a new task, whose event has just been written.
+            # The present state is reported at the position of its event, if that is still stored.
+            # `owed`: the state must be reported even if its event is not stored any more, after the
+            # stored events were read. False for a new task, whose event was just written.
             new = known is not None and known.changes == 0
             owed = not new and (task.ended or after is None)
             while True:
@@ -77,7 +80,7 @@ class TaskFollower:
                                     continue
                                 number = _number(event)
                                 if number is None or number > task.changes:
-                                    # Its event is this one or a later one.
+                                    # The event of the latest state is this event or a later one.
                                     task = await self._latest(id, number, followed)
                                     owed = False
                                 if number != task.changes:
@@ -90,7 +93,7 @@ class TaskFollower:
                             if task.ended:
                                 return
                 except LogTruncated:
-                    # Too slow: events were dropped. The present state stands for them.
+                    # Events were dropped before they were read: report the present state instead.
                     after, task, owed = None, await self._records.get(id), True
         finally:
             followed.count -= 1
@@ -106,7 +109,7 @@ class TaskFollower:
     async def next_event(self, id: str, after: str | None) -> str | None:
         """Wait for the next event of the task after the position *after*; return its position.
 
-        None: events were dropped, and the caller has to read the present state.
+        Return None if events were dropped: the caller has to read the present state.
         """
         try:
             async with aclosing(self._records.store.follow(self._records.key(id), after)) as events:
@@ -117,7 +120,10 @@ class TaskFollower:
     async def _log(
         self, id: str, after: str | None, owed: bool
     ) -> AsyncGenerator[LogEvent | None, None]:
-        """Yield the stored events after *after*, then new ones; if *owed*, None between them."""
+        """Yield the stored events after *after*, then each new event.
+
+        If *owed*, yield None after the last stored event.
+        """
         log, store = self._records.key(id), self._records.store
         while owed:
             events = await store.read(log, after, _READ_AT_ONCE)
@@ -133,5 +139,5 @@ class TaskFollower:
 
 
 def _number(event: LogEvent) -> int | None:
-    """Return the number of the change; None if the task was deleted."""
+    """Return the number of the change in *event*; None if the event reports a deletion."""
     return None if event.data == DISCARDED else int(event.data[1:])

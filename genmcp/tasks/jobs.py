@@ -37,7 +37,7 @@ T = TypeVar("T")
 class SavedState(msgspec.Struct, eq=False):
     """The state that a job has saved, as JSON. Owned by one attempt.
 
-    write: stores a new one. limit: its maximum size in bytes.
+    write: stores a new state. limit: the maximum size of a state in bytes.
     """
 
     json: bytes | None
@@ -53,7 +53,7 @@ class SavedState(msgspec.Struct, eq=False):
         check_json("run.save: state", state)
         try:
             encoded = msgspec.json.encode(state)
-        except ValueError as error:  # one half of a surrogate pair
+        except ValueError as error:  # the text contains a lone surrogate
             raise ContractError(f"run.save: the state cannot be stored: {error}") from error
         if len(encoded) > self.limit:
             raise ContractError(
@@ -74,7 +74,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         id: the id of the job, the same for each attempt. Use it as an idempotency key for requests
             to other systems.
         attempt: the number of this attempt, counted from 1.
-        assigns: those of the call that waits for the job.
+        assigns: the assigns of the call that waits for the job.
     """
 
     id: str
@@ -89,8 +89,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     ) -> None:
         """Report progress, and let other tasks run.
 
-        Reports are cheap: only the latest is written, every 0.1 seconds
-        (`JobOptions.progress_interval`), and the last one always.
+        Reports are cheap: only the latest report is written, every 0.1 seconds
+        (`JobOptions.progress_interval`). The last report of an attempt is always written.
 
         Args:
             done: the amount of work that is done; it should increase.
@@ -106,7 +106,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def saved(self) -> Any:
-        """The state that this job saved last, in this attempt or an earlier one; None if none.
+        """The state that this job has saved last, in this attempt or an earlier one, or None.
 
         Each read decodes it again: changing the returned value has no effect on later reads.
         """
@@ -148,7 +148,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
             raise RuntimeError("run.in_loop is for `def` jobs; use await in an `async def` job")
         if not self._loop.is_closed():
             done = asyncio.run_coroutine_threadsafe(work, self._loop)
-            # A loop that is closed never completes the future, so it is checked now and then.
+            # A closed loop never completes the future. The wait therefore checks for that.
             while not self._loop.is_closed():
                 if wait([done], timeout=0.5).done:
                     return done.result()

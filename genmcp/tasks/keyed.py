@@ -3,9 +3,9 @@
 Such a call has a private task from before its hook runs until its key expires. A key therefore has
 one record, which names the process that runs the call. A copy of the call reads there whether the
 call still runs, waits for its client, has become an ordinary task, or has a result. The key has no
-lease of its own: it is free again once that process is dead by its heartbeats, like every other
-task. Clocks of different machines are never compared, and a process that was suspended itself, or
-could not reach its store, considers no other process dead.
+lease of its own. If the heartbeat of that process expires, the process counts as dead, and the key
+is free again. Clocks of different machines are never compared. A process that was suspended itself,
+or could not reach its store, considers no other process dead.
 
 Each run of the call has an identity: the random id of the task, and its fencing token, which is
 increased by a random number when the call is resumed. Two copies of the call, in one process or in
@@ -55,7 +55,7 @@ class KeyedTasks:
     Args:
         follower: waits for changes of tasks.
         writer: writes tasks.
-        heartbeats: those of this process.
+        heartbeats: show which processes are alive.
         start: starts the worker of this process, and with it the heartbeat by which others see that
             a call runs.
     """
@@ -74,7 +74,7 @@ class KeyedTasks:
         self._heartbeats = heartbeats
         self._start = start
         store = self._records.store
-        # Otherwise all nodes are in this process, and therefore alive.
+        # If not, every call of the store runs in this process, which is alive.
         self._has_others = store.shared or store.durable
         self._running: set[tuple[str, int]] = set()  # ids and fencing tokens
 
@@ -92,7 +92,7 @@ class KeyedTasks:
 
         Args:
             task: the new task. Call `release` with it when the call has ended in this process.
-            replaces: the task that was read from its slot; its key is free.
+            replaces: the task that was read from the slot of the key, which is free again.
 
         Raises:
             StoreError: it cannot be written; the call must not run.
@@ -140,7 +140,8 @@ class KeyedTasks:
         if self._has_others:
             await self._start()
         run = held.id, held.token
-        # Before the write: a copy that reads the record must find that its call runs.
+        # Registered before the write: a copy of the call that reads the record must find that the
+        # call runs.
         self._running.add(run)
         taken = False
         try:
@@ -165,10 +166,10 @@ class KeyedTasks:
     async def publish(self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float) -> Task:
         """Make the call an ordinary task, with its raw request, retained for *ttl* seconds.
 
-        While the hook runs, a write that fails is repeated by the caller. If the call waits for a
-        job, the write is repeated here: the hook has run, so a store that fails must not free the
-        key, and the job starts once the store is back. A store that rejects the task for lack of
-        room frees the key, whether the caller still waits or not.
+        While the hook runs, the caller repeats a write that fails. If the call waits for a job, the
+        write is repeated here: the hook has run, so that a failing store must not free the key. The
+        job starts as soon as the store accepts the write. If the store rejects the task for lack of
+        room, the key becomes free, whether the caller still waits or not.
 
         Raises:
             IllegalTransition: the call has ended, or another call has its key.
@@ -179,7 +180,7 @@ class KeyedTasks:
 
         async def publish() -> Task:
             nonlocal started
-            # A repeated write must not start a worker again that was stopped in the meantime.
+            # If the worker was stopped in the meantime, a repeated write must not start it again.
             if not started or not self._retry.is_stopping():
                 started = True
                 await self._start()
@@ -202,12 +203,12 @@ class KeyedTasks:
     async def ask(self, held: HeldTask, question: AwaitingInput, suspended: Suspended) -> bool:
         """Write that the call waits for its client to answer *question* by another request.
 
-        If a promotion that was reported as failed has published the call after all, other clients
-        may have its handle. Then it waits like any task, as described by *suspended*.
+        A promotion that was reported as failed may have taken effect after all, so that other
+        clients may have the handle. The call then waits like any task, as *suspended* describes.
 
         Returns:
-            False in that case, or if another process has taken the call over: the result is to be
-            read from the record.
+            Whether the question was written. False if the call was promoted, or another process has
+            taken it over: the result is to be read from the record.
         """
         published = False
 
@@ -221,9 +222,9 @@ class KeyedTasks:
     async def close(self, held: HeldTask, ended: Finished | None) -> bool:
         """Write the result of the call. The client does not wait for a store that fails.
 
-        Without a result (None) the key becomes free: the record is deleted, unless a late promotion
-        has just published it. If the store fails, the end is written in the background, and the key
-        is not free until then.
+        If *ended* is None, there is no result, and the key becomes free: the record is deleted,
+        unless a late promotion has just published it. If the store fails, the end is written in the
+        background, and the key becomes free only then.
 
         Returns:
             False if the result is to be read from the record, as for `ask`.
@@ -240,8 +241,9 @@ class KeyedTasks:
     async def runs(self, task: Task) -> bool:
         """Return whether the call of a private *task* still runs, as far as this process knows.
 
-        A call of this process that neither runs nor has pending writes has ended without its end
-        being written. A process that is alive is trusted to free the keys of its own calls.
+        If a call of this process neither runs nor has pending writes, it has ended, and its end
+        could not be written. A call of another process counts as running while that process is
+        alive, which then frees the key itself.
         """
         if task.bound_node is None or task.bound_node == self._heartbeats.own:
             return (task.id, task.fencing_token) in self._running or self._retry.is_pending(task.id)
@@ -278,7 +280,7 @@ class KeyedTasks:
             )
         except IllegalTransition:
             return False
-        except TaskNotFound:  # it has expired, or another call uses the key
+        except TaskNotFound:  # the task has expired, or another call uses the key
             with suppress(StoreError):
                 return await self.find(slot_of(held.id)) is None
         except Exception as error:  # a defect of the store: the client gets its result nevertheless

@@ -38,17 +38,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         queues: the queues from which this process takes jobs. Default: `("default",)`.
         concurrency: the maximum number of jobs at once. Default 10.
-        continuation_concurrency: the maximum number of steps at once that are not jobs, whichever
-            queue the jobs are in. Default 1000.
+        continuation_concurrency: the maximum number of other steps at once, such as methods that
+            continue a call. They do not depend on *queues*. Default 1000.
         refs: the maximum number of jobs of external queues that are followed at once. Default 1000.
-        watch: how long an external job is followed, while all `refs` places are taken, before it
-            makes room for another one; varied by 25 %. Default 60.
-        shutdown_grace: how long running jobs may take to end when this process stops, before
-            another process takes them. Not applied if the store ends with the process. Default 5.
+        watch: while `refs` external jobs are followed, the time after which one of them is
+            interrupted, so that a waiting job can be followed. Varied by 25 %. Default 60.
+        shutdown_grace: how long running jobs may take to end when this process stops. After that
+            they are cancelled, and another process takes them over. Without effect if the store
+            ends with the process. Default 5.
         cancel_grace: how long a cancelled or timed-out job function has for its cleanup. Default 5.
         linger: how long a retry of a `def` job waits for the thread of the attempt before, which
             cannot be stopped; after that the job fails. Default 60.
-        lease: how long a process may give no sign of life before others take its jobs. Default 30.
+        lease: the time without a heartbeat of a process, or without a renewal of a job's lease,
+            after which other processes take over its work. Default 30.
         max_crashes: the number of worker crashes that a wait survives; at the next one it fails
             with WorkerLost. Default 3.
         retention: how long a task that makes no progress is retained, for example when no process
@@ -69,12 +71,13 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the
             store fails; the last one is repeated. Default: `(0.1, 0.5, 2.0)`.
-        accounts: returns the accounts that a task counts towards in its store. Default: none.
+        accounts: returns the accounts that a task counts towards in its store. Default: no
+            accounts.
         assigns: returns the `Run.assigns` of a job. Default: empty.
         in_thread: runs a blocking function. Default: `asyncio.to_thread`.
 
     Raises:
-        ConfigurationError: one of them is out of range; the message names it.
+        ConfigurationError: an option is out of range; the message names it.
     """
 
     queues: Collection[str] = ("default",)

@@ -59,15 +59,15 @@ class Stored(NamedTuple):
 class HeldTask:
     """A task that this process works on, because it holds the fencing *token*.
 
-    Each write is conditioned on the version that this process has read or written last. The steps
-    of one worker therefore do not read the record again. After a conflict (progress was written
+    Each write is conditional on the version that this process has read or written last. The writes
+    of one step therefore do not read the record again. After a conflict (progress was written
     meanwhile, for example) or a failure the record is read, and the token decides: a process that
     was suspended and taken over finds a higher token, and its write is rejected.
 
-    A write that failed with StoreUnavailable, or was cancelled, may still take effect, also after a
-    later read. The read is therefore preceded by an ordered write
-    to the same subject (`TaskRecords.barrier`). After that the earlier write has either taken
-    effect, and is seen, or never will.
+    A write that failed with StoreUnavailable, or was cancelled, may still take effect, even after a
+    later read. Before the read, this therefore makes another write to the same subject
+    (`TaskRecords.barrier`), because a store orders such writes. After that the earlier write has
+    either taken effect, and the read finds it, or never will.
     """
 
     __slots__ = ("_claim", "_records", "_stored", "_unsure", "id", "token")
@@ -83,10 +83,10 @@ class HeldTask:
         self.token = token
 
     def claim(self, max_crashes: int) -> Callable[[], Awaitable[Task]]:
-        """Return a function that claims the task and takes its new token; see `retryable`.
+        """Return a function that claims the task and sets `token`; see `retryable`.
 
-        The claim has a random id. If its write failed or was cancelled, the next write finds that
-        id in the record if this process has the claim after all, and takes the token then.
+        The claim has a random id. If the write of the claim failed or was cancelled, it may have
+        taken effect. The next write then finds that id in the record, and sets `token`.
         """
         self._claim = claim = token_hex(8)
         write = self.retryable(partial(Task.claim, max_crashes=max_crashes, claim_id=claim))
@@ -120,8 +120,8 @@ class HeldTask:
     ) -> Callable[[], Awaitable[Task]]:
         """Return a function that acts like `change`, and may be called again after a failure.
 
-        The transition is made once: a write that took effect although the store reported a failure
-        is recognised by the record that it left. *call* is as for `TaskRecords.write`.
+        The transition is made only once: if a write took effect although the store reported a
+        failure, the function recognises that by the record. *call* is as for `TaskRecords.write`.
         """
         written: Task | None = None  # as this function has written it, or may have
 
@@ -138,7 +138,8 @@ class HeldTask:
                         try:
                             version = await self._records.write(wanted, version, task, call)
                         except Conflict:
-                            # Rejected, so that an equal record was written by another process.
+                            # This write was rejected. If the record equals *wanted* afterwards,
+                            # another process has written it.
                             written = None
                             continue
                         except (OverShare, StoreFull):  # nothing was written
@@ -162,7 +163,14 @@ class HeldTask:
         return stored
 
     def _own(self, task: Task) -> Task:
-        """Return *task* if this process holds it, also by a claim of unknown outcome."""
+        """Check that this process holds *task*, and return it.
+
+        If the outcome of this process's claim was unknown, and *task* has the claim, its token is
+        adopted first.
+
+        Raises:
+            IllegalTransition: as for `change`.
+        """
         claimed = self._claim is not None and task.claim_id == self._claim
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
@@ -170,9 +178,9 @@ class HeldTask:
 
 
 class FollowedTask:
-    """The latest state that this process has written of a task that `count` of its callers follow.
+    """A task that `count` callers follow in this process, as this process has written it last.
 
-    They need not read it from the store.
+    The followers then need not read the task from the store.
     """
 
     __slots__ = ("count", "task")
@@ -186,7 +194,7 @@ class TaskRecords:
     """The records of tasks in *store*, under keys that begin with *prefix*.
 
     Attributes:
-        followed: the tasks with followers in this process (`tasks.follower`).
+        followed: the tasks with followers in this process (`tasks/follower.py`).
         now: returns the time of the store.
     """
 
@@ -203,7 +211,7 @@ class TaskRecords:
         stored = await self.latest_in_slot(slot)
         if stored is None or stored.task.id == id:
             return stored
-        entry = await self.store.get(self.key(id))  # a later call has its slot
+        entry = await self.store.get(self.key(id))  # a later call with the key uses the slot
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def latest_in_slot(self, slot: str) -> Stored | None:
@@ -212,7 +220,7 @@ class TaskRecords:
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
-        """Return the raw request of a task; None after its end, except for a cancelled task."""
+        """Return the raw request of a task; None if the task is completed or failed."""
         entry = await self.store.get(self._call(id))
         return None if entry is None else entry.value
 
@@ -224,8 +232,8 @@ class TaskRecords:
         Args:
             task: the new task.
             call: its raw request; None for a private task.
-            replaces: the task that was read from the slot. Its idempotency key is free again. It
-                stays readable under its id, unless it is private.
+            replaces: the task that was read from the slot, whose idempotency key is free again.
+                Unless it is private, it stays readable under its id.
 
         Raises:
             OverShare: its client has too many open tasks, or has used its share of the store.
@@ -269,7 +277,7 @@ class TaskRecords:
         if task.changes != was.changes:
             ops.append(self._event(key, _CHANGED % task.changes, ttl, owner))
         await self.store.apply(*ops)
-        # For followers in this process: they get the event, and need not read the record.
+        # Followers in this process get the event, and read the task from here.
         followed = self.followed.get(task.id)
         if followed is not None:
             followed.task = task
@@ -285,8 +293,8 @@ class TaskRecords:
                 are raised as well.
             TaskNotFound: the task does not exist.
         """
-        # Without a token: for writers that do not work on the task, such as a client that cancels
-        # it. After a conflict the transition is made again from the present state.
+        # No token is checked, because the writers do not work on the task: for example, a client
+        # cancels it. After a conflict the transition is made again from the present state.
         while True:
             stored = await self.find(id)
             if stored is None:
@@ -314,7 +322,7 @@ class TaskRecords:
         await self.store.apply(self._event(self.key(id), MESSAGE + data, *terms))
 
     async def touch(self, task: Task) -> None:
-        """Let the retention of a task and its request start again now."""
+        """Extend the expiry of a task and its request to a full retention from now."""
         ttl = record_ttl(task, self._options.retention)
         if ttl is not None:
             await self.store.touch(self._prefix + slot_of(task.id), ttl)
@@ -332,21 +340,25 @@ class TaskRecords:
         """Write to the subject of the task without changing anything.
 
         A store applies the writes to one subject in order (`Store.apply`). When this returns, every
-        earlier write has therefore taken effect or never will, and a read shows whether one that
-        failed with StoreUnavailable did. A deletion needs no room, in case the store is full.
+        earlier write has therefore taken effect or never will: a read then shows the outcome of a
+        write that failed with StoreUnavailable. The new write is a deletion: a full store accepts
+        that.
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
 
     async def _delete(self, task: Task, version: int) -> None:
-        # By version: a deletion that takes effect late must not free the key of another call.
+        # Only this version: if the deletion takes effect late, it must not free another call's key.
         record = Delete(self._prefix + slot_of(task.id), expect=version)
         try:
             await self.store.apply(record, Append(self.key(task.id), DISCARDED, ttl=_DISCARDED_TTL))
-        except StoreFull:  # without the event: copies of the call also look at intervals
+        except StoreFull:  # without the event: copies of the call also check at intervals
             await self.store.apply(record)
 
     async def _shorten_request(self, task: Task) -> None:
-        """Let the request of a cancelled task expire with it, and count as that of an ended one."""
+        """Make the request of a cancelled task expire with the task.
+
+        It does not count towards the open tasks of its client any more.
+        """
         try:
             entry = await self.store.get(self._call(task.id))
             if entry is not None:

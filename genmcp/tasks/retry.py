@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LogThrottle:
-    """Logs at most one message in *interval* seconds, with the number of messages left out before.
+    """Logs at most one message in *interval* seconds, with the number of suppressed messages.
 
     A store that fails affects thousands of tasks at once.
     """
@@ -61,8 +61,8 @@ class RetriedWrites:
         timeout: seconds for which a request waits for a store that accepts no write.
         late_bytes: the maximum size of results that wait in memory for the store, of calls that
             were answered already.
-        is_stopping: returns whether this process has stopped working, so that other processes find
-            the work that it has not written.
+        is_stopping: returns whether this process has stopped working. Writes are then given up, and
+            other processes do the unwritten work again.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RetriedWrites:
         self._timeout = timeout
         self._late_bytes = late_bytes
         self._warnings = LogThrottle(logger)
-        self._pending: dict[asyncio.Task[Any], str] = {}  # with the id of the task
+        self._pending: dict[asyncio.Task[Any], str] = {}  # by write: the id of the genmcp task
 
     async def retry_until_written(
         self,
@@ -88,7 +88,7 @@ class RetriedWrites:
     ) -> T:
         """Write the result of long work; retry for as long as the store does not accept it.
 
-        Giving up would look to others as if this process had died, and the work would be repeated.
+        If this gave up, other processes would consider this process dead, and repeat the work.
 
         Args:
             write: may be called repeatedly.
@@ -110,8 +110,8 @@ class RetriedWrites:
                     raise
                 now = time.monotonic()
                 started = now if started is None else started
-                # A full store may get room within a lease, because data expires all the time. The
-                # share of a client does not: `fallback` at once.
+                # A full store may have room again within a lease, because data expires all the
+                # time. A client's share is less likely to: the fallback is then written at once.
                 full = isinstance(error, StoreFull) and now - started >= self._timeout
                 if fallback is not None and (full or isinstance(error, OverShare)):
                     logger.warning("the store has no room for the result of a task: %s", error)
@@ -159,7 +159,7 @@ class RetriedWrites:
         fallback: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
         size: int = 0,
     ) -> None:
-        """Write the end of a call; the client does not wait for a failing store.
+        """Write the end of a call. The client does not wait for a store that fails.
 
         If the first attempt fails or is cancelled, the write is repeated in the background. If
         *size* more bytes of results would exceed *late_bytes*, *fallback* is written instead.
@@ -214,7 +214,7 @@ class RetriedWrites:
                 each.cancel()
             await asyncio.gather(*own, return_exceptions=True)
         for each in [*self._pending]:
-            # A task of another loop cannot be awaited here, and its loop may never run again.
+            # A write on another event loop cannot be awaited: that loop may never run again.
             with suppress(RuntimeError):
                 each.get_loop().call_soon_threadsafe(each.cancel)
 
@@ -251,7 +251,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     message: str | None = None
 
     def merge(self, newer: "JobProgress") -> "JobProgress":
-        """Return the values of *newer*, and those of this one where *newer* has none."""
+        """Return the values of *newer*; where *newer* has None, the value of this progress."""
         return JobProgress(
             self.progress if newer.progress is None else newer.progress,
             self.total if newer.total is None else newer.total,
@@ -272,8 +272,8 @@ _RETRY_DELAY: Final = 1.0  # seconds after a write of progress that failed
 class ProgressWriter:
     """Writes the latest progress at a limited rate. Owned by one attempt, which never waits for it.
 
-    Reports in between are merged, and the last one is always written. A write that is rejected
-    means that the task has ended or was taken over: then the work is stopped.
+    Reports between two writes are merged. The last report is always written. If a write is
+    rejected, the task has ended or was taken over, and the work is stopped.
 
     Args:
         write: stores progress. It raises IllegalTransition if the fencing token is stale.
@@ -316,17 +316,17 @@ class ProgressWriter:
             self._writing = asyncio.create_task(self._write_latest())
 
     async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Await another *write* that is fenced; if it is rejected, end the work.
+        """Await *write*, another write under the fencing token. If it is rejected, end the work.
 
         Raises:
-            asyncio.CancelledError: it was rejected, or the work had ended before.
+            asyncio.CancelledError: *write* was rejected, or the work had ended before.
         """
         self._check_open()
         try:
             await write()
         except IllegalTransition as rejected:
-            # Without `stop`: the exception ends the work already, and a second cancellation would
-            # interrupt the cleanup of the job function.
+            # `stop` is not called: the exception ends the work already, and a second cancellation
+            # would interrupt the cleanup of the job function.
             self._open, self.rejected = False, True
             raise asyncio.CancelledError("another attempt has taken over") from rejected
 
@@ -337,7 +337,7 @@ class ProgressWriter:
     async def close(self) -> JobProgress:
         """Stop writing, and return the progress that is not written yet."""
         self._open = False
-        self._stop = lambda: None  # it refers to the work, whose exception refers to this: a cycle
+        self._stop = lambda: None  # breaks a cycle: `_stop` and the work refer to each other
         if self._writing is not None:
             self._writing.cancel()
             with suppress(asyncio.CancelledError):

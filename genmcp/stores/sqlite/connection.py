@@ -61,7 +61,8 @@ CREATE TABLE counts (
 def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) -> Connection:
     """Open the file at *path*, for writing if *max_bytes* is given, otherwise for reading.
 
-    The connection may be used in any thread, one at a time, and begins no transaction by itself.
+    The connection may be used in any thread, but only in one at a time. It begins no transaction by
+    itself.
     """
     connection = sqlite3.connect(
         path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
@@ -170,8 +171,8 @@ def _make_tables(connection: Connection, path: Path) -> None:
         )
     for statement in _TABLES.split(";"):
         connection.execute(statement)
-    # Event ids continue above those of any earlier file of this name: a client may still have one
-    # of those, and would otherwise skip events. Microseconds grow faster than any log.
+    # Event ids must be above those of any earlier file of this name: a client may still have such
+    # an id, and would otherwise skip events. The time in microseconds grows faster than any log.
     now = time.time_ns() // 1000
     connection.execute("INSERT INTO counts VALUES (0, ?, 0, 0)", (now,))
     connection.execute(f"PRAGMA application_id={_APPLICATION}")
@@ -180,8 +181,8 @@ def _make_tables(connection: Connection, path: Path) -> None:
 
 # The clock of a file is the machine's steady clock plus an offset, which makes it Unix time when
 # the file is first opened after a boot. Setting the system time therefore moves no deadline, lease
-# or delay while the machine runs. Where processes do not share such a clock (macOS, Windows) the
-# file has Unix time. `opened` is the time of the file when that boot was registered.
+# or delay while the machine runs. On macOS and Windows, processes share no such clock, and the
+# clock of the file is the system time. `opened` is the time of the file when a boot was registered.
 _CLOCK_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS clocks (
     boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
@@ -268,9 +269,9 @@ class ConnectionThread:
         self._connect = connect
         self._perform = perform
         self._idle_after = idle_after
-        # None only wakes the thread, so that it asks `idle_after` again.
+        # None only wakes the thread, so that it calls `idle_after` again.
         self._requests: SimpleQueue[ThreadRequest | None] = SimpleQueue()
-        self._submitting = Lock()  # so that the last request is `_last`
+        self._submitting = Lock()  # no request may be queued after `_last`
         self._thread: Thread | None = None
         self._last: ThreadRequest | None = None
         self._connection: Connection | None = None
@@ -349,7 +350,7 @@ class ConnectionThread:
 
 
 def _complete(requests: Iterable[ThreadRequest]) -> None:
-    """Complete *requests*, with one call per event loop: waking a loop costs a system call."""
+    """Complete *requests*. Each event loop is woken once, because that costs a system call."""
     by_loop: dict[asyncio.AbstractEventLoop, list[ThreadRequest]] = {}
     for request in requests:
         by_loop.setdefault(request.loop, []).append(request)

@@ -148,8 +148,8 @@ class Transaction:
         version: a counter of the file, at least the version of any removed record.
         event: a counter of the file, the last id that was assigned to an event.
         forgotten: a counter of the file, at least the last event id of any removed log.
-        written: the logs that were appended to; a change adds to it.
-        news: whether a delivery may have become due, or was removed; a change sets it.
+        written: the logs that were appended to. The change adds to this.
+        news: whether a delivery may have become due, or was removed. The change sets this.
     """
 
     __slots__ = (
@@ -240,8 +240,8 @@ class Database:
         Args:
             change: called in the writer's thread; it may be called a second time if the transaction
                 failed.
-            needed: called before, without a transaction. If it returns False the write is skipped,
-                and None is returned.
+            needed: called before *change*, without a transaction. If it returns False, *change* is
+                not called, and None is returned.
 
         Raises:
             StoreError: *change* raised it, or the file could not be written (StoreUnavailable).
@@ -341,7 +341,7 @@ class Database:
             if len(requests) == 1 or _is_busy(error):
                 for request in requests:
                     request.error = self._translated(error)
-            else:  # one request must not fail because of another one: try them separately
+            else:  # one request must not fail because of another request: try them separately
                 for request in requests:
                     self._write(connection, [request])
 

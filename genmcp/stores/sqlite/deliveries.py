@@ -60,9 +60,9 @@ class SQLiteDeliveries(Deliveries):
             return any(_first_due(connection, queue, full) <= now for queue in queues)
 
         def change(transaction: Transaction) -> list[Delivery]:
-            # On a copy of the share, because a change may be called a second time.
+            # The share is copied, because this change may be called a second time.
             until, taken = transaction.now + lease, share.copy()
-            # A claim that waited for long: the holders may have been unable to renew, too.
+            # If this claim had to wait for long, other nodes may have been unable to renew leases.
             if extension := lease if steady() - started > lease / 3 else takeover_delay:
                 _extend_expired(transaction, queues, transaction.now + extension)
             due = [_due(transaction, queue, limit, full) for queue in queues]
@@ -166,7 +166,7 @@ def _without(owners: Collection[str]) -> str:
 def _due(
     transaction: Transaction, queue: str, limit: int, full: Collection[str]
 ) -> deque[tuple[float, int, str, str, str]]:
-    """Return the first due deliveries of *queue*, in order: due, number, id, queue, owner.
+    """Return the first due deliveries of *queue*, in order, as (due, number, id, queue, owner).
 
     Deliveries of owners in *full* are left out.
     """

@@ -28,9 +28,9 @@ from genmcp.stores.sqlite.tables import (
 )
 from genmcp.stores.store import Append, Delete, LogEvent, Op, Store, StoreEntry, check_one_subject
 
-_ENTRY_BYTES: Final = 256  # per entry in the share of an account: a row and its indexes
-_READ_AT_ONCE: Final = 100  # events that a follower holds while it yields them
-_MAX_SWEEPS: Final = 10  # before a write is rejected because of a share
+_ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
+_READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
+_MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
 
 
 class SQLiteStore(Store):
@@ -147,7 +147,7 @@ class SQLiteStore(Store):
     def _database(self) -> Database:
         pid = os.getpid()
         database = self._databases.get(pid)
-        if database is None:  # setdefault: two threads may come here at once
+        if database is None:  # two threads may get here at once, hence `setdefault`
             made = Database(self._settings, _sweep)
             database = self._databases.setdefault(pid, made)
         return database
@@ -170,8 +170,7 @@ def _apply(ops: Sequence[Op], transaction: Transaction) -> None:
     try:
         write.check()
     except OverShare:
-        # Entries that have expired, and logs that can be dropped, must not count against the
-        # client.
+        # Before the write is rejected, expired entries are removed, and logs of the client dropped.
         sweeps = 0
         while sweeps < _MAX_SWEEPS and _sweep(transaction):
             sweeps += 1
@@ -196,7 +195,9 @@ class _PendingWrite:
         self._records = stage_records(transaction, others)
 
     def check(self, *, dropping: bool = False) -> None:
-        """Check that there is room for all operations; *dropping*: if logs are dropped for it.
+        """Check that there is room for all operations.
+
+        *dropping*: whether logs of the owners may be dropped to make room.
 
         Raises:
             OverShare: an account of an owner has no room.

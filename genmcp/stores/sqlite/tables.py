@@ -1,9 +1,9 @@
 """Records and logs in the tables of a SQLite file.
 
-**Logs.** A log's `floor` is an id after which none of its events was dropped, its `last` the id of
-the newest event that it ever had. When a log expires its events are deleted, but its row stays for
-an hour with the floor at the last id. When the row is deleted too, the counter `forgotten` of the
-file takes its place: it is the floor of each log that has no row, and of each that is created
+**Logs.** The `floor` of a log is an id: no event after it was dropped. `last` is the id of the
+newest event that the log ever had. When a log expires, its events are deleted, but its row stays
+for an hour, with the last id as its floor. When the row is deleted too, the counter `forgotten` of
+the file replaces it: this is the floor of each log without a row, and of each log that is created
 again. A follower with a position below the floor has missed events, and gets LogTruncated.
 
 Event ids are counted over all logs. A follower that has read up to the end of its log therefore
@@ -51,7 +51,7 @@ def touch_record(transaction: Transaction, key: str, ttl: float) -> bool:
 def stage_records(
     transaction: Transaction, ops: Iterable[Put | Delete]
 ) -> "Collection[PendingRecord]":
-    """Return the state in which *ops* would leave each key, without writing anything.
+    """Check *ops*, and return the state of each key after them. Write nothing.
 
     Raises:
         Conflict: an `expect` did not hold.
