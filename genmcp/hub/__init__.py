@@ -1,1 +1,1 @@
-"""A client of many servers, which also serves them as one."""
+"""A client of many servers, which can also serve all of them as one server."""

@@ -28,8 +28,8 @@ class Retry(msgspec.Struct, frozen=True):
         max_attempts: The number of attempts. Default 3.
         base_delay: The wait before the first attempt. Default 0.5.
         cap: The longest wait. Default 30.
-        jitter: The random part of each wait, from 0 to 1, which keeps the clients of a server from
-            reconnecting at the same time. Default 0.
+        jitter: The largest fraction of each wait, from 0 to 1, that is left off at random, so that
+            the clients of a server do not all reconnect at the same time. Default 0.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -50,12 +50,15 @@ class Retry(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"Retry.jitter must be from 0 to 1, not {self.jitter!r}")
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Return the wait before *attempt*; *chance* is a random number below 1."""
+        """Return the seconds to wait before *attempt*, counted from 0.
+
+        *chance* is a random number from 0 to below 1, which determines the jitter.
+        """
         return backoff(attempt + 1, self.base_delay, self.cap) * (1 - self.jitter * chance)
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Waits between attempts to connect. A test replaces the functions to make them immediate.
+    """The waits between attempts to connect. Tests pass other functions, and need not wait.
 
     Args:
         sleep: Waits for a number of seconds. Default `asyncio.sleep`.
@@ -66,45 +69,52 @@ class Backoff(msgspec.Struct, frozen=True):
     chance: Callable[[], float] = random.random
 
     async def wait(self, retry: Retry, attempt: int) -> None:
-        """Wait for as long as *retry* has before *attempt*, counted from 0."""
+        """Sleep for the delay of *retry* before *attempt*, counted from 0."""
         await self.sleep(retry.delay(attempt, self.chance()))
 
 
 class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a hub. Times are in seconds.
 
-    A forwarded question does not count towards `ClientOptions.input_concurrency`: it waits for a
-    person, and would block all others.
+    A question is a request of a server to its client: elicitation, sampling or roots. Forwarded
+    questions do not count towards `ClientOptions.input_concurrency`. A question may wait long for
+    a person, and would block all other questions of its server.
 
     Args:
-        max_questions_per_client: Questions that may wait for the answers of one principal, or of
-            one session of an anonymous client. Further ones are rejected. Default 16.
-        max_questions_per_address: ... of all anonymous clients of one address. Default 64.
-        max_questions: ... of all clients together; also the number of calls that may wait for
-            answers. Default 1000.
-        anonymous_share: The fraction of max_questions that anonymous clients may have, above 0 and
-            up to 1. Default 0.8.
+        max_questions_per_client: The number of questions that may wait for the answers of one
+            principal, or of one session of an anonymous client. Further questions are rejected.
+            Default 16.
+        max_questions_per_address: The number of questions that may wait for the answers of all
+            anonymous clients of one address. Default 64.
+        max_questions: The number of questions that may wait for the answers of all clients
+            together. It also limits the number of calls that wait for answers. Default 1000.
+        anonymous_share: The fraction of max_questions that may wait for anonymous clients, above 0
+            and up to 1. Default 0.8.
         answer_timeout: How long a call waits for its client's answer before it is cancelled.
             Default 1200.
-        blocking_timeout: How long a question may block the questions of other calls, at a server
-            that does not identify the call of a question (stdio, before 2026-07-28). Then its call
-            is cancelled. The time is halved for a client with each question that it left open, and
-            is zero for a client without an open connection. Default 60.
-        max_blocking_clients: Clients for which this is remembered. Default 1000.
-        max_queued_logs: Log messages of one call that may be queued for its client; further ones
-            are dropped. Default 1000.
-        max_subscriptions: Resources that clients may subscribe to, all together. Default 10,000.
+        blocking_timeout: How long an open question may block the questions of other calls. After
+            that its call is cancelled. A question blocks others only at a server that does not
+            identify the call of a question (stdio, before 2026-07-28). Each question that a client
+            leaves open halves this time for that client. The time is zero for a client without an
+            open connection. Default 60.
+        max_blocking_clients: The number of clients whose halved blocking times are kept.
+            Default 1000.
+        max_queued_logs: The number of log messages of one call that may be queued for its client.
+            Further messages are dropped. Default 1000.
+        max_subscriptions: The number of resources that all clients together may subscribe to.
+            Default 10,000.
         subscription_linger: How long a subscription at a server is kept after the last client has
-            ended its own: many clients reconnect. Default 5.
-        subscription_timeout: How long a server may take to accept a subscription. After that it is
-            treated as accepted. Default 5.
+            unsubscribed, because many clients reconnect and subscribe again. Default 5.
+        subscription_timeout: How long a server may take to accept a subscription. After that the
+            subscription is treated as accepted. Default 5.
         promote_after: How long a forwarded tool call may take until it becomes a task of the hub,
             for clients that support tasks. Default 10.
-        stable_after: How long a connection or stream has to last until the next wait for another
-            one begins at `base_delay` again. Default 60.
+        stable_after: How long a connection or stream has to last to count as stable. After a stable
+            one, the waits before reconnecting begin at `base_delay` again. Default 60.
         stream_retry: The waits before a stream of notifications that ended is opened again;
             max_attempts has no effect. Default `Retry(base_delay=1, cap=60, jitter=0.5)`.
-        max_evicted: Evicted servers for which error messages give the reason. Default 100.
+        max_evicted: The number of evicted servers whose reason of eviction is kept for error
+            messages. Default 100.
 
     Raises:
         ConfigurationError: a count is below 1, a time is negative, or anonymous_share is out of
@@ -142,7 +152,7 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
-    """The configuration of one server of a hub. Give one of *command*, *url* and *target*.
+    """The configuration of one server of a hub. Give exactly one of *command*, *url*, *target*.
 
     `repr` masks arguments, the values of variables and headers, and the query of the URL, since
     they may be secrets.
@@ -151,20 +161,21 @@ class ServerConfig(msgspec.Struct, frozen=True):
         name: The name of the server in the hub, not empty. It may contain slashes, but neither
             begin nor end with one.
         command: The program of a server over stdio.
-        args: Its arguments.
-        env: Variables that are added to the few that such a process gets.
+        args: The arguments of the program.
+        env: Environment variables, added to the few that the process inherits.
         retry: How the hub reconnects when the connection breaks. Default None: the server is
             evicted.
         url: The URL of a server over HTTP.
-        headers: Headers of each request to it.
+        headers: HTTP headers of each request to the URL.
         cwd: The working directory of the process.
         target: Anything else that a `Client` takes: a `Suite`, an `Endpoint`, a transport.
         revision: The protocol revision to use. Default None: that of the hub's `ClientOptions`.
-        asks_in_turn: Whether each call of this server waits for the answer to a question before it
-            sends the next one. A question that does not identify its call (stdio, before
-            2026-07-28) then cannot belong to a call that waits, so that an open form does not block
-            other clients. Do not set it for a server with tools that send several questions at
-            once: their questions would reach the wrong client. Default False.
+        asks_in_turn: Whether each tool of this server waits for the answer to a question before it
+            sends the next question. Then a question that does not identify its call (stdio, before
+            2026-07-28) cannot belong to a call that waits for an answer, so that an open form does
+            not block the questions of other clients. Do not set this for a server with tools that
+            send several questions at once: their questions would reach the wrong client. Default
+            False.
 
     Raises:
         ConfigurationError: not exactly one of command, url and target is given, or the name or the
@@ -192,7 +203,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
         return options_repr("ServerConfig", values)
 
     def __post_init__(self) -> None:
-        """Check that it is one server, and that its name can begin the names of tools."""
+        """Check the name, the revision, and that exactly one kind of server is given."""
         name = self.name
         if not isinstance(name, str) or not name.strip() or name.strip("/") != name:
             raise ConfigurationError(
@@ -215,7 +226,7 @@ _KEY: Final = "mcpServers"
 
 
 class _DesktopServer(msgspec.Struct, rename="camel"):
-    """A server in the configuration of a desktop client; other members are ignored."""
+    """One entry of `mcpServers`, the format of desktop clients. Unknown members are ignored."""
 
     command: str | None = None
     args: Sequence[str] = ()
@@ -228,13 +239,13 @@ class _DesktopServer(msgspec.Struct, rename="camel"):
 def load_servers(
     source: str | Path | Mapping[str, Any], *, retry: Retry | None = None
 ) -> list[ServerConfig]:
-    """Return the servers in the `mcpServers` of *source*, in order.
+    """Return the servers in the `mcpServers` of *source*, in the order of *source*.
 
         {"mcpServers": {"files": {"command": "npx", "args": ["server-filesystem", "/tmp"]},
                         "remote": {"url": "https://example.com/mcp"}}}
 
-    A server that is `disabled` is left out. An invalid one is left out with a warning in the log,
-    unless all are invalid.
+    A server that is `disabled` is left out. An invalid server is left out with a warning in the
+    log, unless all servers are invalid.
 
     Args:
         source: A mapping, or the path of a JSON file.
@@ -266,15 +277,16 @@ def server_of(
     *,
     retry: Retry | None = None,
 ) -> ServerConfig:
-    """Return the server *name* in the `mcpServers` of *source*, whether or not others are valid.
+    """Return the server *name* in the `mcpServers` of *source*. Other servers may be invalid.
 
     Args:
         source: A mapping, or the path of a JSON file; see `load_servers`.
-        name: The name of the server. Default None: the only one that is enabled.
+        name: The name of the server. Default None: the only enabled server.
         retry: The `retry` of the server. Default None.
 
     Raises:
-        ConfigurationError: the server is missing, disabled or invalid, or *name* is needed.
+        ConfigurationError: the server is missing, disabled or invalid; or *name* is None and not
+            exactly one server is enabled.
         OSError: the file cannot be read.
     """
     location, entries = _entries(source)
@@ -291,13 +303,14 @@ def server_of(
 
 
 def _entries(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the location of *source* for errors, and its undecoded servers."""
+    """Return the name of *source* for error messages, and its undecoded entries by server name."""
     location = _KEY if isinstance(source, Mapping) else str(source)
     try:
         if isinstance(source, Mapping):
             text = msgspec.json.encode(source)
         else:
-            text = Path(source).read_bytes().removeprefix(BOM_UTF8)  # as some editors write it
+            # Some editors write a byte order mark at the beginning of the file.
+            text = Path(source).read_bytes().removeprefix(BOM_UTF8)
         entries = msgspec.convert(
             msgspec.json.decode(text, type=dict[str, Any])[_KEY], dict[str, Any]
         )

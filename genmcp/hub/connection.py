@@ -44,7 +44,8 @@ KINDS: Final[Mapping[str, Sequence[str]]] = {
     "prompts": ("prompts",),
 }
 
-# Templates that are parsed in the event loop: a hundred take about 3 ms. More go to a thread.
+# Up to a hundred templates are parsed in the event loop, which takes about 3 ms. A longer list is
+# parsed in a thread.
 _MAX_TEMPLATES_INLINE: Final = 100
 
 
@@ -97,12 +98,14 @@ class HubPrompt(msgspec.Struct, frozen=True):
 class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
     """The lists of one server, as they were read last. Owned by its member.
 
-    headers: the rules of headers that repeat arguments, by the name of the tool.
-    matchers: the templates that can be matched. Both are derived when the lists are read, so that
-        the schemas and templates of one server do not delay the calls of another.
+    headers: for each tool name, the rules of the HTTP headers that repeat arguments.
+    matchers: the parsed templates, without invalid templates.
     readable: whether there may be resources that are not listed.
     subscribable: whether the server sends updates of resources.
     policy: when a call of a tool becomes a task of the hub.
+
+    `headers` and `matchers` are derived when the lists are read, not at the first call, so that the
+    schemas and templates of one server do not delay the calls of another server.
     """
 
     tools: Sequence[ToolDefinition] = ()
@@ -121,7 +124,7 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def routes(self) -> Mapping[str, Mapping[str, Route]]:
-        """The routes of tools and prompts by name, and of listed resources by URI, by method."""
+        """The routes by request method, then by the name of the tool or prompt, or by the URI."""
         headers = self.headers
         plain = Route()
         return {
@@ -151,7 +154,8 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
 
     def claims(self, uri: str) -> bool:
         """Whether *uri* matches a template that begins with a scheme."""
-        # A template without one, such as `{+path}`, would match the URIs of every other server.
+        # A template without a scheme, such as `{+path}`, would match the URIs of every other
+        # server.
         return any(":" in each.prefix and each.match(uri) is not None for each in self.matchers)
 
     def hub_tools(self, server: str) -> list[HubTool]:
@@ -204,8 +208,11 @@ class MemberConnection(NamedTuple):
     ) -> "MemberConnection":
         """Connect to the server of *config*, and read its lists.
 
+        *on_close* is called after the client was closed, also if this method fails.
+
         Raises:
-            ConnectError: that failed; nothing of the connection remains.
+            ConnectError: the server cannot be connected to, or a list cannot be read. The
+                connection was closed.
         """
         if config.revision is not None:
             options = replace(options, revision=config.revision)
@@ -215,10 +222,10 @@ class MemberConnection(NamedTuple):
             client = Client(_target(config, options), handler=handler, options=options)
             stack.push_async_callback(client.close)
             await client.open()
-            # The stream is opened before the lists are read: a change in between is not missed.
+            # The stream is opened before the lists are read, so that no change is missed.
             changes = None
             if announced_kinds(client):
-                with suppress(ClientError):  # the member tries again
+                with suppress(ClientError):  # `reconnecting._follow` opens the stream later
                     changes = await stack.enter_async_context(listen(client))
             resources = client.capabilities.resources
             catalog = MemberCatalog(
@@ -233,12 +240,12 @@ class MemberConnection(NamedTuple):
             await run_to_completion(stack.aclose())
             if not isinstance(error, Exception):
                 raise
-            # Any exception: the `init` of a handler runs here, too.
+            # Every exception is converted: the `init` of a handler runs here, and may raise any.
             raise ConnectError(config.name, str(error)) from error
         return cls(client, catalog, changes, stack)
 
     async def close(self) -> None:
-        """Close the connection, to the end even if this is cancelled meanwhile."""
+        """Close the connection. A cancellation of the caller does not interrupt the closing."""
         await run_to_completion(self.exits.aclose())
 
 
@@ -259,12 +266,15 @@ def announced_kinds(client: Client) -> Collection[str]:
 
 
 def listen(client: Client) -> ChangeStream:
-    """Return the stream of those changes, to be entered."""
+    """Return a stream of all list changes that the server announces. The caller enters it."""
     return client.listen(**dict.fromkeys(announced_kinds(client), True))
 
 
 def kinds_of(method: str) -> Collection[str]:
-    """Return the kind of list that a notification is about, in a list; empty for others."""
+    """Return the kind of list whose change the notification *method* announces, in a list.
+
+    The result is empty for any other notification.
+    """
     kind = method.removeprefix("notifications/").removesuffix("/list_changed")
     return [kind] if kind in KINDS else []
 
@@ -275,10 +285,11 @@ async def read_lists(
     catalog: MemberCatalog,
     limits: SchemaLimits = FOREIGN_LIMITS,
 ) -> tuple[MemberCatalog, ClientError | None]:
-    """Read the lists of *kinds*; return *catalog* with them, and the error of a failed list.
+    """Read the lists of *kinds* from the server.
 
-    A list that cannot be read keeps its items. If the server rejects a request for a list without
-    items, that is not an error: many servers declare lists that they do not have.
+    Returns *catalog* with the lists that could be read, and an error if a list could not be read.
+    A list that could not be read keeps its previous items. If there were no previous items, a
+    rejection by the server is not an error: many servers declare lists that they do not have.
     """
     lists: dict[str, Any] = {}
     failure: ClientError | None = None
@@ -291,9 +302,9 @@ async def read_lists(
             except ServerError as error:
                 if getattr(catalog, name):
                     failure = error
-            except ListTooLong as error:  # the other lists, and calls, are not affected
+            except ListTooLong as error:  # other lists, and calls, still work
                 logger.warning("%s: the list is left out: %s", name, error)
-            except ClientError as error:  # other lists would fail, too
+            except ClientError as error:  # the request itself failed: the others would fail too
                 return await _updated(catalog, lists, limits), error
     return await _updated(catalog, lists, limits), failure
 

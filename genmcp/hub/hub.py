@@ -44,16 +44,17 @@ class Hub:
             await hub.register(ServerConfig("files", "npx", ["server-files"], retry=Retry(3)))
             await hub.call("files/read_file", {"path": "/tmp/a"})
 
-    A broken connection is restored as the server's `Retry` allows; the server is evicted if that
-    fails. A call that was running fails with `OutcomeUnknown`; later ones wait for the connection.
-    Other servers are not affected.
+    A broken connection is restored as the server's `Retry` allows. If that fails, the server is
+    evicted. Calls that were running fail with `OutcomeUnknown`. Later calls wait for the new
+    connection. Other servers are not affected.
 
     Args:
-        handler: Answers the questions of all servers, with a state for each. Default None: they are
-            forwarded to the clients of `server`, if there are any.
+        handler: Answers the questions of all servers, with a separate state for each server.
+            Default None: if the hub is served (see `server`), questions are forwarded to the client
+            that made the call; otherwise servers cannot ask questions.
         options: The options of each client. Default `ClientOptions()`.
         backoff: Waits between attempts to connect. Default `Backoff()`.
-        limits: Bounds on subscriptions, and on what is forwarded to the clients of `server`.
+        limits: Bounds on subscriptions, and on questions and logs forwarded to clients of `server`.
             Default `HubLimits()`.
     """
 
@@ -102,10 +103,11 @@ class Hub:
         """Register many servers, *concurrency* (default 8) at a time.
 
         Returns:
-            The errors of those that could not be registered, by the name of the server.
+            The errors of the servers that could not be registered, by the name of the server.
 
         Raises:
-            ConfigurationError: *concurrency* is below 1, or one is not a `ServerConfig`.
+            ConfigurationError: *concurrency* is below 1, or an item of *configs* is not a
+                `ServerConfig`.
         """
         if concurrency < 1:
             raise ConfigurationError(f"concurrency must be 1 or more, not {concurrency!r}")
@@ -136,8 +138,8 @@ class Hub:
     async def stop(self) -> None:
         """Close all connections. Registrations that are in progress fail with `ConnectError`.
 
-        The processes of all servers have ended when this returns; after that servers may be
-        registered again. If it is cancelled, the connections are closed nevertheless.
+        The processes of all servers have ended when this method returns. Then servers may be
+        registered again. The connections are closed even if the caller is cancelled meanwhile.
         """
         await self._members.clear()
 
@@ -146,7 +148,8 @@ class Hub:
 
         Tools and prompts are called `server/name`, resources keep their URIs. Questions of a server
         are forwarded to the client that made the call, unless the hub has a handler. Call this
-        before `register`: a server learns when it is connected whether questions can be answered.
+        method before `register`: the hub declares to each server, when it connects, whether it can
+        answer questions.
 
         Args:
             name: The name of the composite server. Default `hub`.
@@ -184,8 +187,8 @@ class Hub:
             name: The qualified name, `server/tool`.
             arguments: The arguments, or the JSON of an object. Default: none.
             progress: Called with each progress notification. Default None.
-            timeout: Seconds for the call, the wait for a broken connection included. Default: those
-                of the client's options.
+            timeout: Seconds for the call, including the time that the hub takes to reconnect.
+                Default: the timeout of the client's options.
 
         Raises:
             UnknownTool: no server has this tool.
@@ -206,7 +209,7 @@ class Hub:
         )
 
     async def read(self, server: str, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
-        """Read a resource of *server*; *timeout* is that of `call`.
+        """Read the resource *uri* of *server*. *timeout* has the meaning that it has in `call`.
 
         Raises:
             UnknownServer: no server has this name.
@@ -225,7 +228,7 @@ class Hub:
         *,
         timeout: Wait = UNSET,
     ) -> GetPromptResult:
-        """Get a prompt of *server*; *timeout* is that of `call`.
+        """Get the prompt *name* of *server*. *timeout* has the meaning that it has in `call`.
 
         Raises:
             UnknownServer: no server has this name.
@@ -271,11 +274,12 @@ class _Members:
         self._limits = limits
         self._questions = QuestionLimiter(limits)
         self._suspended = SuspendedCalls(limits)
-        # Replaced at each change: a composite server compares mappings by identity.
+        # Replaced by another mapping at each change, never modified: a composite server detects
+        # changes by the identity of this mapping.
         self._members: Mapping[str, HubMember] = {}
         self._servers: WeakSet[HubServer] = WeakSet()
         self._relays = False
-        self._evicted: dict[str, str] = {}  # the reason for each server that was evicted lately
+        self._evicted: dict[str, str] = {}  # the reason of each eviction, by server name
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._clearing: asyncio.Task[None] | None = None
@@ -290,17 +294,17 @@ class _Members:
         return member
 
     def server(self, name: str, version: str) -> HubServer:
-        """Return a composite server; questions are forwarded to its clients from now on."""
+        """Return a composite server. Members that are added later forward questions to clients."""
         self._relays = True
         server = HubServer(lambda: self._members, self._limits, name=name, version=version)
         self._servers.add(server)
         return server
 
     def split(self, name: str) -> tuple[HubMember, str]:
-        """Return the server of the tool *name*, and the server's own name for it.
+        """Split the qualified *name* of a tool into its server and the tool's name there.
 
         Raises:
-            UnknownServer: no server has a name that *name* begins with.
+            UnknownServer: *name* does not begin with the name of a server.
         """
         prefixes = [name[:at] for at, each in enumerate(name) if each == "/"] or [name]
         for prefix in prefixes:
@@ -334,17 +338,18 @@ class _Members:
             await connecting
         except asyncio.CancelledError:
             if cancel_requested():
-                # The server may have been added in the same turn of the event loop.
+                # The caller was cancelled. The server may have been added in the same iteration of
+                # the event loop.
                 if self._members.get(name) is member:
                     await self.remove(name)
                 raise
-            # `clear` has cancelled the task, not this one.
+            # The caller was not cancelled: `clear` has cancelled the connecting task.
             raise ConnectError(name, "the hub was stopped") from None
         finally:
             del self._connecting[name]
 
     async def remove(self, name: str) -> None:
-        """Remove a server, and close its connection, even if this is cancelled meanwhile.
+        """Remove a server, and close its connection, even if the caller is cancelled meanwhile.
 
         Raises:
             UnknownServer: no server has this name.
@@ -356,7 +361,7 @@ class _Members:
     async def clear(self) -> None:
         """Close all connections, including those that are opening or closing.
 
-        No server is added meanwhile. If this is cancelled, the connections are closed nevertheless.
+        No server can be added meanwhile. A cancellation of the caller does not interrupt this.
         """
         if self._clearing is None:
             self._clearing = asyncio.get_running_loop().create_task(self._clear())
@@ -391,7 +396,7 @@ class _Members:
         self._set({**self._members, member.name: member})
 
     def _evict(self, member: HubMember, error: ReconnectError) -> None:
-        """Remove *member*, which could not be reconnected, and keep the reason for errors."""
+        """Remove *member*, which could not be reconnected; keep the reason for error messages."""
         if self._members.get(member.name) is member:
             self._evicted[member.name] = f"it was evicted: {error.reason}"
             if len(self._evicted) > self._limits.max_evicted:

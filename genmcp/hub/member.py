@@ -1,4 +1,4 @@
-"""A server of a hub as a member of the composite server, and the composite of all of them."""
+"""A server of a hub as a member of the hub's composite server, and that composite server."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ from genmcp.server import Route
 
 logger = logging.getLogger("genmcp.hub")
 
-# The assign under which a suspended call finds its `ForwardedCall`.
+# The assign of a suspended call that holds its key in `SuspendedCalls`.
 _RELAY: Final = "relay"
 _UNREACHABLE: Final = "The server behind this one cannot be reached"
 _UNKNOWN: Final = "The server behind this one is gone: it may or may not have done this"
@@ -83,10 +83,11 @@ class SuspendedCalls:
 class HubMember(Member):
     """A server of a hub as a member of the hub's composite server. Owned by the hub.
 
-    Calls are forwarded to the server, and its questions and log messages to the client that made
-    the call. Without *handler*, `relays` decides whether questions are forwarded.
+    Calls are forwarded to the server. After `relay_questions`, questions and log messages of the
+    server are forwarded to the client that made the call. Otherwise the hub's handler gets them.
 
     client: sends requests to the server. subscriptions: the resources that clients subscribed to.
+    on_lost: called with this member and the error when reconnecting has failed.
     """
 
     def __init__(
@@ -122,11 +123,11 @@ class HubMember(Member):
 
     @property
     def methods(self) -> Collection[str]:
-        """All methods: a server without prompts has an empty list of them."""
+        """All methods of a composite server. A server without prompts lists zero prompts."""
         return (*self.catalog.pages, "completion/complete")
 
     def relay_questions(self) -> None:
-        """Forward the questions of the server to its callers. To be called before `open`."""
+        """Forward the questions of the server to its callers. Call this before `client.open`."""
         self.client.handler = RelayingHandler(
             self._questions,
             self.client.work,
@@ -135,7 +136,10 @@ class HubMember(Member):
         )
 
     def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of *key*, and whether the server lists it."""
+        """Return the route of *key*, and how certain it is that the server has *key*.
+
+        None if the server does not have *key*.
+        """
         catalog = self.catalog
         route = catalog.routes[method].get(key)
         if route is not None:
@@ -147,7 +151,11 @@ class HubMember(Member):
         return (Route(), Certainty.POSSIBLE) if catalog.readable else None
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return the list *method* on one page."""
+        """Return the list *method*, with all items on one page.
+
+        Raises:
+            InvalidParams: a *cursor* was given, although there is only one page.
+        """
         if cursor is not None:
             raise InvalidParams(f"Invalid cursor: {cursor}")
         return self.catalog.pages[method]
@@ -167,7 +175,8 @@ class HubMember(Member):
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Send the client's answers to the server, and wait for the result."""
-        # The call runs in this process: a request that reaches another worker cannot resume it.
+        # The forwarded call is in the memory of one process. Answers that reach another process
+        # cannot resume the call.
         call = self._suspended.pop(continuation.assigns.get(_RELAY))
         if call is None or call.cancelled:
             raise InvalidParams("The call no longer waits for an answer: make it again")
@@ -189,7 +198,8 @@ class HubMember(Member):
             raise
         except (ClientError, CompositeError) as error:
             raise _translated(error, channel.request.method) from error
-        # Among the assigns of the call, which the mux seals into its continuation.
+        # The mux seals the assigns of the call into its continuation, from which `resume` reads
+        # this key.
         if isinstance(step, Continue):
             channel._own[_RELAY] = self._suspended.add(call)
         return step
@@ -253,8 +263,8 @@ class HubMember(Member):
 def _translated(error: Exception, method: str) -> Exception:
     """Return the error that the hub's client gets for *error*.
 
-    It has the text of the member server only. The texts of this side name the command line or URL
-    of the server, and belong in the log.
+    An error that the server sent is forwarded with its text. The texts of other errors name the
+    command line or URL of the server. These errors are logged, and replaced by a general text.
     """
     if isinstance(error, ServerError):
         return McpError(error.message, error.data, code=error.code)
@@ -288,7 +298,10 @@ class HubServer(CompositeServer):
     def watch_resources(
         self, uris: Collection[str]
     ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Subscribe to *uris* at the servers that have them, also when the owner changes."""
+        """Subscribe to *uris* at the servers that have them, while the context is entered.
+
+        When other servers have a resource, the subscription moves to them.
+        """
         return self._subscriptions.subscribe(uris)
 
     def _owners(self, uri: str) -> Sequence[MemberSubscriptions]:
