@@ -1,4 +1,4 @@
-"""The client of one server of a hub, replaced by another when its connection breaks."""
+"""The client of one server of a hub, replaced by a new client when its connection breaks."""
 
 import asyncio
 import logging
@@ -50,18 +50,18 @@ from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
 
 logger = logging.getLogger("genmcp.hub")
 
-# The errors that mean that the connection is gone. A request that times out or is rejected, or
-# whose response breaks off, may fail on a connection that works.
+# The errors that mean that the connection is broken. Other errors do not: a request may time out,
+# be rejected, or lose its response on a connection that still works.
 _BROKEN: Final = (ClientClosed, ProcessExited, ConnectError)
 
-#: A connection that the hub ended itself, of a server without a retry, is replaced once.
+#: If the hub itself closes the connection of a server without a `Retry`, it reconnects once.
 _ONE_ATTEMPT: Final = Retry(1)
 
 R = TypeVar("R")
 
 
 class _Renewed(ClientClosed):
-    """The hub closed the connection itself, to open another."""
+    """The hub itself closed the connection, in order to open a new one."""
 
 
 class _ConnectionTimeout(RequestTimeout):
@@ -73,7 +73,8 @@ class _ConnectionTimeout(RequestTimeout):
 class ConnectionDeadline:
     """The deadline of a request, which includes the wait for a connection.
 
-    *seconds* count from now; None and UNSET set no deadline here, and are passed to the client.
+    *seconds* count from the construction. With None or UNSET the wait for a connection is not
+    limited, and the value is passed to the client as the timeout of the request.
     """
 
     def __init__(self, seconds: Wait = UNSET) -> None:
@@ -88,12 +89,12 @@ class ConnectionDeadline:
         if self._until is None:
             return self._seconds
         left = self._until - asyncio.get_running_loop().time()
-        # Above zero: a client rejects other timeouts, and this one expires at once as well.
+        # A passed deadline gives 1 ms: a client rejects a timeout that is not above zero.
         return max(round(left, 2), 0.001)
 
     @asynccontextmanager
     async def limit(self, server_name: str) -> AsyncIterator[None]:
-        """Wait for a connection to *server_name* no longer than until the deadline.
+        """Limit the block, which waits for a connection to *server_name*, to the deadline.
 
         Raises:
             RequestTimeout: the deadline has passed.
@@ -119,8 +120,8 @@ class InflightCounter:
     @contextmanager
     def request(self, client: Client) -> Iterator[None]:
         """Count a request of *client* while this is entered."""
-        # Forgets the callers of cancelled calls that have their responses by now. Otherwise they
-        # would count together with those of calls that are cancelled later.
+        # Drops the callers of cancelled calls if the server has responded to all of these calls.
+        # Otherwise those callers would still count when a later call is cancelled.
         self.cancelled_by(client)
         self._running[client] = self.running(client) + 1
         try:
@@ -136,7 +137,10 @@ class InflightCounter:
         return self._running.get(client, 0)
 
     def cancelled_by(self, client: Client) -> Collection[Hashable]:
-        """Return the callers of cancelled calls that may still be running; None: unknown."""
+        """Return the callers of the cancelled calls that the server may still be running.
+
+        None among them stands for a caller that is not known.
+        """
         if client.abandoned_calls:
             return self._cancelled.get(client, {None})
         self._cancelled.pop(client, None)  # the server has responded to all of them
@@ -150,7 +154,7 @@ class ReconnectingClient:
     reconnects as the server's `Retry` allows; if that fails, `on_lost` is called once.
 
     catalog: the lists of the server as they were read last.
-    on_changed: is given the kinds of lists (`tools`, `resources`, `prompts`) that have changed.
+    on_changed: called with the kinds of lists (`tools`, `resources`, `prompts`) that have changed.
     """
 
     def __init__(
@@ -187,7 +191,8 @@ class ReconnectingClient:
         """Connect, and read the lists.
 
         Raises:
-            ConnectError: that failed; nothing of the connection remains.
+            ConnectError: the server cannot be connected to, or a list cannot be read. The
+                connection was closed.
         """
         self._connected = asyncio.get_running_loop().create_future()
         self._connection = await self._connect()
@@ -197,13 +202,14 @@ class ReconnectingClient:
         """Close the connection, and stop reconnecting."""
         if self._watcher is not None:
             await cancel_and_wait(self._watcher)
-            # A task that is cancelled before its first step has not closed the connection.
+            # The watcher closes the connection when it ends, unless it is cancelled before its
+            # first step.
             await self._connection.close()
         self._client = None
         self._fail_waiting(UnknownServer(self._name))
 
     async def current(self) -> Client:
-        """Return the connected client; wait for it while the hub reconnects.
+        """Return the connected client. While the hub reconnects, wait for the new client.
 
         Raises:
             ConnectError: the hub cannot reconnect.
@@ -222,9 +228,10 @@ class ReconnectingClient:
     ) -> R:
         """Return the response to *request*, which is called with the connected client.
 
-        A request of which nothing was sent is sent again on the next connection; if the connection
-        works for other requests, after a wait. This happens once, or as often as the `Retry` has
-        attempts. A request that may have been carried out is never sent again.
+        A request that failed before anything was sent is sent again on the next connection. If the
+        connection still works for other requests, the request is sent again after a wait. A request
+        is repeated as often as the `Retry` has attempts, and once without a `Retry`. A request that
+        the server may have received is never sent again.
 
         Raises:
             ConnectError, UnknownServer: the connection cannot be restored.
@@ -241,7 +248,8 @@ class ReconnectingClient:
             except ClientError as error:
                 failure = error
             finally:
-                # After the request was counted out: it may be the last one on a stale connection.
+                # Outside of the counter, so that this request no longer counts as running: it may
+                # have been the last request on a stale connection.
                 self._renew_if_idle(client)
             async with deadline.limit(self._name):
                 repeat = await self._may_repeat(client, failure, attempt)
@@ -250,14 +258,14 @@ class ReconnectingClient:
             attempt += 1
 
     def work(self) -> tuple[int, Collection[Hashable]]:
-        """Return the number of running requests, and the callers of cancelled ones."""
+        """Return how many requests are running, and the callers of those that were cancelled."""
         client = self._client
         if client is None:
             return 0, ()
         return self._inflight.running(client), self._inflight.cancelled_by(client)
 
     def renew(self) -> None:
-        """Reconnect once no request is running: a cancelled call may still ask questions."""
+        """Reconnect once no request is running, so that cancelled calls send no more questions."""
         self._stale = self._client
         self._renew_if_idle(self._client)
 
@@ -273,8 +281,9 @@ class ReconnectingClient:
     async def _may_repeat(self, client: Client, error: ClientError, attempt: int) -> bool:
         """Handle a failed request of *client*; return whether to send it again.
 
-        While other requests are answered, one that could not be sent does not show that the
-        connection is broken. It waits for as long as there is between two attempts to connect.
+        A request that could not be sent does not show that the connection is broken while other
+        requests are running on it. Then the request is repeated after the delay of the `Retry`.
+        Otherwise an error in `_BROKEN` starts a reconnection.
         """
         retry = self.config.retry
         repeat = not error.sent and attempt < (retry.max_attempts if retry else 1)
@@ -288,8 +297,12 @@ class ReconnectingClient:
         return repeat and client is not self._client
 
     def _replace(self, client: Client, error: Exception | None = None) -> None:
-        """Have *client* replaced. Does nothing if it was replaced already."""
-        # Other requests of a broken connection may fail after the next one is open.
+        """Discard *client*, and make the watcher reconnect because of *error*.
+
+        Does nothing if *client* was replaced already.
+        """
+        # A request of a broken connection may fail after the next connection was opened. Its error
+        # must not close the next connection.
         if client is self._client:
             self._client = None
             self._connected = asyncio.get_running_loop().create_future()
@@ -300,7 +313,8 @@ class ReconnectingClient:
         """Open a connection, and give its client to the waiting requests.
 
         Raises:
-            ConnectError: that failed; nothing of the connection remains.
+            ConnectError: the server cannot be connected to, or a list cannot be read. The
+                connection was closed.
         """
         connection = await MemberConnection.open(
             self.config,
@@ -309,7 +323,8 @@ class ReconnectingClient:
             Policy(promote_after=self._limits.promote_after),
             self._subscriptions.end,
         )
-        # Cleared before requests get the client: the first one may find it broken.
+        # Cleared before requests get the client: the first request may find this connection broken,
+        # and sets the event again.
         self._broken.clear()
         self._client = connection.client
         self.catalog = connection.catalog
@@ -319,9 +334,10 @@ class ReconnectingClient:
         return connection
 
     async def _run(self) -> None:
-        """Watch each connection, and open the next one, until reconnecting fails."""
+        """Watch the connection, and reconnect when it breaks, until reconnecting fails."""
         loop = asyncio.get_running_loop()
-        # Consecutive short connections: a server that crashes each time is connected less often.
+        # The number of consecutive short connections. Each makes the next wait longer, so that a
+        # server that crashes again and again is started less often.
         short_lived = -1
         while True:
             connection, began = self._connection, loop.time()
@@ -329,7 +345,8 @@ class ReconnectingClient:
                 error = await self._watch(connection)
                 self._replace(connection.client, error)
             finally:
-                # Before the next one: two processes of a server could write to the same files.
+                # Closed before the next connection is opened: two processes of a stdio server could
+                # write to the same files.
                 await connection.close()
             stable = loop.time() - began > self._limits.stable_after
             short_lived = 0 if stable else short_lived + 1
@@ -342,7 +359,10 @@ class ReconnectingClient:
             self._on_changed([*KINDS])
 
     async def _reconnect(self, cause: Exception | None, first: int) -> MemberConnection:
-        """Reconnect after ever longer waits; *first* is the number of the first wait.
+        """Reconnect after ever longer waits, and return the new connection.
+
+        *first* is the number of the first wait, for `Retry.delay`. *cause* is the error that broke
+        the old connection.
 
         Raises:
             ReconnectError: every attempt failed, or there is no `Retry`.
@@ -361,7 +381,10 @@ class ReconnectingClient:
         raise ReconnectError(self._name, attempts, failure) from failure
 
     async def _watch(self, connection: MemberConnection) -> Exception | None:
-        """Keep the lists up to date until *connection* breaks; return the cause."""
+        """Keep the lists up to date until *connection* breaks; return the error that broke it.
+
+        None if the connection ended without an error.
+        """
         loop = asyncio.get_running_loop()
         ended = loop.create_task(connection.client.ended())
         broken = loop.create_task(self._broken.wait())
@@ -376,10 +399,10 @@ class ReconnectingClient:
             await cancel_and_wait(ended, broken, following)
 
     async def _refresh(self, client: Client, kinds: Collection[str]) -> None:
-        """Read the lists of *kinds*, and announce which have changed.
+        """Read the lists of *kinds*, and announce the kinds that have changed.
 
         Raises:
-            ClientError: some lists cannot be read; the others were.
+            ClientError: a list could not be read. The lists that could be read were updated.
         """
         before = self.catalog
         self.catalog, failure = await read_lists(client, kinds, before, self._options.schemas)
@@ -392,7 +415,7 @@ class ReconnectingClient:
         if self._connected is None or self._connected.done():
             self._connected = asyncio.get_running_loop().create_future()
         self._connected.set_exception(error)
-        self._connected.exception()  # retrieved: there may be no waiting request
+        self._connected.exception()  # marks the error as retrieved, in case no request waits
 
 
 async def _follow(
@@ -403,9 +426,8 @@ async def _follow(
 ) -> None:
     """Call *refresh* with the kinds of lists whenever the server announces changes.
 
-    The end of the stream, or a list that cannot be read, does not show that the connection is
-    broken. The stream is opened again after a wait, and all lists are read, since changes may have
-    been missed.
+    If the stream ends, or a list cannot be read, the connection may still work. The stream is
+    opened again after a wait, and all lists are read, since changes may have been missed.
     """
     client, changes = connection.client, connection.changes
     while announced_kinds(client):
@@ -420,7 +442,7 @@ async def _follow(
                     await refresh(kinds_of(change.method))
         except GenmcpError as error:
             logger.info("%s no longer announces changes: %s", server_name, error)
-            # It declares changes, but has no stream of them.
+            # The server declares `listChanged`, but does not have a method to receive changes.
             if isinstance(error, ServerError) and error.code == MethodNotFound.code:
                 return
         if not client.is_open:

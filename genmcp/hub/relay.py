@@ -1,14 +1,20 @@
 """Forwarding of questions and log messages from a hub's servers to the hub's clients.
 
-A question belongs to a call. If it arrives in response to that call (2026-07-28; before, over HTTP,
-on the event stream of the POST), the call is known. Otherwise (stdio; the stream of a GET;
-HTTP+SSE) the question does not identify its call, and is forwarded only while the server can be
-working on a single call. A cancelled call counts until the server responds to it, which many never
-do, or the connection ends: its question must not reach another client. It may reach the same
-client, or user. If such a call is the reason that a question was rejected, the hub reconnects to
-the server once no call is running.
-A call is cancelled when it blocks another question and its client has disconnected, or has sent no
-answer for a while.
+A question is a request of a server to its client: elicitation, sampling or roots. It belongs to a
+call, and must only reach the client that made this call.
+
+A question identifies its call if it arrives in the response to the call (2026-07-28) or on the
+event stream of the call's POST (HTTP before 2026-07-28). A question that arrives over stdio, on the
+stream of a GET or over HTTP+SSE does not identify its call. Such a question is forwarded only while
+the server can be working on a single call.
+
+The server may be working on a cancelled call until it responds to that call, which many servers
+never do, or until the connection ends. A later question may therefore belong to the cancelled call.
+It is forwarded only if the cancelled call was made by the same user or client. If a question is
+rejected because of a cancelled call, the hub reconnects to the server once no call is running.
+
+A call whose open question blocks another question is cancelled if its client has disconnected, or
+has sent no answer for a while.
 """
 
 import asyncio
@@ -76,7 +82,7 @@ _CANCELLED_CALL = (
 _current: ContextVar["ForwardedCall | None"] = ContextVar("genmcp_hub_call", default=None)
 
 Work = Callable[["ForwardedCall"], Coroutine[Any, Any, Result]]
-"""Sends the request to the server; it is given the call, for its progress."""
+"""Sends the request of a call to the server, forwards its progress, and returns the result."""
 
 
 def current_caller() -> Hashable:
@@ -135,10 +141,11 @@ class QuestionLimiter:
 
 
 class BlockingTimes:
-    """The time for which a question may block those of other clients, for each client.
+    """For each client, how long its open question may block the questions of other clients.
 
-    A client that leaves its forms open could block all others again and again. Therefore each
-    question that it leaves open halves its time; an answer restores it.
+    A client that leaves its forms open could block all other clients again and again. Therefore
+    each question that a client leaves open halves the blocking time of that client. An answer
+    resets its blocking time to `HubLimits.blocking_timeout`.
     """
 
     def __init__(self, seconds: float, max_clients: int) -> None:
@@ -147,26 +154,26 @@ class BlockingTimes:
         self._unanswered: OrderedDict[Hashable, int] = OrderedDict()
 
     def of(self, client: Hashable) -> float:
-        """Return the time of *client* in seconds."""
+        """Return the blocking time of *client* in seconds."""
         return self._seconds / 2.0 ** self._unanswered.get(client, 0)
 
     def record_unanswered(self, client: Hashable) -> None:
-        """Halve the time of *client*, after its open question blocked others."""
+        """Halve the blocking time of *client*, after its open question blocked others."""
         self._unanswered[client] = min(self._unanswered.get(client, 0) + 1, 30)
         self._unanswered.move_to_end(client)
         if len(self._unanswered) > self._max_clients:
             self._unanswered.popitem(last=False)
 
     def record_answer(self, client: Hashable) -> None:
-        """Restore the time of *client*."""
+        """Reset the blocking time of *client* to the full `blocking_timeout`."""
         self._unanswered.pop(client, None)
 
 
 class ForwardedCall:
-    """A call that is forwarded to a server: *work* runs in a task of its own.
+    """A call that is forwarded to a server. *work* runs in an asyncio.Task of its own.
 
-    `step` returns its result, or the questions that have to be answered first. Owned by the
-    request, and by `SuspendedCalls` while its client answers.
+    `step` returns the result, or the questions that the client has to answer first. Owned by the
+    request that is being handled, and by `SuspendedCalls` while the client answers.
 
     channel: the channel of the client's last request. questions: counts the open questions.
     """
@@ -181,8 +188,8 @@ class ForwardedCall:
         self._count = 0
         self._logs: deque[LoggingMessageNotificationParams] = deque()
         self._logging: asyncio.Task[None] | None = None
-        # The context of the task identifies the call to the handler of questions that arrive in
-        # its response.
+        # The task inherits `_current`. A question that arrives in the response to the call is
+        # handled in the context of the task, so that its handler finds the call.
         token = _current.set(self)
         try:
             self._work = asyncio.get_running_loop().create_task(self._run(work))
@@ -192,7 +199,7 @@ class ForwardedCall:
 
     @property
     def caller(self) -> Hashable:
-        """The user, or else the session of the call; None: a later call cannot be recognized."""
+        """The user of the call, or else its session; None if both are unknown."""
         request, principal = self.channel.request, self.channel.principal
         if principal is not None:
             return "user", principal
@@ -200,15 +207,16 @@ class ForwardedCall:
 
     @property
     def waits(self) -> bool:
-        """Whether a question of the server has no answer."""
+        """Whether a question of the server still waits for its answer."""
         return bool(self._questions)
 
     @property
     def is_silent(self) -> bool:
-        """Whether the client has left a question open for too long, if others have questions.
+        """Whether the client has left a question open for longer than its blocking time.
 
-        Since 2026-07-28 no connection is open while a client answers, so that only a time limit
-        detects a client that is gone; before, the connection of the request does.
+        Before 2026-07-28 the request is open while its client answers, so that a disconnect is
+        detected. Since 2026-07-28 no connection is open meanwhile, and only the blocking time
+        detects a client that has disconnected.
         """
         if not self._forwarded:
             return False
@@ -232,7 +240,7 @@ class ForwardedCall:
         return self._work.cancelled()
 
     async def step(self) -> Result | Continue:
-        """Wait for the result, or for questions to the client.
+        """Wait for the result, or for questions to the client, and return that.
 
         Raises:
             Exception: any that *work* raises.
@@ -250,7 +258,10 @@ class ForwardedCall:
         return self._work.result()
 
     def answer(self, outcome: Outcome) -> None:
-        """Pass the answers to the forwarded questions on to the server."""
+        """Resolve the forwarded questions with the client's answers, or with its error.
+
+        `RelayingHandler` then sends them to the server.
+        """
         if isinstance(outcome, Done):
             self._limiter.blocking.record_answer(self._client)
         # Only the forwarded questions: others may have arrived while the client answered.
@@ -305,14 +316,15 @@ class ForwardedCall:
 
     def cancel(self) -> None:
         """Cancel the call, and drop its log messages."""
-        # The client then sends `notifications/cancelled` to the server.
+        # Cancels the request of the hub's client, which then sends `notifications/cancelled` to the
+        # server.
         self._work.cancel()
         self._logs.clear()
         if self._logging is not None:
             self._logging.cancel()
 
     async def log_level(self) -> LoggingLevel | None:
-        """Return the least severe level that the client wants; None for no messages."""
+        """Return the least severe log level that the client wants; None if it wants no logs."""
         try:
             return await self.channel.log_level()
         except GenmcpError:  # a call does not fail because of its log messages
@@ -322,7 +334,8 @@ class ForwardedCall:
         try:
             return await work(self)
         finally:
-            # Messages that were read together with the response reach `log` in this turn.
+            # The handlers of log messages that were read together with the response run in this
+            # iteration of the event loop, and call `log`.
             await asyncio.sleep(0)
             await self._flush_logs()
 
@@ -344,11 +357,13 @@ class ForwardedCall:
             if not future.done():
                 future.set_exception(McpError(_CALL_ENDED))
         if not work.cancelled():
-            work.exception()  # retrieved: after a cancelled request nothing awaits the task
+            work.exception()  # marks the error as retrieved: a cancelled request awaits no task
 
 
 class RelayingHandler(ClientHandler[None]):
-    """Forwards the questions and log messages of one server to its callers. Owned by its member.
+    """Forwards the questions and log messages of one server to the clients that called it.
+
+    Owned by the `HubMember` of the server.
 
     questions: counts the open questions of all servers of the hub.
     work: returns the number of running requests, and the callers of those that were cancelled and
@@ -388,7 +403,11 @@ class RelayingHandler(ClientHandler[None]):
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Forward a form, if its schema is one that forms may have."""
+        """Forward a form.
+
+        Raises:
+            InvalidParams: the schema has keywords that a form must not have.
+        """
         try:
             form = form_of_schema(schema)
         except ConfigurationError as error:
@@ -407,15 +426,15 @@ class RelayingHandler(ClientHandler[None]):
             call.log(message)
 
     async def approve(self, subject: Sampled, state: None) -> Any:
-        """Approve: the client that the question is forwarded to approves it itself."""
+        """Approve all sampling here: the client that gets the forwarded question decides."""
         return True
 
     @asynccontextmanager
     async def running(self, call: ForwardedCall, client: Client) -> AsyncIterator[None]:
         """Count *call* as one that the server of *client* works on, while this is entered.
 
-        The server's log level is lowered to the least severe one that any call wants; the channel
-        of each call filters the rest.
+        The log level of the server is lowered to the least severe level that the client of any call
+        wants. The channel of each call then drops the messages that its own client does not want.
         """
         self._calls.add(call)
         try:
@@ -439,8 +458,9 @@ class RelayingHandler(ClientHandler[None]):
         call = _current.get() or self._only_call(strictly=False)
         if call is not None:
             return call
-        # Reconnecting helps if calls that were cancelled, or can be, are all that the question may
-        # belong to besides one running call. With two of them it stays ambiguous.
+        # The question may belong to several calls. After reconnecting only the running calls that
+        # are not silent remain. With at most one of these, a repeated call is unambiguous. With
+        # two or more it would be ambiguous again, so that reconnecting does not help.
         running, cancelled_by = self._work()
         silent = [each for each in self._calls if each.is_silent] if running > 1 else []
         if running - len(silent) > 1 or not (cancelled_by or silent):
@@ -451,16 +471,17 @@ class RelayingHandler(ClientHandler[None]):
         raise McpError(_CANCELLED_CALL)
 
     def _only_call(self, *, strictly: bool) -> ForwardedCall | None:
-        """Return the call that the server is working on, if there is only one.
+        """Return the only call that the server can be working on; None unless there is one.
 
-        Cancelled calls of the same caller do not count, nor do calls that wait for an answer if the
-        server asks in turn. With *strictly* both count.
+        Cancelled calls of the same caller do not count. If the server asks in turn, calls that wait
+        for an answer do not count either. With *strictly* these calls count too.
         """
         running, cancelled_by = self._work()
         candidates = [*self._calls]
         if self._in_turn and not strictly:
             candidates = [each for each in candidates if not each.waits]
-        # `running` includes requests of the program itself (`Hub.call`), which no client answers.
+        # `running` includes requests of the application itself (`Hub.call`), which are not made for
+        # a client that could answer questions.
         if running != len(self._calls) or len(candidates) != 1:
             return None
         (call,) = candidates

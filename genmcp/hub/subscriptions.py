@@ -20,7 +20,11 @@ logger = logging.getLogger("genmcp.hub")
 
 
 class StreamBackoff:
-    """The waits before a stream is opened again, each longer, until a stream lasts for a while."""
+    """The waits before a stream that has ended is opened again.
+
+    Each wait is longer than the one before. After a stream that lasted for longer than
+    `HubLimits.stable_after`, the waits begin with the shortest again.
+    """
 
     def __init__(self, backoff: Backoff, limits: HubLimits) -> None:
         self._backoff = backoff
@@ -29,7 +33,7 @@ class StreamBackoff:
         self._began = asyncio.get_running_loop().time()
 
     async def wait(self) -> None:
-        """Wait after a stream has ended; the next one begins when this returns."""
+        """Wait after a stream has ended. The caller opens the next stream when this returns."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._began > self._limits.stable_after:
             self._failures = 0
@@ -44,8 +48,8 @@ class MemberSubscriptions:
     One stream carries all resources that were added together. If the server rejects it, each
     resource gets a stream of its own, since the server may have rejected only one of them.
 
-    on_updated: is given the URI of each resource that has changed, and of each that may have
-        changed between two streams.
+    on_updated: called with the URI of each resource that has changed, or that may have changed
+        while there was no stream.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class MemberSubscriptions:
         self._accepted: dict[str, asyncio.Future[bool]] = {}
         self._open: set[str] = set()  # URIs of the open streams
         self._seen: set[str] = set()  # URIs that had a stream, on any connection
-        self._alone: set[str] = set()  # URIs of rejected common streams
+        self._alone: set[str] = set()  # URIs of rejected common streams: each gets its own stream
         self._rejected: set[str] = set()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -74,13 +78,14 @@ class MemberSubscriptions:
         if uri not in self._accepted:
             self._accepted[uri] = asyncio.get_running_loop().create_future()
             self._changed.set()
-            # Without a connection the server cannot be asked. With an open stream it was: a stream
-            # is closed later than its last subscriber leaves.
+            # Accepted at once in two cases. Without a connection the server cannot be asked. With
+            # an open stream for *uri* the server has accepted it already: a stream stays open for
+            # a moment after its last subscriber has left.
             if self._task is None or uri in self._open:
                 self._settle(uri, accepted=True)
 
     def remove(self, uri: str) -> None:
-        """Undo one `add`."""
+        """Remove one subscriber of *uri*. Unsubscribe if it was the last one."""
         self._wanted[uri] -= 1
         if not self._wanted[uri]:
             del self._wanted[uri]
@@ -90,19 +95,19 @@ class MemberSubscriptions:
             self._changed.set()
 
     def accepted(self, uri: str) -> asyncio.Future[bool]:
-        """Return whether the server sends updates of *uri*, as a future.
+        """Return a future: True if the server sends updates of *uri*, False if it rejected *uri*.
 
-        Without a connection it is true until the server has responded on the next one.
+        Without a connection the future is True, since the server cannot be asked.
         """
         return self._accepted[uri]
 
     def begin(self, client: Client) -> None:
-        """Subscribe by *client* until `end`."""
+        """Open subscriptions with *client*, which is connected, until `end` is called."""
         self._rejected.clear()
         self._task = asyncio.get_running_loop().create_task(self._run(client))
 
     async def end(self) -> None:
-        """Stop using the client, which is being closed: nothing has to be unsubscribed."""
+        """Stop using the client. Closing its connection ends its subscriptions at the server."""
         if self._task is not None:
             await cancel_and_wait(self._task)
             self._task = None
@@ -127,7 +132,8 @@ class MemberSubscriptions:
 
         try:
             while True:
-                # Cleared first: a change during the loop is handled by the next round.
+                # Cleared before the subscriptions are read: a later change sets the event again,
+                # and the next iteration handles it.
                 self._changed.clear()
                 for stream, uris in [*streams.items()]:
                     if not uris & self._wanted.keys():
@@ -145,13 +151,17 @@ class MemberSubscriptions:
             await cancel_and_wait(*streams, *closing)
 
     def _groups(self, uris: set[str]) -> list[set[str]]:
-        """Return *uris* in groups of one stream each."""
+        """Divide *uris* into groups, each of which gets one stream."""
         single = [{uri} for uri in uris & self._alone]
         common = uris - self._alone
         return [common, *single] if common else single
 
     async def _stream(self, client: Client, uris: set[str]) -> None:
-        """Receive updates of *uris*, less those that the server does not send updates of."""
+        """Receive updates of *uris* until the client is closed, reopening the stream if it ends.
+
+        URIs that the server does not accept are removed from *uris*. Returns early if that leaves
+        it empty, or if the URIs have to get streams of their own.
+        """
         backoff = StreamBackoff(self._backoff, self._limits)
         while True:
             try:
@@ -162,7 +172,7 @@ class MemberSubscriptions:
                     async for change in changes:
                         self._updated(uris, change)
             except ServerError as error:
-                # The server may have rejected only one of them: each gets a stream of its own.
+                # The server may have rejected only one URI: each URI gets a stream of its own.
                 if len(uris) > 1:
                     self._alone |= uris & self._wanted.keys()
                     return
@@ -176,7 +186,7 @@ class MemberSubscriptions:
             if not client.is_open:
                 return
             for uri in uris:
-                self._settle(uri, accepted=True)  # the stream is opened again
+                self._settle(uri, accepted=True)  # accepted, as the stream will be opened again
             await backoff.wait()
 
     def _begun(self, uris: set[str], changes: ChangeStream) -> None:
@@ -187,7 +197,7 @@ class MemberSubscriptions:
         for uri in uris & self._wanted.keys():
             self._settle(uri, accepted=True)
             if uri in self._seen:
-                self._on_updated(uri)  # it may have changed between the streams
+                self._on_updated(uri)  # the resource may have changed while there was no stream
             self._seen.add(uri)
 
     def _reject(self, uris: set[str]) -> None:
@@ -209,11 +219,12 @@ class MemberSubscriptions:
 class ClientSubscriptions(Listener):
     """The resources that a hub's clients subscribed to. Owned by the hub's composite server.
 
-    Each server is subscribed to once for all clients. When the lists of resources change, the
-    owners are looked up again.
+    The hub subscribes to a resource once for all clients, at each owner: a server that has, or may
+    have, the resource. When the lists of resources change, the owners are looked up again.
 
-    owners: returns the subscriptions of the servers that have, or may have, a resource.
-    changes: notifies of changed lists, and is notified when a resource has another owner.
+    owners: returns the subscriptions of the owners of a URI.
+    changes: announces changed lists to this object. This object announces an update there if only
+        other servers own a resource now.
     """
 
     def __init__(
@@ -243,8 +254,8 @@ class ClientSubscriptions(Listener):
                 f"Too many resources are subscribed to: {limit} (HubLimits.max_subscriptions)",
                 status=429,
             )
-        # Counted before the first await: a subscriber that leaves meanwhile must not remove the
-        # subscription that this one uses.
+        # Counted before the first await. Otherwise another subscriber that leaves meanwhile would
+        # end the subscription that this subscriber uses.
         for uri in wanted:
             self._subscribers[uri] += 1
             if uri not in self._owners:
@@ -262,13 +273,15 @@ class ClientSubscriptions(Listener):
 
     def announce(self, change: ServerChange) -> None:
         """Look up the owners again when the lists of resources have changed."""
-        # Later, and once for many changes: several servers may change at the same time.
+        # Deferred to the next iteration of the event loop, so that changes of several servers at
+        # the same time cause a single look-up.
         if change == RESOURCES and self._owners and self._pending is None:
             self._pending = asyncio.get_running_loop().call_soon(self._look_up_all)
 
     def _drop(self, uri: str, linger: float) -> None:
         self._subscribers[uri] -= 1
-        # Later: clients that reconnect, or change what they listen for, subscribe again at once.
+        # Removed after *linger* seconds, since clients that reconnect, or that change their
+        # subscriptions, subscribe again at once.
         if not self._subscribers[uri]:
             asyncio.get_running_loop().call_later(linger, self._forget, uri)
 
@@ -279,7 +292,7 @@ class ClientSubscriptions(Listener):
                 owner.remove(uri)
 
     async def _accepted(self, uris: Collection[str]) -> set[str]:
-        """Return the URIs that a server accepted, or has not rejected in time."""
+        """Return the URIs that a server accepted, or did not reject in `subscription_timeout`."""
         answers = {uri: [each.accepted(uri) for each in self._owners[uri]] for uri in uris}
         waiting = [each for some in answers.values() for each in some if not each.done()]
         if waiting:
@@ -287,11 +300,15 @@ class ClientSubscriptions(Listener):
         return {uri for uri, some in answers.items() if any(map(_not_rejected, some))}
 
     def _look_up(self, uri: str) -> bool:
-        """Subscribe to *uri* at its owners; return whether all of them are new."""
+        """Move the subscription to the servers that own *uri* now.
+
+        Returns whether there are owners now, none of which owned *uri* before.
+        """
         before = self._owners.get(uri, [])
         now = self._find_owners(uri)
         self._owners[uri] = now
-        # The new owners first, so that an update during the change is not lost.
+        # New owners are added before old owners are removed, so that an update in between is not
+        # lost.
         for owner in now:
             if owner not in before:
                 owner.add(uri)
