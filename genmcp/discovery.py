@@ -7,10 +7,10 @@
 
     suite = discovery.suite(Path(__file__).parent / "components", name="studio", version="1.0")
 
-A component is one that a suite takes: a class of a tool, resource or prompt, an instance, or a
-decorated function. Names that a file imports, or that begin with an underscore, are left out. A
-class needs a name and is called without arguments; if the file has instances of it, only these
-count.
+Components are the values that a `Suite` accepts: a class of a tool, resource or prompt, an instance
+of such a class, or a decorated function. Names that a file imports, or that begin with an
+underscore, are left out. A class needs a name, and is called without arguments to get an instance.
+If the file defines instances of a class, they are the components, and the class is not.
 
 Each file of a folder becomes a module of its own, which other files cannot import: code that
 several files share belongs in a module of the application. Files and folders with names that begin
@@ -99,7 +99,7 @@ class DiscoveredComponent(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         kind: `tools`, `resources` or `prompts`.
         name: The name, URI or template; of a repository, its prefix.
-        value: The instance, for a suite; also if a class or a function was found.
+        value: The instance to give to a suite. For a class or a function, the instance of it.
         source: The path of the file.
     """
 
@@ -117,7 +117,10 @@ class BrokenSource(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A file to import: as *module*, or as a module of its own. It may have these *kinds*."""
+    """A file to import, as *module*, or under a new name if that is None.
+
+    *kinds* are the kinds of components that the file may define.
+    """
 
     path: str
     kinds: tuple[DiscoveredKind, ...]
@@ -129,7 +132,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class _LoadedSource(msgspec.Struct, frozen=True, eq=False):
-    """The components of a source with these *contents*. *module* is the name of its module."""
+    """The components of a file, its *contents* when it was imported, and its module's name."""
 
     contents: bytes
     module: str | None
@@ -174,9 +177,9 @@ class Rediscovery(msgspec.Struct, frozen=True, eq=False):
     """The result of `reload`. All components of a changed file are removed and added.
 
     Attributes:
-        current: The components at this time.
-        added: Those that were not found before.
-        removed: Those that were found before.
+        current: The result of the new scan.
+        added: The components that the earlier scan did not find.
+        removed: The components that only the earlier scan found.
     """
 
     current: Discovery
@@ -233,7 +236,8 @@ def scan(location: str | Path | ModuleType) -> Discovery:
 def reload(found: Discovery) -> Rediscovery:
     """Scan the location of *found* again, for development.
 
-    Files that have changed are run again; others are not, even if a module they import has changed.
+    Files that have changed are imported again. Other files are not, even if a module that they
+    import has changed.
 
     Raises:
         ConfigurationError: the folder does not exist, or has none of the three folders.
@@ -252,7 +256,7 @@ def reload(found: Discovery) -> Rediscovery:
     current = _discovery(found.location, sources)
     added = [each for each in current.components if each not in found.components]
     removed = [each for each in found.components if each not in current.components]
-    # A file that stays broken is logged once.
+    # Errors that the earlier scan has logged are not logged again.
     before = {(each.source, str(each.error)) for each in found.broken}
     _log(added, [each for each in current.broken if (each.source, str(each.error)) not in before])
     return Rediscovery(current, added, removed)
@@ -266,7 +270,10 @@ def _log(components: Iterable[DiscoveredComponent], broken: Iterable[BrokenSourc
 
 
 def _discovery(location: Path | ModuleType, sources: dict[_Source, _LoadedSource]) -> Discovery:
-    """Combine *sources*; of several components with one name, the first counts."""
+    """Combine the components of *sources*.
+
+    If components of one kind have the same name, the first is kept, and the others are broken.
+    """
     first: dict[tuple[_ComponentBase | None, str], DiscoveredComponent] = {}
     broken = [each for source in sources.values() for each in source.broken]
     for source in sources.values():
@@ -319,7 +326,7 @@ def _contents(source: _Source) -> bytes | None:
 
 
 def _load(source: _Source, place: Path | ModuleType | None) -> _LoadedSource:
-    """Import *source*, unless it is *place*, a module; return its components."""
+    """Import *source*, and return its components. If *place* is its module, use that module."""
     contents, module = b"", None
     try:
         contents = source.read()
@@ -370,8 +377,8 @@ def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
         for name, value in vars(module).items()
         if not name.startswith("_") and id(value) not in imported
     }
-    # A class or function knows its module. It is left out if it came here by `import module` and an
-    # assignment.
+    # A class or function that was defined in another module, and came here by `import module` and
+    # an assignment, is left out. Its `__module__` shows this.
     return [
         value
         for value in values.values()
@@ -383,7 +390,8 @@ def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
 def _imported(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
     """Yield the values that *module* imports by name.
 
-    An instance does not know where it was made, so that the import statements are read.
+    The import statements are read, because an instance has no attribute that names the module in
+    which it was made.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -413,7 +421,7 @@ def _components(
 
 
 def _component(source: _Source, value: Any, values: Sequence[Any]) -> DiscoveredComponent | None:
-    """Return the component that *value* is; None for any other value.
+    """Return the component for *value*; None if *value* is not a component.
 
     Raises:
         ConfigurationError: the component is invalid, or belongs in another folder.
@@ -438,9 +446,13 @@ def _base_of(value: Any) -> _ComponentBase | None:
 
 
 def _instance(cls: type, values: Sequence[Any]) -> Any:
-    """Return an instance of *cls* if the class itself is a component, else None.
+    """Return an instance of *cls* if *cls* is a component, else None.
 
-    It is not if the file has instances or subclasses of it that are, or if it has no name.
+    *cls* is not a component if it is abstract, if it lacks a name, if *values* has instances of it,
+    or if it needs arguments and *values* has subclasses of it.
+
+    Raises:
+        ConfigurationError: *cls* is a component that needs arguments.
     """
     base = _base_of(cls)
     if base is None or inspect.isabstract(cls) or any(type(each) is cls for each in values):

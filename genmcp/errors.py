@@ -17,7 +17,7 @@
     ├── ContractError          a hook returned or did something that its contract forbids
     ├── IllegalTransition      LocalIllegalTransition
     ├── AssignUnavailable      a copied assign is read while no request resumes the call
-    ├── ArgumentFaults         the faults of arguments, before their tool is known
+    ├── ArgumentFaults         arguments are invalid; raised by a schema, which has no tool name
     ├── SealError              InvalidSeal (ForeignSeal), SealExpired
     ├── StoreError             Conflict, UnknownFormat, LogTruncated,
     │                            StoreUnavailable (StoreFull, OverShare)
@@ -144,7 +144,7 @@ class HttpRejected(InvalidRequest):
 
 
 class NotAllowed(HttpRejected):
-    """The HTTP method is not allowed here; `Allow` lists those that are."""
+    """The HTTP method is not allowed here. The header `Allow` lists the allowed methods."""
 
     status = 405
 
@@ -299,7 +299,7 @@ class MissingCapability(McpError):
 
 
 class UnsupportedVersion(McpError):
-    """The requested protocol version is not supported; `data` lists those that are."""
+    """The requested protocol version is not supported. `data` lists the supported versions."""
 
     code = -32022
     status = 400
@@ -316,7 +316,7 @@ class ToolError(GenmcpError):
 
 
 class WaitError(GenmcpError):
-    """Why a wait of a continuation brought no value: the `error` of `Failed`.
+    """The reason why the wait of a continuation failed: the `error` of `Failed`.
 
     Equal errors compare equal in every process. The text is safe for clients. `__cause__` is the
     original exception if it was raised in this process. If a hook of a tool raises this error, the
@@ -429,7 +429,7 @@ class LocalIllegalTransition(IllegalTransition):
 
 
 class ArgumentFaults(GenmcpError, ValueError):
-    """Arguments are invalid: one sentence for each fault, beginning with its place in them."""
+    """Arguments are invalid. *faults* has one sentence for each fault (see `genmcp.faults`)."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -437,10 +437,10 @@ class ArgumentFaults(GenmcpError, ValueError):
 
 
 class AssignUnavailable(GenmcpError, LookupError):
-    """An assign that was copied from the host's request is read where no request resumes a call.
+    """An assign that was copied from the host's request is not available.
 
-    A job that ends resumes the call in any process. Assigns listed in `Endpoint(keep_assigns=...)`
-    are stored with the call.
+    When a job ends, its call is resumed without a request, in any process. Then copied assigns are
+    missing, except those listed in `Endpoint(keep_assigns=...)`, which are stored with the call.
     """
 
     def __init__(self, key: str) -> None:
@@ -480,7 +480,7 @@ class UnknownFormat(StoreError):
 
 
 class LogTruncated(StoreError):
-    """Events of *log* may have been dropped: it cannot be followed from *after* without a gap."""
+    """Events of *log* after the event *after* may have been dropped. A reader would miss events."""
 
     def __init__(self, log: str, after: str) -> None:
         self.log = log
@@ -489,7 +489,7 @@ class LogTruncated(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The engine cannot be reached. The operation may have succeeded."""
+    """The store's database or server cannot be reached. The operation may have succeeded."""
 
 
 class StoreFull(StoreUnavailable):

@@ -53,7 +53,7 @@ class InvalidArguments(InvalidParams):
     """The arguments of a tool call were rejected by the input schema or by `validate`.
 
     The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
-    "Error Handling", SEP-1303; earlier revisions permit it). `data` goes into its `_meta`.
+    "Error Handling", SEP-1303; earlier revisions permit it). The result has `data` in its `_meta`.
     """
 
     def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
@@ -106,7 +106,7 @@ def decoding_fault(message: str) -> Fault:
         message = message[: place.start()]
         for step in _STEP.finditer(place[1]):
             if step[0] == "[...]":
-                break  # an entry of a mapping: msgspec does not say which
+                break  # a value in a mapping: the message does not contain its key
             path.append(step[1] if step[1] is not None else int(step[2]))
     if missing := _MISSING.fullmatch(message):
         return Fault(path, f'missing required property "{missing[1]}"')

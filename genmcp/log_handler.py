@@ -37,10 +37,11 @@ class ClientLogHandler(logging.Handler):
         logging.getLogger("shop").addHandler(ClientLogHandler())
 
     A record belongs to the request in whose context it is logged, which includes asyncio.Tasks and
-    threads (`asyncio.to_thread`) that a hook has started. Records are sent at the level that the
-    client requested: of the request on 2026-07-28, of the session before (`logging/setLevel`). The
-    data is `{"message": ...}`, formatted by the formatter of this handler if it has one;
-    `"exception"` is the type of a logged exception. Records of this package are not forwarded.
+    threads (`asyncio.to_thread`) that a hook has started. Records below the level that the client
+    requested are not sent. On 2026-07-28 each request has a level; before, a session has a level
+    (`logging/setLevel`). The data is `{"message": ...}`, formatted by the formatter of this handler
+    if it has one; `"exception"` is the type of a logged exception. Records of this package are not
+    forwarded.
 
     Logging never waits for the client. A response waits for the records logged before it, for
     *flush_timeout* at most. Records that are logged after the response are dropped.
@@ -49,7 +50,7 @@ class ClientLogHandler(logging.Handler):
         level: the least severe level to forward. Default: every level.
         traceback: whether to send the text of tracebacks, which may show secrets to the client.
         pending: the number of records of one request that may wait to be sent, default 256. Further
-            ones are dropped, and the client gets a warning with their number.
+            records are dropped, and the client gets a warning with their number.
         flush_timeout: seconds that a response waits for records, default 1.
 
     Raises:
@@ -57,7 +58,7 @@ class ClientLogHandler(logging.Handler):
     """
 
     created: ClassVar[bool] = False
-    """Whether there ever was a handler. Without one, calls skip the preparation for it."""
+    """Whether a handler was ever created. Until then, calls skip the preparation for it."""
 
     def __init__(
         self,
@@ -96,7 +97,8 @@ class ClientLogHandler(logging.Handler):
             _current_queue.reset(token)
 
     def _data(self, record: logging.LogRecord) -> Mapping[str, str]:
-        # A formatter appends the traceback to the message, and it is sent only if asked for.
+        # Removed, since a formatter would append the traceback to the message. It is sent only if
+        # the handler was created with *traceback*.
         bare = copy.copy(record)
         bare.exc_info = bare.exc_text = bare.stack_info = None
         data = {"message": _encodable(self.format(bare))}
@@ -128,7 +130,7 @@ class _RecordQueue:
     def accepts(self, level: LoggingLevel) -> bool:
         """Return whether the client may want records of *level*."""
         request = self._channel.request
-        # The level of a session is in its store, and compared when the record is sent.
+        # The level of a session is in the store. It is compared when the record is sent.
         if self.closed or request.session is not None:
             return not self.closed
         return request.log_level is not None and SEVERITY[level] >= SEVERITY[request.log_level]
@@ -149,7 +151,8 @@ class _RecordQueue:
 
     def _start_sending(self) -> None:
         if self._sending is None and not self.closed:
-            # In a context without the queue: records that sending logs are not forwarded.
+            # The task runs in a context without the queue, so that records that are logged by the
+            # sending itself are not forwarded.
             context = copy_context()
             context.run(_current_queue.set, None)
             self._sending = self._loop.create_task(self._send(), context=context)
@@ -198,7 +201,8 @@ async def forwarding(channel: Channel, work: Coroutine[Any, Any, T]) -> T:
         await queue.flush()
         return result
     finally:
-        # The coroutine of a loop that was closed is finalized in another context.
+        # If its event loop was closed, this coroutine is finalized in another context, where the
+        # token is invalid.
         with suppress(ValueError):
             _current_queue.reset(token)
         queue.close()
@@ -209,7 +213,7 @@ def _mcp_level(number: int) -> LoggingLevel:
 
 
 def _encodable(text: str) -> str:
-    """Return *text* cut to the maximum, and with lone surrogates replaced: JSON has none."""
+    """Return *text* cut to `_MAX_CHARACTERS`, with lone surrogates replaced for JSON."""
     if len(text) > _MAX_CHARACTERS:
         text = f"{text[:_MAX_CHARACTERS]}..."
     return text.encode("utf-8", "replace").decode()

@@ -43,7 +43,7 @@ from genmcp.server import Server
 
 __all__ = ["Notification", "RecordingClient", "connect"]
 
-# Results are not cached: a test that lists tools twice is about the second list.
+# Results are not cached: a test that lists tools twice needs the second list from the server.
 _DEFAULTS = ClientOptions(cache_size=0)
 
 
@@ -182,7 +182,7 @@ class _User(msgspec.Struct, frozen=True):
 
 
 class _RecordingTransport(MemoryTransport):
-    """A transport that gives each notification to *record* before the client handles it."""
+    """A transport that calls *record* with each notification before the client handles it."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _RecordingTransport(MemoryTransport):
         await super().open(_RecordingSink(sink, self._receive))
 
     async def send(self, message: SendMessage) -> None:
-        # The agreed revision is known here before any notification can arrive.
+        # The client passes the negotiated revision here before any notification can arrive.
         self._revision = REVISIONS.get(message.revision or "", self._revision)
         await super().send(message)
 
@@ -218,7 +218,10 @@ class _RecordingTransport(MemoryTransport):
 
 
 class _RecordingSink:
-    """Passes everything on to the sink of the client, and messages to *receive* first."""
+    """A sink that calls *receive* with each message before it passes it to the client's sink.
+
+    All other events go directly to the client's sink.
+    """
 
     def __init__(self, sink: TransportSink, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
@@ -234,4 +237,4 @@ class _RecordingSink:
 
 
 def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
-    """Make the client request progress, which `RecordingClient` records by itself."""
+    """Do nothing. The client requests progress, which `RecordingClient` records, for a callback."""

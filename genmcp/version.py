@@ -1,3 +1,3 @@
-"""The version of genmcp: of the package, of `User-Agent`, and of the client's `clientInfo`."""
+"""The version of the package, which is also sent in `User-Agent` and in `clientInfo`."""
 
 __version__ = "0.1.0"

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         status = arguments.function(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a broken pipe is handled, not at exit
+            sys.stdout.flush()  # before the exit, so that a broken pipe is handled below
     except ConfigurationError as error:
         arguments.parser.exit(2, f"{arguments.parser.prog}: {sanitize(str(error))}\n")
     except ModuleImportError as error:
@@ -68,9 +68,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _open_stderr() -> None:
-    """Open the null device as standard error, which is closed.
+    """Open the null device as standard error, for a process that was started without it.
 
-    Otherwise the next opened file would get its descriptor, and error messages with it.
+    Otherwise the next file that is opened would get descriptor 2, and error messages would be
+    written to that file.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     if null != _STDERR:
@@ -125,8 +126,8 @@ def _work(arguments: argparse.Namespace) -> None:
 def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -> None:
     """Exit with *status* at once if a thread other than *existing* is still running.
 
-    That is a `def` job that cannot be cancelled: another worker has it by now, and waiting for the
-    thread would keep this process alive.
+    Such a thread runs a `def` job, which cannot be cancelled. The job was returned to other workers
+    already, and waiting for the thread would keep this process alive.
     """
     for thread in threading.enumerate():
         if not thread.daemon and thread not in existing:
@@ -165,7 +166,7 @@ def _add_serve(add_parser: AddParser) -> None:
     help = "serve the client that started this process over standard input and output"
     serve.add_argument("--stdio", action="store_true", help=help)
     default = ServeOptions(target="")
-    # No defaults here, so that an option that was given can be told from one that was not.
+    # These options have no defaults here, so that `_serve` can recognize options that were given.
     add = serve.add_argument_group("HTTP").add_argument
     add("--host", help=f"the address to listen on ({default.host})")
     add("--port", type=_port, metavar="N", help=f"the port ({default.port}); 0 is any free port")

@@ -31,7 +31,7 @@ from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.tools import ToolDefinition
 
 _INDENT: Final = "    "
-# Levels of nested lists that are shown. The items of a list may refer back to the list.
+# The number of nested lists in the text of a type. A schema of lists may be recursive.
 _MAX_LIST_DEPTH: Final = 4
 
 
@@ -57,7 +57,7 @@ class OutputWriter:
     Args:
         descriptor: an open file descriptor, which is closed at the end.
         path: the file to write to instead. It is created or truncated when the writer is entered,
-            so that a command that fails before leaves the file alone.
+            so that a command that fails earlier does not change the file.
     """
 
     def __init__(self, descriptor: int | None = None, path: str | None = None) -> None:
@@ -163,7 +163,7 @@ def content_of(block: Any) -> Content:
 
 
 def write_contents(output: OutputWriter, contents: Sequence[Content]) -> None:
-    """Write *contents* as text; a single binary one to a pipe or file as its bytes."""
+    """Write *contents* as text. A single binary content is written to a pipe or file as bytes."""
     match contents:
         case [BinaryContent() as only] if not output.is_terminal:
             output.write_bytes(only.data)

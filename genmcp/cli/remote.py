@@ -54,15 +54,15 @@ _LISTS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], Describe]]]
     "prompts": (Client.prompts, describe_prompt),
 }
 
-# Seconds after which the user is told that the command waits for the server.
+# Seconds after which the status line shows that the command waits for the server.
 _OPEN_DELAY: Final = 3.0
 _CLOSE_DELAY: Final = 0.5
 
 
 def list_components(kind: str, arguments: argparse.Namespace) -> int:
-    """List the components of a *kind*, and return the exit status; so do the other commands.
+    """List the components of a *kind*, and return the exit status.
 
-    Lines are wrapped at a terminal only, so that a pipe gets one line for each.
+    Lines are wrapped at a terminal only. Programs that read a pipe get whole lines.
     """
     request, describe = _LISTS[kind]
 
@@ -90,12 +90,13 @@ def call(arguments: argparse.Namespace) -> int:
     """Call a tool. The exit status is 1 if the result is an error."""
     failed = False
     json_arguments = _load_arguments(arguments.arguments)
-    _parse_pairs(arguments)  # before the server is contacted; the types follow from its schema
+    _parse_pairs(arguments)  # reports a malformed pair before the server is contacted
 
     async def fetch(client: Client, status: StatusLine) -> CallToolResult:
         nonlocal failed
         name = arguments.name
-        # An unlisted tool has no schema here: values are guessed, and the server decides.
+        # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
+        # the server validates them.
         found = next((tool for tool in await client.tools() if tool.name == name), None)
         schema = found.input_schema if found else {}
         values = {**json_arguments, **convert_arguments(schema, arguments.pairs)}
@@ -269,7 +270,11 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
 
 
 def _parse_pairs(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the pairs of the command line; an error hints at a missing quotation."""
+    """Return the `key=value` pairs of the command line.
+
+    Raises:
+        ConfigurationError: a pair is malformed. The text hints at missing quotes around a command.
+    """
     try:
         return parse_pairs(arguments.pairs)
     except ConfigurationError as error:

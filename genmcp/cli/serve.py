@@ -77,8 +77,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
             # uvicorn's records then go to the root logger, in the same format as all others.
             "log_config": None,
         }
-        # Without it, pipelined requests of one connection share context variables. Older releases
-        # of uvicorn lack the setting.
+        # Without this setting, pipelined requests of one connection share context variables. Older
+        # releases of uvicorn lack the setting.
         if "reset_contextvars" in inspect.signature(uvicorn.Config).parameters:
             settings["reset_contextvars"] = True
         return settings
@@ -100,13 +100,15 @@ def serve_http(options: ServeOptions) -> int:
             "shared store (store=, or GENMCP_STORE), such as sqlite:///jobs.db",
             options.workers,
         )
-    # One line for each request: LoggingTelemetry logs the tool, the access log only the path.
+    # Each request is logged once: by LoggingTelemetry, which logs the tool, or otherwise by the
+    # access log of uvicorn, which logs only the path.
     observers = endpoint.mux.observers.all
     logs_requests = any(isinstance(each, LoggingTelemetry) for each in observers)
     settings = {**options.uvicorn_settings, "access_log": not logs_requests}
     if not has_workers and not options.reload:
         server = _UvicornServer(uvicorn.Config(_create_app(endpoint, options), **settings), options)
-        # uvicorn exits if it cannot listen, and raises the signal again that has ended it.
+        # uvicorn raises SystemExit if it cannot listen. After a signal has ended it, it raises that
+        # signal again.
         with suppress(KeyboardInterrupt, SystemExit):
             server.run()
         return 0 if server.started else 1
@@ -174,7 +176,7 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
 
 
 def _create_endpoint(options: ServeOptions) -> Endpoint:
-    """Return the endpoint that the target is, or a new one for it."""
+    """Return the target if it is an endpoint, else a new endpoint for the target."""
     if not options.path.startswith("/"):
         raise ConfigurationError(f"--path: a path begins with a slash, unlike {options.path!r}")
     endpoint = _load_endpoint(options)
@@ -187,7 +189,7 @@ def _create_endpoint(options: ServeOptions) -> Endpoint:
 def _load_endpoint(options: ServeOptions) -> Endpoint:
     found = load_attribute(options.target)
     if not isinstance(found, Endpoint):
-        # A mux that was given keeps its own telemetry, or lack of one.
+        # A mux keeps its own telemetry. Only a mux that is made here gets LoggingTelemetry.
         if isinstance(found, Server):
             mux = Mux(found, telemetry=LoggingTelemetry())
         else:
@@ -223,8 +225,8 @@ def serve_stdio_target(target: str) -> None:
 async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
     """Serve *mux* over *streams* until they end or a signal stops the process, and close it."""
     stop = asyncio.Event()
-    # Closed after a signal too: running jobs are then returned to other processes at once, not
-    # when their leases expire.
+    # The mux is closed after a signal too, so that running jobs are returned to other processes at
+    # once, not when their leases expire.
     try:
         with stop_on_signals(stop):
             serving = asyncio.ensure_future(serve_streams(mux, streams))

@@ -62,7 +62,8 @@ def load_attribute(name: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A missing module that this one imports is a defect of this one, shown with a traceback.
+        # If the missing module is not *module* or its package, an import within the target failed.
+        # That is a defect of the target, which is shown with a traceback.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _import_error(module, error) from None
         raise ConfigurationError(f"{name}: there is no module {error.name!r} in {folder}") from None
@@ -107,7 +108,7 @@ def _import_error(module: str, error: Exception) -> ModuleImportError:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return *trace* without its first frames, in this module and in the import machinery."""
+    """Return *trace* without the leading frames of this module and of the import machinery."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
@@ -178,7 +179,7 @@ def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str
     Raises:
         ConfigurationError: *text* has none of these forms.
     """
-    # An existing file first: its path would be a valid command, too.
+    # An existing file is checked first, since its path could also be a command.
     if text.endswith(".json") and Path(text).is_file():
         return _load_configuration(text, server)
     if server is not None:

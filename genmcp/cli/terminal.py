@@ -138,7 +138,7 @@ class FormField:
         """Return the value of the input *text*.
 
         Raises:
-            ConfigurationError: the schema does not allow it.
+            ConfigurationError: the schema does not allow the value.
         """
         if not self._is_list:
             value = self._convert_one(self._schema, text)
@@ -159,7 +159,7 @@ class FormField:
                     return value
             names = ", ".join(_choice_text(*choice) for choice in self._choices)
             raise ConfigurationError(f"{word!r} is not one of {names}")
-        # Spaces are significant in a string only.
+        # Leading and trailing spaces are significant only in strings.
         is_string = "string" in types_of(schema, {})
         return convert_value(self.key, schema, text if is_string else text.strip())
 
@@ -287,7 +287,10 @@ class TerminalHandler(LogPrinter):
             self._status.write("y accepts, n declines, Ctrl-D cancels\n")
 
     async def _prompt_field(self, field: FormField) -> Any:
-        """Return the value of *field*, None if left out, or the answer that ends the form."""
+        """Prompt until the input is valid, and return the value of *field*.
+
+        None if the user leaves out the field; `Declined` or `Cancelled` if the user ends the form.
+        """
         while True:
             text = await self._prompt(field.prompt, lower=False)
             if text is None:
@@ -307,8 +310,8 @@ class TerminalHandler(LogPrinter):
         """Return a line of the user, None at the end of the input."""
         self._status.begin_prompt(prompt)
         text = ""
-        # The read of a prompt that was cancelled cannot be interrupted. It goes on, and its line
-        # answers the next prompt.
+        # The thread that reads for a cancelled prompt cannot be interrupted. Its line is used as
+        # the answer to the next prompt.
         if self._reading is None or self._reading.done():
             self._reading = _read_in_thread(self._read)
         try:

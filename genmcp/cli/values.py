@@ -59,7 +59,7 @@ def convert_arguments(schema: Mapping[str, Any], texts: Sequence[str]) -> dict[s
             JSON.
 
     Raises:
-        ConfigurationError: a text is malformed, or its value does not have the type it should.
+        ConfigurationError: a text is malformed, or its value has a type that *schema* forbids.
     """
     properties = properties_of(schema)
     arguments: dict[str, Any] = {}
@@ -131,7 +131,10 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
 
 
 def unknown_keys(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the keys of *arguments* that *schema* allows without listing them: likely mistakes."""
+    """Return the keys of *arguments* that *schema* allows but does not list: likely mistakes.
+
+    Empty if the schema lists no keys, or describes further keys.
+    """
     known = properties_of(schema)
     if not known or schema.get("patternProperties") or schema.get("additionalProperties"):
         return []
@@ -156,7 +159,7 @@ def types_of(schema: Any, root: Mapping[str, Any]) -> dict[str, Mapping[str, Any
 
 
 def choices_of(schema: Any) -> list[tuple[Any, str]]:
-    """Return the values that *schema* enumerates, each with its title; empty if it does not."""
+    """Return the values that *schema* enumerates, each with its title; empty without an `enum`."""
     if not isinstance(schema, Mapping):
         return []
     if isinstance(values := schema.get("enum"), list):

@@ -37,13 +37,13 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
     """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
-    After the first signal no more jobs are started, and jobs that have not finished when the grace
-    is over are returned to other workers. A second signal terminates the process at once: its jobs
-    are run again when their leases expire.
+    After the first signal no more jobs are started. Jobs that have not finished when the grace
+    period is over are returned to other workers. A second signal terminates the process at once:
+    its jobs are run again when their leases expire.
 
     Args:
         mux: the mux; its store must be shared between processes.
-        options: the queues, concurrency and grace.
+        options: the queues, concurrency and grace period.
         app: an ASGI application that sets up resources of the jobs in its lifespan. Default: none.
 
     Raises:
@@ -72,7 +72,8 @@ async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
         queues = ", ".join(jobs.worker.options.queues)
         logger.info("worker of %s started, queues: %s", mux.server.info.name, queues)
         await wait_for_first(stop.wait(), jobs.worker.ended())
-        # A supervisor restarts a process that fails, but not one that waits without an engine.
+        # The process must fail: a supervisor restarts a process that exits, but cannot see that the
+        # engine of a running process has ended.
         if not stop.is_set():
             raise RuntimeError("the engine ended unexpectedly; the log has the reason")
         grace = jobs.worker.options.shutdown_grace
@@ -81,9 +82,9 @@ async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
 
 @contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set *stop* at the first SIGTERM or SIGINT. The next one has its previous effect again.
+    """Set *stop* at the first SIGTERM or SIGINT, and restore the previous handlers.
 
-    So a user who presses Ctrl-C twice is not kept waiting for the grace.
+    A user who presses Ctrl-C twice therefore need not wait for the end of the grace period.
     """
     loop = asyncio.get_running_loop()
 
@@ -141,7 +142,7 @@ class _Lifespan:
         self._task = asyncio.create_task(self._run(app))
 
     async def send(self, event: str) -> str | None:
-        """Send *event*, and return why the application failed to handle it, None if it did not."""
+        """Send *event*, and return the reason if the application failed to handle it, else None."""
         if self._task.done():
             return None if event == "shutdown" else "its lifespan has ended"
         self._reply = asyncio.get_running_loop().create_future()

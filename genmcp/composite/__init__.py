@@ -1,1 +1,1 @@
-"""Several servers behind one: shared by the hub (clients) and the registry (muxes)."""
+"""One server that combines several members: clients of a hub, or muxes of a registry."""

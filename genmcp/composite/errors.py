@@ -48,8 +48,8 @@ class AlreadyRegistered(CompositeError):
 
     Args:
         name: The name of the server that was not registered.
-        other: The registered name, where it differs: one name may not be the beginning of another
-            (`a` and `a/b`), because their tools could have the same qualified name.
+        other: The name of the registered server, if it differs from *name*. Two servers may not be
+            named `a` and `a/b`, because their tools could have the same qualified name.
     """
 
     def __init__(self, name: str, other: str | None = None) -> None:

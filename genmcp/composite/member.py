@@ -29,8 +29,9 @@ class Certainty(Enum):
 class Member(ABC):
     """A server behind a `CompositeServer`: a mux of this process, or a client's connection.
 
-    Owned by the registry or hub that it belongs to. Every method gets the names that the member
-    itself uses, and `handle` the route that `find` returned.
+    Owned by its registry or hub. The composite server passes to every method the names that the
+    member itself uses, not qualified names. A request that `handle` gets has the route that `find`
+    returned.
     """
 
     @property
@@ -40,7 +41,10 @@ class Member(ABC):
 
     @abstractmethod
     def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of the tool, prompt or resource *key*; None if it has none."""
+        """Return the route of the tool, prompt or resource *key*, and how certain it is.
+
+        None if the member does not have *key*.
+        """
 
     @abstractmethod
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
@@ -68,14 +72,17 @@ class Member(ABC):
         """Return the route that replaces a pending *route* of this member.
 
         Raises:
-            McpError: the member has nothing of that name.
+            McpError: the member does not have the component.
         """
         return await route.resolve(channel)
 
     def watch_resources(
         self, uris: Collection[str]
     ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Subscribe to those *uris* that the member sends updates of, while this is entered."""
+        """Subscribe to *uris* while the context is entered.
+
+        The context gives the URIs that the member sends updates of; by default all of them.
+        """
         return nullcontext(uris)
 
 
@@ -101,14 +108,15 @@ class Alternative(NamedTuple):
 class CompositeRoute(Route, frozen=True, kw_only=True):
     """The route to the first of *alternatives* that has the tool, prompt or resource.
 
-    There are several alternatives only for resources and pending routes: a name has one owner.
+    There are several alternatives only for resources and for pending routes. Otherwise the
+    qualified name belongs to a single member.
     """
 
     alternatives: Sequence[Alternative]
 
     @classmethod
     def of(cls, alternatives: Sequence[Alternative]) -> "CompositeRoute":
-        """Return the route to *alternatives*, with the rules of the first one's route."""
+        """Return the route to *alternatives*, with the settings of the first member's route."""
         route = alternatives[0].route
         return cls(
             headers=route.headers,
@@ -140,27 +148,30 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Resume the member's route: a member's server looks for it in `channel.request`."""
+        """Resume the call by the route of its member.
+
+        A member's server calls this method, since it takes the route from `channel.request`.
+        """
         return await self.alternatives[0].route.resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Cancel the member's route."""
+        """Cancel the call by the route of its member."""
         await self.alternatives[0].route.cancelled(channel)
 
 
 class _RestoringRoute(Route, frozen=True, kw_only=True):
-    """The route of a component of a suite, which gets the composite's request.
+    """A member's route that calls the component's hook with the request of the composite server.
 
     A component sets `channel.request` to the request that it handles. The task, the sealed state
-    and the policy are derived from it, and have to match the request that the client repeats:
-    that has the qualified name and the route of the composite.
+    and the policy are derived from `channel.request`. They have to match the request that the
+    client sends again, which has the qualified name and the route of the composite server.
     """
 
     route: Any
     composite: Request
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
-        """Run the component's hook; keep arguments that a middleware has replaced."""
+        """Run the component's hook. Arguments that a middleware has replaced are kept."""
         params: Any = request.params
         if request.method != "resources/read":
             params = replace(params, name=self.composite.key)
@@ -170,5 +181,6 @@ class _RestoringRoute(Route, frozen=True, kw_only=True):
 
 
 def _without_auto_hold(policy: Policy) -> Policy:
-    # A held call names the tool that fetches its result; that tool has another name here.
+    # A call that is held automatically returns the name of the tool that fetches its result. In the
+    # composite server that tool has another, qualified name.
     return replace(policy, max_hold=None) if policy.auto_hold else policy

@@ -78,15 +78,15 @@ class CompositeServer(Server):
     `Endpoint`, `serve_stdio` or a `Client`.
 
     Args:
-        members: Returns the members by name, in order. It is called for every request, and returns
-            the same mapping until a member is added or removed.
+        members: Returns the members by name, in order. It is called for every request, and must
+            return the same mapping object until a member is added or removed.
         name: The name of the composite server.
         version: Its version.
         separator: What separates the names of a member and of its tool. Default `/`.
-        page_size: The number of items after which a page of a list ends, at the next member.
+        page_size: The number of items from which a page of a list gets no items of further members.
             Default 1000.
-        list_timeout: Seconds for which one member may take to return a page; then it is left out of
-            the list, with a warning in the log. Default 5.
+        list_timeout: Seconds that one member may take to return a page. A slower member is left out
+            of the list, with a warning in the log. Default 5.
 
     Raises:
         ConfigurationError: *separator* has characters that a tool's name cannot have, or
@@ -127,7 +127,7 @@ class CompositeServer(Server):
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """All that a member may have: members are added and removed while clients are connected."""
+        """All capabilities that a member may have, since members may be added at any time."""
         return ServerCapabilities(
             logging={},
             completions={},
@@ -165,7 +165,10 @@ class CompositeServer(Server):
         return _subscribed(owners)
 
     def find(self, method: str, key: str) -> CompositeRoute | None:
-        """Return the route to the member that has *key*, or to all members that may have it."""
+        """Return the route to the member that has *key*, or to all members that may have *key*.
+
+        None if no member may have *key*.
+        """
         names = self._names_now()
         is_uri = method == "resources/read"
         candidates = ((each, key) for each in names.members.values())
@@ -178,20 +181,23 @@ class CompositeServer(Server):
             if alternative.certainty is Certainty.CERTAIN:
                 return CompositeRoute.of([alternative])
             alternatives.append(alternative)
-        # A matching template gives no precedence over a member that was registered earlier and may
-        # have the resource without listing it. It does end the search: a later member, which may be
-        # trusted less, cannot take over the resource.
+        # A member with a matching template has no precedence over earlier members, which may have
+        # the resource without listing it. But the members after it are not tried: a later member,
+        # which may be trusted less, must not take over the resource.
         claimed = [i for i, each in enumerate(alternatives) if each.certainty is Certainty.CLAIMED]
         if claimed:
             del alternatives[claimed[-1] + 1 :]
         return CompositeRoute.of(alternatives) if alternatives else None
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Forward *request* to its member; to each alternative, until one has the resource."""
+        """Forward *request* to the member that has the component.
+
+        If several members may have a resource, each is tried until one of them has the resource.
+        """
         if request.route is None:
             return await self._complete(request, channel)
         alternatives = _alternatives(request)
-        # The usual case: the only owner's error is the response, whatever it is.
+        # The usual case: only one member may have it, and each of its errors goes to the client.
         if len(alternatives) == 1:
             return await alternatives[0].member.handle(alternatives[0].request(request), channel)
         failure: McpError | None = None
@@ -202,7 +208,8 @@ class CompositeServer(Server):
                 absent = error.code in _NOT_FOUND
                 if each.certainty is Certainty.CLAIMED and not absent:
                     raise
-                # Servers also use codes of their own for a resource that they do not have.
+                # Other errors of a `POSSIBLE` member also lead to the next member, since servers
+                # use various codes for a resource that they do not have.
                 failure = failure or (None if absent else error)
         raise failure or ResourceNotFound(alternatives[0].key)
 
@@ -221,11 +228,11 @@ class CompositeServer(Server):
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the members' items, in the order of the members.
 
-        A member that fails, or takes longer than `list_timeout`, is left out with a warning. Of
-        several items on a page with one URI, the first counts.
+        A member that fails, or takes longer than `list_timeout`, is left out with a warning. If
+        several items on a page have the same URI, only the first is listed.
 
         Raises:
-            InvalidParams: *cursor* is unknown to the member, or its member was removed.
+            InvalidParams: *cursor* is unknown to its member, or that member was removed.
         """
         return await self._lists.page(self._names_now(), method, cursor, channel)
 
@@ -263,7 +270,8 @@ class CompositeServer(Server):
 
     def _follow(self) -> None:
         """Forward the changes of the current members only."""
-        # Listeners are referenced weakly, so that a forwarder that is left out here is gone.
+        # A member references its listeners weakly. A forwarder that is not kept in this mapping is
+        # therefore garbage-collected, and no longer called.
         members = [*self._members.values()]
         self._forwarders = {
             each: self._forwarders.get(each) or _Forwarder(each, self._changes) for each in members
@@ -308,7 +316,8 @@ class _Lists:
             if method not in member.methods:
                 continue
             if count >= self._page_size:
-                # A line feed ends the name of the member: names of tools cannot contain one.
+                # A cursor is a member's name, a line feed, and the member's own cursor. The name
+                # is part of tool names, which cannot contain a line feed.
                 following = f"{name}\n"
                 break
             page = await self._member_page(name, member, method, own, channel)
@@ -321,7 +330,7 @@ class _Lists:
                 break
         if cursor is not None or following is not None:
             return _merged(names, method, pages, following)
-        # The same pages give the same object: a mux encodes an unchanged list once.
+        # If no page has changed, the same object is returned: a mux encodes one object only once.
         sources: list[object] = [names, *pages.values()]
         known, result = self._first_pages.get(method, ((), None))
         if result is None or not _same(known, sources):
@@ -335,8 +344,8 @@ class _Lists:
         """Return a page of one member; None if it cannot be listed.
 
         Raises:
-            InvalidParams: *cursor* is unknown to the member. The client has to begin anew: a list
-                without the rest of this member would look complete.
+            InvalidParams: *cursor* is unknown to the member. The client has to list from the
+                beginning. Otherwise the list would look complete without the member's other items.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -373,7 +382,8 @@ def _merged(
         field: [*first.values()],
         # The page is as fresh as the member's page that expires first.
         "ttl_ms": min((page.ttl_ms for page in pages.values()), default=0),
-        # Members decide by principal what they list, so that no page may be shared.
+        # The items that a member lists may depend on the principal, so that clients must not share
+        # a page.
         "cache_scope": "private",
         "next_cursor": following,
     }
@@ -381,7 +391,7 @@ def _merged(
 
 
 class _Names:
-    """The members at one time, and the qualified names that belong to each."""
+    """The members until the next change, and the conversion of their names to qualified names."""
 
     def __init__(self, members: Mapping[str, Member], separator: str) -> None:
         self.members = members
@@ -390,10 +400,11 @@ class _Names:
         self._longest = max(map(len, members), default=0)
 
     def split(self, qualified: str) -> Iterator[tuple[Member, str]]:
-        """Yield each member that *qualified* may belong to, and the rest of the name.
+        """Yield each member that *qualified* may belong to, and the name that follows its prefix.
 
-        Names of servers may contain the separator, unless it is a slash. Positions beyond the
-        longest name are not tried: a name of a megabyte costs no more than a short one.
+        The name of a member may itself contain the separator, so that several members are possible.
+        Positions beyond the longest member name are not tried, so that a name of a megabyte costs
+        no more than a short one.
         """
         at = qualified.find(self._separator)
         while 0 <= at <= self._longest:
@@ -402,7 +413,13 @@ class _Names:
             at = qualified.find(self._separator, at + 1)
 
     def following(self, cursor: str | None) -> Iterator[tuple[str, Member, str | None]]:
-        """Yield the members from *cursor* on, each with its own cursor."""
+        """Yield the name, member and member's own cursor for each member from *cursor* on.
+
+        The member's own cursor is None where its list begins.
+
+        Raises:
+            InvalidParams: the member of *cursor* was removed.
+        """
         first, _, rest = (cursor or "").partition("\n")
         if cursor is not None and first not in self.members:
             raise InvalidParams("The cursor belongs to a server that was removed")
@@ -416,7 +433,7 @@ class _Names:
     def qualified(self, method: str, name: str, page: PaginatedResult) -> list[Any]:
         """Return the items of *page* of the member *name* with qualified names.
 
-        XX
+        They are cached until the member returns another page object.
         """
         known, items = self._items.get((method, name), (None, []))
         if known is not page:
@@ -436,7 +453,7 @@ class _Forwarder(Listener):
         member.follow(self)
 
     def announce(self, change: ServerChange) -> None:
-        """Announce *change* again: URIs and methods are the same in the composite."""
+        """Announce *change* to the composite's listeners. URIs and methods need no conversion."""
         if change.uri is not None:
             self._changes.resource_updated(change.uri)
         else:

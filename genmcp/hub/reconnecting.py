@@ -191,8 +191,7 @@ class ReconnectingClient:
         """Connect, and read the lists.
 
         Raises:
-            ConnectError: the server cannot be connected to, or a list cannot be read. The
-                connection was closed.
+            ConnectError: the connection failed, and was closed.
         """
         self._connected = asyncio.get_running_loop().create_future()
         self._connection = await self._connect()
@@ -202,8 +201,7 @@ class ReconnectingClient:
         """Close the connection, and stop reconnecting."""
         if self._watcher is not None:
             await cancel_and_wait(self._watcher)
-            # The watcher closes the connection when it ends, unless it is cancelled before its
-            # first step.
+            # A watcher that is cancelled before its first step has not closed the connection.
             await self._connection.close()
         self._client = None
         self._fail_waiting(UnknownServer(self._name))
@@ -228,10 +226,9 @@ class ReconnectingClient:
     ) -> R:
         """Return the response to *request*, which is called with the connected client.
 
-        A request that failed before anything was sent is sent again on the next connection. If the
-        connection still works for other requests, the request is sent again after a wait. A request
-        is repeated as often as the `Retry` has attempts, and once without a `Retry`. A request that
-        the server may have received is never sent again.
+        A request that failed before anything was sent is sent again on the next connection; if the
+        connection still works for other requests, after a wait. It is repeated as often as the
+        `Retry` has attempts, or once. A request that was sent is never repeated.
 
         Raises:
             ConnectError, UnknownServer: the connection cannot be restored.
@@ -248,8 +245,7 @@ class ReconnectingClient:
             except ClientError as error:
                 failure = error
             finally:
-                # Outside of the counter, so that this request no longer counts as running: it may
-                # have been the last request on a stale connection.
+                # This request no longer counts: it may be the last one on a stale connection.
                 self._renew_if_idle(client)
             async with deadline.limit(self._name):
                 repeat = await self._may_repeat(client, failure, attempt)
@@ -281,9 +277,8 @@ class ReconnectingClient:
     async def _may_repeat(self, client: Client, error: ClientError, attempt: int) -> bool:
         """Handle a failed request of *client*; return whether to send it again.
 
-        A request that could not be sent does not show that the connection is broken while other
-        requests are running on it. Then the request is repeated after the delay of the `Retry`.
-        Otherwise an error in `_BROKEN` starts a reconnection.
+        While other requests are running, a request that could not be sent does not show that the
+        connection is broken. It is repeated after the delay of the `Retry`.
         """
         retry = self.config.retry
         repeat = not error.sent and attempt < (retry.max_attempts if retry else 1)
@@ -297,12 +292,8 @@ class ReconnectingClient:
         return repeat and client is not self._client
 
     def _replace(self, client: Client, error: Exception | None = None) -> None:
-        """Discard *client*, and make the watcher reconnect because of *error*.
-
-        Does nothing if *client* was replaced already.
-        """
-        # A request of a broken connection may fail after the next connection was opened. Its error
-        # must not close the next connection.
+        """Discard *client*, and make the watcher reconnect, unless it was replaced already."""
+        # A request of a broken connection may fail after the next connection was opened.
         if client is self._client:
             self._client = None
             self._connected = asyncio.get_running_loop().create_future()
@@ -313,8 +304,7 @@ class ReconnectingClient:
         """Open a connection, and give its client to the waiting requests.
 
         Raises:
-            ConnectError: the server cannot be connected to, or a list cannot be read. The
-                connection was closed.
+            ConnectError: the connection failed, and was closed.
         """
         connection = await MemberConnection.open(
             self.config,
@@ -323,8 +313,7 @@ class ReconnectingClient:
             Policy(promote_after=self._limits.promote_after),
             self._subscriptions.end,
         )
-        # Cleared before requests get the client: the first request may find this connection broken,
-        # and sets the event again.
+        # Cleared before requests get the client: the first request may set the event again.
         self._broken.clear()
         self._client = connection.client
         self.catalog = connection.catalog
@@ -336,8 +325,7 @@ class ReconnectingClient:
     async def _run(self) -> None:
         """Watch the connection, and reconnect when it breaks, until reconnecting fails."""
         loop = asyncio.get_running_loop()
-        # The number of consecutive short connections. Each makes the next wait longer, so that a
-        # server that crashes again and again is started less often.
+        # After each consecutive short connection the wait is longer: the server may crash again.
         short_lived = -1
         while True:
             connection, began = self._connection, loop.time()
@@ -345,8 +333,7 @@ class ReconnectingClient:
                 error = await self._watch(connection)
                 self._replace(connection.client, error)
             finally:
-                # Closed before the next connection is opened: two processes of a stdio server could
-                # write to the same files.
+                # Closed before the next one is opened: two processes could write to the same files.
                 await connection.close()
             stable = loop.time() - began > self._limits.stable_after
             short_lived = 0 if stable else short_lived + 1
@@ -359,10 +346,7 @@ class ReconnectingClient:
             self._on_changed([*KINDS])
 
     async def _reconnect(self, cause: Exception | None, first: int) -> MemberConnection:
-        """Reconnect after ever longer waits, and return the new connection.
-
-        *first* is the number of the first wait, for `Retry.delay`. *cause* is the error that broke
-        the old connection.
+        """Reconnect after ever longer waits; *first* is the number of the first wait.
 
         Raises:
             ReconnectError: every attempt failed, or there is no `Retry`.
@@ -381,10 +365,7 @@ class ReconnectingClient:
         raise ReconnectError(self._name, attempts, failure) from failure
 
     async def _watch(self, connection: MemberConnection) -> Exception | None:
-        """Keep the lists up to date until *connection* breaks; return the error that broke it.
-
-        None if the connection ended without an error.
-        """
+        """Keep the lists up to date until *connection* breaks; return the error, if any."""
         loop = asyncio.get_running_loop()
         ended = loop.create_task(connection.client.ended())
         broken = loop.create_task(self._broken.wait())

@@ -1,1 +1,1 @@
-"""Named servers of this process: called without a transport, or served as one."""
+"""Named servers of this process, which are called without a transport or served as one server."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _CompositeEndpoint(Endpoint):
-    """The endpoint of all servers together. *loop* is the event loop that called it last."""
+    """The endpoint of the composite server. *loop* is the event loop of its last request."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -39,7 +39,7 @@ class RegistryEndpoint:
 
     `/mcp` serves all enabled servers as one, with tools called `server/tool`; `/mcp/server` serves
     one server under its own names. The endpoint of a server is made at its first request. When the
-    server is removed, its endpoint is closed, and so is its mux if the registry made that.
+    server is removed, its endpoint is closed. If the registry made its mux, the mux is closed too.
 
     Args:
         registry: The registry. A `LiveRegistry` may change while it is served.
@@ -74,7 +74,7 @@ class RegistryEndpoint:
         return f"<RegistryEndpoint of {self.registry!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope; the rest of its path is the name of a server, or empty."""
+        """Serve one ASGI scope. Its path below the root names a server; empty: all servers."""
         root, path = scope.get("root_path", ""), scope.get("path", "")
         name = scope.get("path_params", {}).get("server")
         if name is None:
@@ -102,8 +102,8 @@ class RegistryEndpoint:
     async def aclose(self) -> None:
         """Close all endpoints, and the mux of the composite server.
 
-        The muxes of the servers stay open, since they may be served elsewhere: the `aclose` of the
-        registry closes those that it made.
+        The muxes of the servers stay open, since other endpoints may serve them. The `aclose` of
+        the registry closes the muxes that the registry made.
         """
         self._unwatch()
         if self._closing:
@@ -115,7 +115,8 @@ class RegistryEndpoint:
     def _endpoint(self, mux: Mux) -> Endpoint:
         endpoint = self._endpoints.get(mux)
         if endpoint is None:
-            # A server may have been removed while no event loop was known that could close it.
+            # A server may have been removed before the first request, when there was no event loop
+            # in which its mux could be closed.
             self._composite.loop = asyncio.get_running_loop()
             self._close_removed()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
@@ -130,7 +131,7 @@ class RegistryEndpoint:
     def _close_removed(self) -> None:
         """Begin to close the endpoints and muxes of servers that were removed.
 
-        The muxes include those that had no request of their own, only through the composite.
+        These include muxes without an endpoint, which were used only by the composite server.
         """
         muxes = {entry.mux for entry in self.registry.current._entries.values()}
         for mux in ({*self._endpoints} | self.registry._unreleased) - muxes:

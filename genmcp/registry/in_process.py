@@ -31,20 +31,21 @@ from genmcp.server import Route, Server
 TIMEOUT: Final = 30.0
 """Default seconds for which a server may work on one message."""
 
-# The session of a message that needs none: it has no `initialize`, and its client declared no
-# capability, so that nothing can be asked of it.
+# The session of messages that are sent without an `initialize` before them. Its client declared no
+# capabilities, so that servers cannot send it questions.
 _SESSION: Final = new_session(anonymous_params(REVISION, "in-process"), key="in-process", now=0.0)
 
-# Connections with calls that continue as tasks after their response. An event loop references its
-# tasks weakly; without this they could be collected.
+# Connections with calls that continue as MCP tasks after their response, by the asyncio.Task that
+# ends the connection after the last call. An event loop references its asyncio.Tasks weakly, so
+# that without this mapping they could be garbage-collected.
 _RUNNING: Final[dict["asyncio.Task[None]", PipeConnection]] = {}
 
 
 class MuxMember(Member):
     """A mux of this process as a member of a registry. Owned by its registration.
 
-    The static assigns of the mux count for its own calls. Everything else (limits, store, secret,
-    telemetry) is that of the mux that serves the composite.
+    Calls get the static assigns of this mux. Limits, store, secret and telemetry are those of the
+    mux that serves the composite server.
     """
 
     def __init__(self, mux: Mux) -> None:
@@ -56,11 +57,14 @@ class MuxMember(Member):
         return self.mux.server.methods
 
     def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of *key*; a route that a provider may have is only possible."""
+        """Return the route of *key*: `POSSIBLE` if only a provider may have it, else `CERTAIN`.
+
+        None if the server does not have *key*.
+        """
         route = self.mux.find(method, key)
         if route is None:
             return None
-        # A route that is hidden from some callers is pending, too, but exists.
+        # A route with a visibility rule is pending too, but its component exists.
         unsure = route.pending and route.visible is None
         return route, Certainty.POSSIBLE if unsure else Certainty.CERTAIN
 
@@ -98,13 +102,16 @@ class MuxMember(Member):
         self.mux.changes.follow(listener)
 
     def _server(self, channel: Channel) -> Server:
-        """Return the server, once *channel* has the assigns of its mux."""
+        """Give the assigns of the mux to *channel*, and return the server."""
         channel._give(self.mux.assigns)
         return self.mux.server
 
 
 class _FirstResponse:
-    """The outlet of a connection for one message: keeps the first response, drops the rest."""
+    """The output of a connection for one message: keeps the first response, drops the others.
+
+    Notifications are dropped, since the caller of `send` gets only a return value.
+    """
 
     full = False
 
@@ -181,7 +188,8 @@ async def _end(connection: PipeConnection) -> None:
 async def close_connections(mux: Mux) -> None:
     """End the calls of *mux* that continue after their response, on this event loop."""
     loop = asyncio.get_running_loop()
-    for task, connection in list(_RUNNING.items()):  # threads with their own loops may change it
+    # A copy is iterated: other threads, with event loops of their own, may change the mapping.
+    for task, connection in list(_RUNNING.items()):
         if connection.mux is mux and task.get_loop() is loop:
             await connection.end(grace=0)
             await asyncio.wait([task])

@@ -40,8 +40,8 @@ class LiveRegistry:
         self._registry = _checked(Registry() if registry is None else registry)
         self._lock = RLock()
         self._watchers: dict[object, Watcher] = {}
-        # Muxes that were made here, of servers that were removed. They are closed once the calls
-        # at their endpoint are over.
+        # The muxes that a registry made for servers that were removed later. `_release` closes
+        # each after its endpoint was closed.
         self._removed: WeakSet[Mux] = WeakSet()
         self.version = 0
 
@@ -50,14 +50,15 @@ class LiveRegistry:
 
     @property
     def current(self) -> Registry:
-        """The registry at this time, which is immutable."""
+        """The current registry, which is immutable."""
         return self._registry
 
     def update(self, change: Callable[[Registry], Registry]) -> Registry:
         """Replace the registry by the result of *change*, and return it.
 
-        The lock is held meanwhile. If *change* raises, the registry stays as it is. The watchers
-        are called afterwards, in this thread; an exception of a watcher is logged.
+        If *change* raises, the registry stays as it is. Otherwise the watchers are called, in this
+        thread; an exception of a watcher is logged. The lock is held until they have returned, so
+        that updates of several threads run one after another.
 
         Raises:
             ConfigurationError: *change* does not return a registry.
@@ -78,7 +79,7 @@ class LiveRegistry:
         """Call *watcher* with the new version after each change.
 
         Returns:
-            A function that ends this.
+            A function that removes the watcher.
         """
         key = object()
         with self._lock:
@@ -116,8 +117,8 @@ class LiveRegistry:
             page_size=page_size,
             list_timeout=self._registry._list_timeout,
         )
-        # A weak reference: a registry for the whole process does not keep the servers alive that
-        # were made of it.
+        # The watcher references the server weakly. Otherwise a registry that lasts as long as the
+        # process would keep each composite server alive.
         changed = WeakMethod(server.members_changed)
 
         def watcher(version: int) -> None:
@@ -137,14 +138,14 @@ class LiveRegistry:
 
     @property
     def _unreleased(self) -> "set[Mux]":
-        """The muxes of servers that were removed, which are not closed yet."""
+        """The muxes of removed servers that are not closed yet."""
         with self._lock:
             return {*self._removed} - self._registry._owned
 
     async def _release(self, mux: Mux) -> None:
-        """Close *mux* if it was made for a server that was removed, and is not registered again.
+        """Close *mux* if a registry made it, and its server was removed and not registered again.
 
-        A `RegistryEndpoint` calls this once it has ended the streams there.
+        `RegistryEndpoint` calls this method after it has closed the endpoint of *mux*.
         """
         with self._lock:
             removed = mux in self._removed and mux not in self._registry._owned
@@ -153,10 +154,10 @@ class LiveRegistry:
             await close_connections(mux)
             await mux.aclose()
 
-    # The methods of `Registry`, applied to the current one.
+    # The methods of `Registry`, applied to the current registry.
 
     def register(self, server: Server | Mux, *, name: str | None = None) -> None:
-        """Register *server*, in place of a server of the same name; see `Registry.register`."""
+        """Register *server*, replacing a server of the same name; see `Registry.register`."""
         self.update(lambda registry: registry.register(server, name=name))
 
     def unregister(self, name: str) -> None:
@@ -247,7 +248,7 @@ class SessionRegistries:
         return self.get(session).update(change)
 
     def add_server(self, session: Hashable, server: Server | Mux | Mapping[str, Any]) -> None:
-        """Register *server* for *session*; its registry is made if it has none.
+        """Register *server* for *session*. A session without a registry gets one from *make*.
 
         Args:
             session: The session.
@@ -264,7 +265,7 @@ class SessionRegistries:
         live.register(made)
 
     async def status(self, session: Hashable) -> dict[str, Status]:
-        """Return the status of each server of *session*; none for a session without a registry."""
+        """Return the status of each server of *session*; empty if it does not have a registry."""
         live = self._live.get(session)
         return {} if live is None else await live.current.status()
 

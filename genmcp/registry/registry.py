@@ -28,7 +28,8 @@ from genmcp.server import Server
 logger = logging.getLogger("genmcp.registry")
 
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+", re.ASCII)
-"""2026-07-28, server/tools, "Tool Names". Dots alone would be a relative path in a URL."""
+"""A server name has the characters of tool names (2026-07-28, server/tools, "Tool Names"), since
+it begins the names of tools. A name of dots alone would be a relative path in a URL."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -38,9 +39,9 @@ class Status(msgspec.Struct, frozen=True):
         name: The name under which it is registered.
         version: The version of the server.
         tools: The number of tools that it lists.
-        enabled: Whether it is listed and called.
-        error: The text given to `Registry.failed`, or the error of listing its tools; None if it
-            works.
+        enabled: Whether the server is listed and can be called.
+        error: The text given to `Registry.failed`, or the error of listing the tools; None if the
+            server works.
     """
 
     name: str
@@ -80,13 +81,13 @@ class RegisteredServer(msgspec.Struct, frozen=True, eq=False):
 class Registry:
     """Named servers of this process, in the order in which they were registered.
 
-    A registry is immutable: a method that changes something returns another registry, so that any
-    number of threads may read one. `LiveRegistry` holds one that is replaced.
+    A registry is immutable: a method that changes something returns another registry. Therefore any
+    number of threads may read a registry. `LiveRegistry` replaces its registry at each change.
 
     Args:
         servers: The servers that are registered first, under their own names.
         serve: Makes the mux of a server that has none. Default `Mux`.
-        list_timeout: Seconds for which a server may take to list what it has. Default 5.
+        list_timeout: Seconds that a server may take to list its components. Default 5.
         max_pages: The number of pages that the list of a server may have. Default 1000.
 
     Raises:
@@ -206,7 +207,7 @@ class Registry:
         return self.names
 
     def register(self, server: Server | Mux, *, name: str | None = None) -> "Registry":
-        """Return a registry with *server* added, in place of a server of the same name.
+        """Return a registry with *server* added, which replaces a server of the same name.
 
         *name* has letters, digits, `_`, `-` and `.`; the default is the server's own name. A server
         that is registered already keeps its mux, and so its sessions and tasks.
@@ -224,8 +225,8 @@ class Registry:
     def set_servers(self, servers: Iterable[Server | Mux]) -> "Registry":
         """Return a registry of exactly these servers.
 
-        One that is registered already keeps its name, mux and status. A new one with the name of a
-        disabled server is disabled.
+        A server that is registered already keeps its name, mux and status. A new server with the
+        name of a disabled server is disabled.
 
         Raises:
             ConfigurationError: one of them is not a server, or its name is invalid.
@@ -289,10 +290,10 @@ class Registry:
     ) -> Any:
         """Send one JSON-RPC *message* to *server*, and return the response as JSON values.
 
-        Messages of every revision are understood, without an `initialize` before them. The response
+        Messages of every revision are accepted, without an `initialize` before them. The response
         to a notification is None. A request runs in an asyncio.Task of its own, and is cancelled
-        after *timeout* seconds (default 30). Its failures are part of the response; so is the error
-        for a text that is not JSON.
+        after *timeout* seconds (default 30). If the request fails, or a text is not JSON, the
+        response is a JSON-RPC error.
 
         Raises:
             ContractError: *message* is a mapping that cannot be encoded as JSON.
@@ -302,7 +303,7 @@ class Registry:
         return await send(self.find(server), message, timeout=timeout)
 
     async def aclose(self) -> None:
-        """End calls without a transport, and close the muxes that were made here, not yours."""
+        """End the calls made without a transport, and close the muxes that this registry made."""
         for entry in self._entries.values():
             await close_connections(entry.mux)
         for mux in self._owned:
@@ -335,7 +336,9 @@ def _named_entry(
     name: str | None,
     serve: Callable[[Server], Mux],
 ) -> tuple[str, RegisteredServer]:
-    """Return the name and entry of *server*, with the mux that it has in *entries* already.
+    """Return the name and entry under which *server* is registered.
+
+    A server that is in *entries* already keeps its mux. A new server gets its mux from *serve*.
 
     Raises:
         ConfigurationError: *server* is not a server, or the name is invalid.
@@ -360,7 +363,7 @@ def _named_entry(
 async def _list_each(
     muxes: Mapping[str, Mux], timeout: float, max_pages: int
 ) -> Mapping[str, tuple[Sequence[ToolDefinition], str | None]]:
-    """Return the tools of each server, or why they cannot be listed."""
+    """Return, for each server, its tools, and the error text if they cannot be listed."""
 
     async def one(mux: Mux) -> tuple[Sequence[ToolDefinition], str | None]:
         try:

@@ -32,8 +32,8 @@ class LoggingTelemetry(Telemetry):
     Each record has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
     requested tool, prompt or URI; `mcp_session`, the key of the legacy session; `mcp_revision`;
     `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "resumed", "error", "tool_error",
-    "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`: whether there is a
-    principal, but not its identity. Absent values are `None`.
+    "cancelled" or "rejected"; `mcp_code`, the code of an error; and `mcp_principal`, which is True
+    if there is a principal, but does not contain its identity. Absent values are `None`.
 
     Arguments, results and error messages are not logged.
 
@@ -95,7 +95,8 @@ class LoggingTelemetry(Telemetry):
         )
 
     def _write(self, outcome: str, **attributes: Any) -> None:
-        # Not in the constructor: an application may configure logging after it has built the mux.
+        # Done at the first record, not in the constructor: an application may configure logging
+        # after it has built the mux.
         if self._is_first:
             self._is_first = False
             _make_visible(self._logger)

@@ -29,7 +29,8 @@ HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 _CLIENT_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 
 _METHODS: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
-# A name from the client would create any number of span names.
+# The name for methods that MCP does not have. Names sent by clients are not used, since they would
+# create any number of span names.
 _UNKNOWN_METHOD: Final = "_OTHER"
 
 Mark = tuple[Span, Token[Context]]
@@ -41,8 +42,9 @@ class OpenTelemetry(Telemetry):
     A call that is resumed from the store has a consumer span for each step.
 
     The parent of a span is read from `traceparent` and `tracestate` in the `_meta` of the request
-    (SEP-414), and the current span of the host is linked. Without them, the host's span is the
-    parent. `baggage` is added to that of the host. Both are read by the global propagators.
+    (SEP-414). Then the current span of the host application is linked. Without `traceparent`, the
+    host's span is the parent. `baggage` in `_meta` is added to the baggage of the host. The global
+    propagators read all three values.
 
     Args:
         provider: the tracer provider. Default: the global one.
@@ -99,7 +101,7 @@ class OpenTelemetry(Telemetry):
         span.end(began + int(resumed.seconds * 1e9))
 
     def request_rejected(self, rejection: Rejection) -> None:
-        """Create a span without duration, named by the method if MCP has it."""
+        """Create a span without duration. Its name is the method, or `_OTHER` if MCP lacks it."""
         method = rejection.method if rejection.method in _METHODS else None
         attributes: dict[str, str] = {"mcp.method.name": method or _UNKNOWN_METHOD}
         if rejection.id is not None:
@@ -116,7 +118,7 @@ class OpenTelemetry(Telemetry):
 
 
 def _describe(request: Request) -> tuple[str | None, dict[str, str]]:
-    """Return the target in the name of the span, if there is one, and its attributes."""
+    """Return the tool or prompt to put into the span's name, else None; and its attributes."""
     attributes = {
         "mcp.method.name": request.method,
         "mcp.protocol.version": request.revision.version,
