@@ -71,8 +71,8 @@ _FINAL: Final = frozenset(
 class MachineDriver:
     """Drives the state machine of one connection. Owned by the `Connection`.
 
-    It is the sink of the transport: it passes messages and failures to the machine, and performs
-    the outcomes.
+    The driver is the `TransportSink` of the transport. It passes messages and failures to the state
+    machine (`ClientDispatch`), and performs the outcomes that the machine returns.
 
     Args:
         transport: The transport.
@@ -103,7 +103,7 @@ class MachineDriver:
         self._loop: asyncio.AbstractEventLoop
 
     def open(self) -> None:
-        """Bind to the running event loop, and let requests wait."""
+        """Bind to the running event loop. Requests may wait for the handshake from now on."""
         self._loop = asyncio.get_running_loop()
         self.readiness.open()
 
@@ -114,7 +114,7 @@ class MachineDriver:
         self._timer.stop()
 
     async def end(self) -> None:
-        """Handle the end of the transport, and cancel the sends in the background."""
+        """Report the end of the transport to the machine, and cancel the background sends."""
         self.perform(self.machine.closed(None))
         await self._background.close()
         self._throttle.close()
@@ -151,7 +151,7 @@ class MachineDriver:
         return self._loop.time()
 
     def error(self, error: Exception | None) -> ClientError:
-        """Return *error* of the connection as the ClientError to raise in callers."""
+        """Return the ClientError to raise for *error*, the reason why the connection ended."""
         return as_client_error(error, "the connection", self._server_name)
 
     def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
@@ -171,8 +171,8 @@ class MachineDriver:
         if request_id is None:
             self.perform(self.machine.closed(error))
             return
-        # The body of an HTTP error may be the JSON-RPC response. That of a lost session is not: the
-        # request is sent again in a new session.
+        # The body of an HTTP error may be the JSON-RPC response to the request. The body of
+        # `SessionEnded` is ignored: the request is sent again in a new session.
         if isinstance(error, HttpStatusError) and not isinstance(error, SessionEnded):
             body = error.content
             if body.lstrip().startswith(b"{"):
@@ -191,7 +191,11 @@ class MachineDriver:
         self.perform(self.machine.session_ended(error, self.now()))
 
     async def deliver(self, outcomes: Outcomes) -> None:
-        """Perform *outcomes*; wait until their messages are sent."""
+        """Perform *outcomes*, and wait until their messages are sent.
+
+        Raises:
+            ClientError: A message could not be sent.
+        """
         self._timer.set(self.machine.next_check)
         for outcome in outcomes:
             if type(outcome) is events.SendMessage:
@@ -214,8 +218,8 @@ class MachineDriver:
 
     def _perform_received(self, outcomes: Sequence[Any], request_id: RequestId | None) -> None:
         self.perform(outcomes)
-        # A request may be answered in the response of another one, or on the notification stream.
-        # Its own response may then never end: close it.
+        # A server may answer a request in the HTTP response of another request, or on the
+        # notification stream. The response of the answered request may then never end: close it.
         for outcome in outcomes:
             if type(outcome) in _FINAL and outcome.id != request_id:
                 self.responses.close_response(outcome.id)
@@ -263,10 +267,14 @@ class MachineDriver:
 class Connection:
     """The connection of a client to one server. Owned by a `ClientSession`, used in one event loop.
 
-    Args: as for `MachineDriver`.
+    Args:
+        transport, handler, options, on_event, remembered: As for `MachineDriver`.
 
-    `supports(method)` tells whether the negotiated revision has a method; `notifications_ready`
-    waits for the transport's notification stream; `abandoned_calls`: see `PendingResponses`.
+    Attributes:
+        supports: Called with a method; returns whether the negotiated revision has the method.
+        notifications_ready: `Transport.notifications_ready`.
+        abandoned_calls: `PendingResponses.abandoned`.
+        error: `MachineDriver.error`.
     """
 
     def __init__(
@@ -305,7 +313,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent, now or after the handshake."""
+        """Whether requests can be sent now, or will be sent when the handshake is complete."""
         return self._readiness.is_open and self._machine.reason is None
 
     @property
@@ -397,17 +405,17 @@ class Connection:
             try:
                 return await self._exchange(id, outcomes, response)
             except ClientError as error:
-                # 2025-11-25, transports, "Session Management", point 4: only a request that a lost
-                # session has refused is repeated, in the new session. This ends: the machine gives
-                # up a server that loses one session after the other.
+                # 2025-11-25, transports, "Session Management", point 4: repeat the request in a new
+                # session, but only if it was refused because the session was lost. The loop ends:
+                # the machine fails the connection if the new session is lost at once as well.
                 if error.sent or renewals == self._readiness.renewals:
                     raise
 
     async def notify(self, method: str, params: Any = None) -> None:
-        """Send a notification; it is dropped if the negotiated revision does not have it.
+        """Send a notification. Does nothing if the negotiated revision does not have *method*.
 
         Raises:
-            ClientError: It could not be delivered.
+            ClientError: The notification could not be delivered.
         """
         await self._readiness.wait()
         await self._driver.deliver(self._machine.notify(method, params))
@@ -479,7 +487,11 @@ def _machine(
 def _declared_capabilities(
     handler: HandlerRunner[Any], options: ClientOptions
 ) -> ClientCapabilities:
-    """Return the capabilities of the handler, and tasks."""
+    """Return the capabilities that the client declares in the handshake.
+
+    These are `ClientOptions.capabilities` or, without them, those of the handler. The tasks
+    extension is added, unless `ClientOptions.tasks` is false.
+    """
     capabilities = options.capabilities or handler.capabilities
     if not options.tasks:
         return capabilities

@@ -6,7 +6,7 @@
     ├── HttpStatusError       an HTTP error status, with its headers and body
     │   ├── Unauthorized      401: authentication is required
     │   └── NotFound          404: there is no MCP server at this URL
-    │       └── SessionEnded  ... there is one, but it does not know the session (any more)
+    │       └── SessionEnded  ... or the server at this URL does not know the session
     ├── ConnectionLost        the connection broke
     ├── RequestTimeout        a timeout expired
     ├── TooManyRequests       too many requests are pending; nothing was sent
@@ -19,8 +19,8 @@
     ├── OutcomeUnknown        the connection broke while a request ran: it may have had effects
     └── ClientClosed          the client is closed
 
-Each message names the cause, the server, and where possible the remedy. None of these errors is
-ever raised in an exception group.
+Each message names the cause, the server, and where possible the remedy. These errors are raised
+singly, and never within an exception group.
 """
 
 import signal
@@ -39,7 +39,8 @@ class ClientError(GenmcpError):
 
     Attributes:
         server_name: The server, as messages show it: a URL or a command, without secrets.
-        sent: Whether the request may have reached the server. If False, it is safe to repeat it.
+        sent: Whether the request may have reached the server and been processed. If False, it is
+            safe to repeat the request.
         task: The id of a task whose state is unknown because of this error. Use
             `client.task(error.task)` to wait for it again.
     """
@@ -115,10 +116,10 @@ class NotFound(HttpStatusError):
 
 
 class SessionEnded(NotFound):
-    """The server no longer has the session; the client has to begin a new one.
+    """The server no longer has the session, and did not process the request.
 
-    2025-11-25, transports, "Session Management": HTTP 404. The TypeScript SDK responds with 400.
-    The request was not processed.
+    2025-11-25, transports, "Session Management": the server responds with HTTP 404, and the client
+    begins a new session. Servers made with the TypeScript SDK respond with HTTP 400 instead.
     """
 
     sent = False
@@ -140,7 +141,7 @@ class RequestTimeout(ClientError):
         what: The request, such as `tools/call`.
         server_name: The server.
         seconds: The timeout.
-        silent: Whether `idle_timeout` expired, not `timeout`.
+        silent: True if `idle_timeout` expired, False if `timeout` expired.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class RequestTimeout(ClientError):
 
 
 class TooManyRequests(ClientError):
-    """`ClientOptions.max_pending` requests are pending; this one was not sent."""
+    """The request was not sent: `ClientOptions.max_pending` requests are already pending."""
 
     sent = False
 
@@ -195,7 +196,7 @@ class ListTooLong(ProtocolError):
 class ServerError(ClientError):
     """The server responded with a JSON-RPC error.
 
-    Its `__cause__` is the HttpStatusError that carried it, if any.
+    `__cause__` is the HttpStatusError that had the JSON-RPC error as its body; None without one.
 
     Attributes:
         code: The JSON-RPC error code.
@@ -256,9 +257,10 @@ class ProcessExited(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """The connection broke while a request was pending: it may have been carried out, or not.
+    """The connection broke while a request was pending, which may have been carried out.
 
-    Whether it is safe to repeat depends on the tool. Its `__cause__` is the error that broke it.
+    Whether the request can be repeated safely depends on the tool. `__cause__` is the error that
+    broke the connection.
     """
 
     def __init__(self, what: str, server_name: str, cause: BaseException | str) -> None:
@@ -267,7 +269,11 @@ class OutcomeUnknown(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client is closed or not open yet. *sent*: a pending request may have been carried out."""
+    """The client is closed or not open yet.
+
+    If *sent* is true, the request was pending when the client was closed, and may have been carried
+    out.
+    """
 
     def __init__(self, server_name: str, *, sent: bool = False, state: str = "closed") -> None:
         ran = ": the pending request may or may not have been carried out" if sent else ""
@@ -278,13 +284,13 @@ class ClientClosed(ClientError):
 def as_client_error(
     error: BaseException | None, what: str, server_name: str, may_have_run: bool = False
 ) -> ClientError:
-    """Return *error* as the ClientError to raise in the caller.
+    """Return the ClientError to raise for *error*.
 
-    A request that may have run and was cut off becomes an OutcomeUnknown, except where a response
-    of the server is more specific.
+    If the server may have processed the request, the result is an OutcomeUnknown, unless *error* is
+    a response of the server, which is more specific.
 
     Args:
-        error: The failure in a lower layer; None: the client was closed.
+        error: The failure of the transport or the state machine; None: the client was closed.
         what: The request, such as `tools/call`.
         server_name: The server.
         may_have_run: Whether the server may have processed the request.
@@ -311,10 +317,10 @@ def as_client_error(
 
 
 def error_after_first_response(error: ClientError, what: str) -> ClientError:
-    """Return *error* of a later request of the call *what* as the error of the call.
+    """Return the error to raise for a call that needed several requests; *error* ended a later one.
 
-    The first request was answered, so that the server has begun the call. The error must not claim
-    that nothing was sent, even if that is true of the later request.
+    The first request was answered, so the server has begun to process the call. Therefore `sent` of
+    the returned error is true, even if the later request was not sent. *what* names the call.
     """
     match error:
         case ClientError(sent=True):
@@ -329,9 +335,10 @@ def error_after_first_response(error: ClientError, what: str) -> ClientError:
 
 
 def as_task_error(error: ClientError, task: str) -> ClientError:
-    """Return *error*, by which *task* cannot be polled, with the id of the task.
+    """Return the error to raise if *task* cannot be polled because of *error*.
 
-    The task continues on the server; the caller can wait for it again by this id.
+    `ClientError.task` of the returned error is the id *task*. The task continues on the server, and
+    the caller can wait for it again by this id.
     """
     if isinstance(error, OutcomeUnknown | RequestTimeout):
         cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
@@ -353,9 +360,10 @@ def transport_failure(error: ClientError) -> TransportFailure:
 def lost_response_error(
     message: SendMessage, error: ClientError, *, delivered: bool = False
 ) -> ClientError:
-    """Return the error for the sender of *message*, whose response was lost because of *error*.
+    """Return the error to report for *message*, whose response was lost because of *error*.
 
-    *delivered*: the server has received the message, whatever the reason of the loss.
+    This is OutcomeUnknown if the server may have received the message: if *delivered* is true, or
+    if *error* is ConnectionLost. Otherwise it is *error*.
     """
     if delivered or isinstance(error, ConnectionLost):
         return OutcomeUnknown(message.method or "the request", error.server_name, error)

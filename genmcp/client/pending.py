@@ -1,4 +1,4 @@
-"""Waiting on a connection: for responses, the handshake, timeouts, background sends, its end."""
+"""The parts of a `Connection` that wait: for responses, timeouts, sends, handshake and close."""
 
 import asyncio
 import logging
@@ -49,7 +49,7 @@ class PendingResponse:
         self.scope: CancelScope | None = None
 
     def settle(self, outcome: Response | ClientError) -> None:
-        """Set the response or the error; only the first call counts."""
+        """Set the response or the error. Does nothing if either is already set."""
         if self.future.done():
             return
         if isinstance(outcome, ClientError):
@@ -74,8 +74,9 @@ class PendingResponses:
         server_name: The server, for errors.
         max_abandoned: Maximum size of `abandoned`.
 
-    `abandoned` has the ids of calls that were given up and not answered: the server may still work
-    on them, and ask for input.
+    Attributes:
+        abandoned: The ids of calls that were cancelled or timed out, and not answered yet. The
+            server may still process them, and ask for input.
     """
 
     def __init__(self, server_name: str, max_abandoned: int) -> None:
@@ -91,7 +92,8 @@ class PendingResponses:
     def remove(self, id: RequestId) -> None:
         """Remove the pending response to request *id*: its caller returns."""
         response = self._by_id.pop(id)
-        # For every request, since it retrieves the error: see `was_abandoned`.
+        # Evaluated for every request, and not only for calls: `was_abandoned` also marks the error
+        # of the future as retrieved.
         abandoned = response.was_abandoned
         if abandoned and response.method in _CALLS and len(self.abandoned) < self._max_abandoned:
             self.abandoned.add(id)
@@ -103,7 +105,10 @@ class PendingResponses:
             response.scope.cancel()
 
     def handle(self, event: Any) -> bool:
-        """Pass *event* to the request it belongs to; return False if it belongs to none."""
+        """Pass *event* to the pending response of its request.
+
+        Return False if the connection must handle *event*, because it belongs to no request.
+        """
         match event:
             case events.Answered() | events.InputNeeded() | events.TaskCreated():
                 self._settle(event.id, event)
@@ -117,7 +122,7 @@ class PendingResponses:
                 seconds, silent = event.seconds, event.silent
                 name = self._server_name
                 self._settle(event.id, RequestTimeout(event.method, name, seconds, silent=silent))
-                # A server that does not read keeps `send` waiting, and with it the caller.
+                # If the server does not read, `send` still waits, and so does the caller: end it.
                 self.close_response(event.id)
             case events.SubscriptionEnded():
                 self._settle(event.id, events.Answered(event.id, None, msgspec.Raw()))
@@ -128,7 +133,7 @@ class PendingResponses:
                 if response is not None and response.on_progress is not None:
                     response.on_progress(event.progress, event.total, event.message)
             case events.MessageDropped() if event.id in self.abandoned:
-                # The response crossed with the cancellation: the call has ended on the server.
+                # A late response to a cancelled call: the server no longer processes the call.
                 if isinstance(event.fault, LateAnswer):
                     self.abandoned.discard(event.id)
             case events.SessionReset():
@@ -178,9 +183,9 @@ class WarningThrottle:
 
 
 class DeadlineTimer:
-    """Calls *on_due* at the earliest deadline that was set, or before. Owned by a connection.
+    """Calls *on_due* at the earliest deadline that was set. Owned by a connection.
 
-    `due` is the time of the event loop at which it fires; None while it is not set.
+    `due` is that deadline, a time of the event loop; None while no deadline is set.
     """
 
     def __init__(self, on_due: Callable[[], None]) -> None:
@@ -189,9 +194,9 @@ class DeadlineTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, due: float | None) -> None:
-        """Fire at *due*, unless an earlier deadline is set already; None has no effect."""
-        # Later deadlines never replace the timer: most requests end before any deadline, so that
-        # one timer serves thousands of them.
+        """Call `on_due` at *due*, unless an earlier deadline is set. None has no effect."""
+        # A later deadline does not replace the timer. Most requests end before their deadlines, so
+        # one timer serves thousands of requests.
         if due is None or (self.due is not None and self.due <= due):
             return
         self.stop()
@@ -229,8 +234,8 @@ class BackgroundSender:
 
     def send(self, message: SendMessage) -> None:
         """Send *message* in a task of its own, and return at once."""
-        # An empty context: a response to the message belongs to no caller, and must not see the
-        # context variables of the one in whose time it was sent.
+        # An empty context: no caller waits for this message. Hooks that its response starts must
+        # not see the context variables of the code that runs now.
         task = asyncio.get_running_loop().create_task(self._send(message), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -267,9 +272,9 @@ class BackgroundSender:
 
 
 class Readiness:
-    """Lets requests wait until the handshake of a connection is complete. Owned by it.
+    """Lets requests wait until the handshake is complete. Owned by a connection.
 
-    `renewals` counts how often the session was replaced.
+    `renewals` is the number of times that the session was replaced.
     """
 
     def __init__(
@@ -309,7 +314,7 @@ class Readiness:
         """Fail the waiting requests with *error*."""
         if self._connected is not None and not self._connected.done():
             self._connected.set_exception(error)
-            self._connected.exception()  # retrieved: perhaps no request waits
+            self._connected.exception()  # no warning of asyncio if no request waits
 
     async def wait(self) -> None:
         """Wait until requests can be sent.
@@ -317,7 +322,7 @@ class Readiness:
         Raises:
             ClientError: The connection is closed or has failed.
         """
-        # A loop: while one condition is awaited, another may change, such as by a new session.
+        # A loop: each wait may end with another state, such as a new session.
         while (connected := self._connected) is not None:
             if not connected.done():
                 await asyncio.shield(connected)
@@ -325,7 +330,8 @@ class Readiness:
                 connected.result()
                 raise as_client_error(reason, "the connection", self._server_name)
             elif self._background.is_initializing:
-                # 2025-11-25, lifecycle, "Initialization": no request precedes the notification.
+                # 2025-11-25, lifecycle, "Initialization": `notifications/initialized` precedes all
+                # requests.
                 await self._background.initialized()
             else:
                 return
@@ -333,12 +339,12 @@ class Readiness:
 
 
 class Closing:
-    """Closes a connection once, however often `close` is called. Owned by the connection.
+    """Closes a connection exactly once. Owned by the connection.
 
     Args:
         server_name: The server, for errors.
-        is_own: Returns whether a task is one that the closing waits for. Such a task must not wait
-            for the closing: both would wait forever.
+        is_own: Returns whether a task runs hooks, which the closing waits for. If such a task
+            waited for the closing, both would wait forever.
     """
 
     def __init__(self, server_name: str, is_own: Callable[[asyncio.Task[Any]], bool]) -> None:
@@ -362,8 +368,8 @@ class Closing:
         """
         self._opener = asyncio.current_task()
         try:
-            # A timeout without a time, expired by `begin`: asyncio takes its cancellation back, and
-            # lets that of the caller through.
+            # A timeout that only `begin` lets expire. `asyncio.timeout` distinguishes this
+            # interruption, which becomes TimeoutError, from a cancellation of the caller.
             async with asyncio.timeout(None) as self._attempt:
                 await work
         except TimeoutError:
@@ -382,7 +388,10 @@ class Closing:
             self._attempt.reschedule(0)
 
     async def wait(self) -> None:
-        """Wait until the connection is closed; cancelling the caller does not stop the closing."""
+        """Wait until the connection is closed. Return at once if the closing waits for the caller.
+
+        If the caller is cancelled, the closing continues.
+        """
         caller = asyncio.current_task()
         if self._task is None or caller is None:
             return
@@ -393,4 +402,4 @@ class Closing:
         try:
             await self._opened.wait()
         finally:
-            await work  # also if the event loop ends, which cancels this task
+            await work  # in `finally`, since the end of the event loop cancels this task

@@ -30,7 +30,7 @@ logger = logging.getLogger("genmcp.client")
 class ClientSession:
     """One connection of a client, with its caches, tools and subscriptions. Owned by a `Client`.
 
-    It is opened and closed once; a client that is opened again makes another session.
+    A ClientSession is opened and closed once. A client that is opened again creates another one.
     """
 
     def __init__(
@@ -89,16 +89,18 @@ class ClientSession:
         except BaseException:
             await self.close()
             raise
-        # A revision that the options dictate need not be the best for the next client.
+        # Do not remember a revision that `ClientOptions.revision` dictates: the server may support
+        # a newer one, which the next client should use.
         if self._server_key and options.revision is None:
             REVISION_CACHE.remember(self._server_key, connection.server.revision)
 
     async def _set_log_level(self, level: LoggingLevel) -> None:
-        # 2025-11-25, server/utilities, "Logging": not every server supports it.
+        # 2025-11-25, server/utilities, "Logging": only servers that declare the capability have
+        # `logging/setLevel`.
         if self.is_modern or self.connection.server.capabilities.logging is not None:
             try:
                 await self.set_log_level(level)
-            except ServerError as error:  # the server is usable without it
+            except ServerError as error:  # the server is usable without log messages
                 name = self.connection.server_name
                 logger.warning("%s rejects the log level: %s", name, error)
 
@@ -108,13 +110,16 @@ class ClientSession:
         await self.connection.close()
 
     async def ended(self) -> ClientError | None:
-        """Wait until the connection has ended; return the error that ended it, None if closed."""
+        """Wait until the connection has ended.
+
+        Return the error that ended the connection; None if the client closed it.
+        """
         await self._ended.wait()
         return self._error
 
     @property
     def is_modern(self) -> bool:
-        """Whether the revision is 2026-07-28 or later: each request is self-contained."""
+        """Whether the negotiated revision is 2026-07-28 or later, which has no sessions."""
         return REVISIONS[self.connection.server.revision].modern
 
     async def set_log_level(self, level: LoggingLevel) -> None:
@@ -126,7 +131,7 @@ class ClientSession:
         await self.connection.log_level(level, self._timeouts)
 
     async def discover(self) -> DiscoverResult:
-        """Return the description of the server; before 2026-07-28, that of the handshake.
+        """Return the server's description of itself; see `Client.discover`.
 
         Raises:
             ClientError: As for `Connection.request`.
@@ -156,7 +161,7 @@ class ClientSession:
                 self._cache.invalidate(event.method, event.params)
                 self._streams.publish(event)
             case events.Connected():
-                # Over HTTP since 2026-07-28, headers repeat arguments of a call.
+                # Over HTTP since 2026-07-28, headers repeat some arguments of a tool call.
                 self._tools.mirrors = self._per_message and REVISIONS[event.revision].modern
             case events.NotificationsMissed():
                 self._cache.clear()

@@ -1,6 +1,6 @@
 """stdio: the server is a child process; each line of its stdin and stdout is one message.
 
-2026-07-28, stdio; the legacy revisions are the same.
+2026-07-28, stdio, defines the transport. It is the same in all earlier revisions.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 class StdioTransport(Transport):
     """The transport for a `Command`: starts the server process and ends it. Owned by a client.
 
-    Neither the process nor its descendants outlive this process, even if this one is killed. On
-    Linux the process does not outlive the thread that started it either.
+    When this process ends, the server process and its descendants are killed, even if this process
+    was killed. On Linux, the server process is also killed when the thread that started it ends.
 
     Args:
         command: The command of the server.
@@ -65,8 +65,8 @@ class StdioTransport(Transport):
         self._start_lock = asyncio.Lock()
         self._error: ClientError | None = None  # why the transport is not open any more
         self._closed = False
-        self._unsent: set[int] = set()  # requests that wait for the server to read
-        self._pending_writes = 0  # notifications and answers that wait for it
+        self._unsent: set[int] = set()  # ids of requests that wait for the server to read
+        self._pending_writes = 0  # number of notifications and responses that wait for the same
 
     @property
     def pid(self) -> int | None:
@@ -74,11 +74,11 @@ class StdioTransport(Transport):
         return self._process.pid if self._process else None
 
     async def open(self, sink: TransportSink) -> None:
-        """Start the process, or another one after it has exited.
+        """Start the process. If an earlier process has exited, start another one.
 
         Raises:
             ConnectError: The command cannot be started.
-            ClientClosed: `close` was called meanwhile.
+            ClientClosed: `close` was called before, or while the process started.
         """
         if self._closed:
             raise ClientClosed(self.server_name)
@@ -98,9 +98,10 @@ class StdioTransport(Transport):
         notification that cancels it.
 
         Raises:
-            RequestTimeout: The server did not read for `StdioOptions.write_timeout`. Only for
-                notifications and answers; a request has its own timeout.
-            ConnectError: `StdioOptions.max_pending_writes` are waiting already.
+            RequestTimeout: The server did not read for `StdioOptions.write_timeout`. Raised only
+                for notifications and responses; a request has its own timeout.
+            ConnectError: `StdioOptions.max_pending_writes` notifications and responses already wait
+                for the server to read.
             ClientError: The process has exited, or the transport is closed.
         """
         if self._error is not None:
@@ -141,7 +142,11 @@ class StdioTransport(Transport):
         return process
 
     async def _wait_until_writable(self, process: "_ServerProcess", message: SendMessage) -> bool:
-        """Wait until the server reads; return whether *message* is still to be sent."""
+        """Wait until the server reads its input.
+
+        Return False if *message* is a request that was cancelled in the meantime. Such a request is
+        not written.
+        """
         if message.id is not None:
             self._unsent.add(message.id)
             try:
@@ -195,8 +200,9 @@ class StdioTransport(Transport):
 class _ServerProcess(asyncio.SubprocessProtocol):
     """The process of a server with its three streams. Owned by a `StdioTransport`.
 
-    It ends in two steps: it *exits*, and it is *finished* once its output was read, which a
-    descendant that holds stdout open can delay. Both callbacks are called in the event loop.
+    The process ends in two steps. It *exits*, and it is *finished* when all of its output was read.
+    A descendant that holds stdout open can delay the second step. Both callbacks are called in the
+    event loop.
 
     Args:
         command: The command.
@@ -272,7 +278,8 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._guard = OrphanGuard(self.pid)
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
         stdout = self._transport.get_pipe_transport(_STDOUT)
-        # uvloop's transport is not an instance, and passes output on at once anyway.
+        # A transport of uvloop is no `asyncio.ReadTransport`. It needs no other protocol: uvloop
+        # passes output on without the delay that `_StdoutProtocol` avoids.
         if isinstance(stdout, asyncio.ReadTransport):
             stdout.set_protocol(_StdoutProtocol(self._on_output, stdout.get_protocol()))
 
@@ -328,7 +335,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
                     return
             if next_signal is not None:
                 self._signal(next_signal)
-        self._finish()  # it may not be signalled, as with sudo
+        self._finish()  # this process may lack the permission to signal it, as with sudo
 
     async def _wait_finished(self) -> None:
         with suppress(TimeoutError):
@@ -368,10 +375,10 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
 
 class _StdoutProtocol(asyncio.Protocol):
-    """Receives stdout without asyncio's own protocol, to which only the end is passed on.
+    """Receives stdout in place of asyncio's own protocol, *original*.
 
-    asyncio's would pass the data on in the next iteration of the event loop, which costs a tenth of
-    a call.
+    asyncio's protocol would pass the output on in the next iteration of the event loop. That takes
+    a tenth of the time of a tool call. Only the end of stdout is passed to *original*.
     """
 
     def __init__(self, on_output: Callable[[bytes], None], original: asyncio.BaseProtocol) -> None:
@@ -386,12 +393,14 @@ class _StdoutProtocol(asyncio.Protocol):
 
 
 class OrphanGuard:
-    """Kills a process group when this process is gone. Owned by the process it guards.
+    """Kills a process group when this process has ended. Owned by a `_ServerProcess`.
 
-    A shell waits for the end of its stdin. Nothing is written to that; the system closes it when
-    the last process with its other end is gone, however that ended. The signal that Linux sends
-    when a parent dies does not reach descendants, and with `npx` or `uv run` the server is one.
-    Without a shell, as on Windows, nothing is guarded.
+    The guard is a shell that waits for the end of its stdin, a pipe from this process, and then
+    kills the group. When this process ends, even by a signal, the system closes the pipe.
+
+    The signal that Linux sends to a process when its parent dies is not enough: it does not reach
+    descendants, and with `npx` or `uv run` the server is a descendant of the command. On a system
+    without /bin/sh, such as Windows, the group is not killed.
 
     Args:
         group: The id of the process group.
@@ -422,10 +431,10 @@ class OrphanGuard:
 
 
 def _parent_death_signal(parent: int) -> Callable[[], None] | None:
-    """Return a function for a new process that ties its life to process *parent*.
+    """Return a function for a new process: Linux then kills that process when *parent* dies.
 
-    Only Linux can do that. The function runs between fork and exec, where importing or loading
-    something may deadlock, so everything is loaded before.
+    Return None on other systems. The function runs between fork and exec, where an import may
+    deadlock, so the library is loaded before.
     """
     if sys.platform != "linux":
         return None
