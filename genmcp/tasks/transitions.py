@@ -103,7 +103,7 @@ class TaskScheduler:
     async def recover(self, task: Task) -> Task:
         """Repair a task that a dead process has left without a next step; return the task.
 
-        Every reader of a record calls this: reads repair the state. If the task is bound to a dead
+        `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
         process, it is abandoned (a write). If its next step is overdue, the step is submitted
         again. The returned task then has a status message if no process serves its queue. Otherwise
         *task* is returned unchanged.

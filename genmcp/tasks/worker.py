@@ -209,8 +209,8 @@ class TaskWorker:
         resting: whether it was stopped by `rest`, and only `begin` starts it again. Also True while
             it stops.
         closed: whether it was stopped by `aclose` or `rest`, and not started again.
-        dormant: whether this process has not served a durable store yet, in which dead processes
-            may have left steps.
+        dormant: whether the store is durable, and this was not started since its creation or its
+            last stop: dead processes may have left steps that nothing works on.
         busy: returns whether calls run in this process that others would consider lost.
     """
 
