@@ -85,7 +85,7 @@ class OpenTelemetry(Telemetry):
         span.end()
 
     def request_resumed(self, resumed: Resumed) -> None:
-        """Create a span of the step, whose parent is read from the request that began the call."""
+        """Create a span of the step. Its parent is read from the request that began the call."""
         target, attributes = _describe(resumed.request)
         began = int(resumed.began * 1e9)
         span = self._tracer.start_span(
