@@ -24,7 +24,7 @@ _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGM
 _LAYOUT: Final = 3  # incremented when a table or the form of its keys changes
 _LOG_BYTES: Final = 4 * 1024**2
 
-# The row of an expired log stays for a while (see `tables`); `counts` has one row (`Transaction`).
+# The row of an expired log stays for a while (see tables.py); `counts` has one row (`Transaction`).
 # The column `accounts` has the names of the accounts that an entry counts towards, one per line.
 _TABLES: Final = """
 CREATE TABLE records (

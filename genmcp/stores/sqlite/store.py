@@ -77,7 +77,7 @@ class SQLiteStore(Store):
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Ids are counted over all logs, so a position that is refreshed stays newer than any log
-        # whose row is deleted in the meantime: an hour after the log expired (`tables`).
+        # whose row is deleted in the meantime: an hour after the log expired (tables.py).
         if not 0 < follow_refresh < 3600:
             raise ConfigurationError(
                 f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
