@@ -26,9 +26,9 @@ Key = tuple[str, str]
 class ResultCache:
     """The fresh results of one client: 2026-07-28, server/utilities, "Caching".
 
-    Owned by a `ClientSession`. A client is one authorization context, so that results of both cache
-    scopes are stored for it, and none is shared with another client. They are stored as JSON: each
-    caller gets a copy that it may change.
+    Owned by a `ClientSession`. A client is one authorization context. So the cache stores results
+    of both cache scopes, and shares none with other clients. Results are stored as JSON, so that
+    each caller gets a copy, which it may change.
 
     Args:
         max_entries: Maximum number of results; the least recently used is evicted.
@@ -90,7 +90,7 @@ class ResultCache:
     def invalidate(self, method: str, params: Any) -> None:
         """Remove the results that a notification makes stale ("Interaction with Notifications").
 
-        An update of a resource also concerns the resources that it is below of.
+        An update of a resource also removes the cached resources above it in the path.
         """
         if method == _UPDATED:
             uri: str = params.uri
@@ -138,9 +138,10 @@ class RevisionCache:
         return None
 
     def remember(self, server: str, version: str) -> None:
-        """Store the revision of *server*. Its age counts from the first time, so that it expires.
+        """Store the revision of *server*.
 
-        A later connection that used the cached revision is no evidence that it is the newest.
+        If *version* is already stored, the time of expiry stays: a connection that used the stored
+        revision is no evidence that this is still the newest revision of the server.
         """
         known, since = self._entries.get(server, (None, 0.0))
         self._entries[server] = version, since if known == version else self._clock()

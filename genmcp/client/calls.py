@@ -70,7 +70,7 @@ class ToolCalls:
         deadline: RequestDeadline,
         progress: ProgressCallback | None,
     ) -> CallToolResult:
-        """Call a tool and wait for its result; if it becomes a task, for that of the task.
+        """Call a tool and return its result. If the call becomes a task, wait for the task.
 
         Raises:
             ClientError, McpError: As for `start` and `TaskHandle.wait`.
@@ -134,7 +134,7 @@ class ToolCalls:
     ) -> CallToolResult | TaskCreated:
         """Call a tool, and return its checked result or the task it became."""
         tools = self._tools
-        # The headers that repeat arguments are known from the list of tools only.
+        # Only the listed definition of a tool says which arguments the headers repeat.
         if tools.mirrors and not tools.has(name):
             async with self._limit(deadline):
                 await self._list_once()
@@ -195,14 +195,17 @@ class ToolCalls:
         if not self._requests.options.check_output:
             return
         if result.structured_content is not UNSET and not self._tools.has(name):
-            # A timeout of the list must not cost the result, which is here.
+            # If listing the tools times out, the result is returned unchecked.
             with suppress(RequestTimeout):
                 async with self._limit(deadline):
                     await self._list_once()
         await self._tools.check(name, result)
 
     async def _list_once(self) -> None:
-        """List the tools. If that fails, they are called without headers and checks."""
+        """List the tools, unless that was tried before.
+
+        If listing fails, tools are called without headers, and their results are not checked.
+        """
         if not self._listed:
             with suppress(ClientError):
                 await self.tools()

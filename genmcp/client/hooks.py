@@ -24,9 +24,9 @@ logger = logging.getLogger("genmcp.client")
 S = TypeVar("S", default=Any)
 
 ORIGIN_CONTEXT: ContextVar[Context] = ContextVar("genmcp_client_origin_context")
-"""In a hook: the context in which its notification was received.
+"""In a hook for a notification: the context variables of the code that received the notification.
 
-Over HTTP, that of the request in whose response the notification was sent.
+Over HTTP, these are the context variables of the call whose response contained the notification.
 """
 
 ProgressCallback: TypeAlias = Callable[
@@ -46,7 +46,7 @@ _CALLBACK_GRACE: Final = 1.0
 
 
 class HookRunner(Generic[S]):
-    """Calls the hooks of *handler* and keeps their state. Owned by a `HandlerRunner`.
+    """Calls the hooks of *handler* and stores the state that they return. Owned by `HandlerRunner`.
 
     An `async def` runs in the event loop, a `def` in a thread.
 
@@ -88,7 +88,10 @@ class HookRunner(Generic[S]):
         self._state = await self._call("init")
 
     async def request(self, name: str, *arguments: Any) -> Any:
-        """Call a hook that answers a request; return its answer, and store the state with it."""
+        """Call a hook that answers a request, and return its answer.
+
+        If the hook returns a tuple of an answer and a state, store the state.
+        """
         returned = await self._call(name, *arguments, self._state)
         if isinstance(returned, tuple) and len(returned) == 2:
             returned, self._state = returned
@@ -131,7 +134,7 @@ class _LegacyTaskStatus(Value):
     status_message: str | None = None
 
     def to_current(self) -> TaskStatusNotificationParams:
-        """Return it in the form of the tasks extension."""
+        """Return the status of the task in the form of the tasks extension."""
         return TaskStatusNotificationParams(
             task_id=self.task_id,
             status=self.status,
@@ -146,8 +149,8 @@ class _LegacyTaskStatus(Value):
 class NotificationQueue:
     """Passes notifications to hooks one at a time, in order. Owned by a `HandlerRunner`.
 
-    At most *limit* wait; more are dropped with a warning
-    (`ClientOptions.max_queued_notifications`). A hook that fails is logged.
+    At most *limit* notifications wait (`ClientOptions.max_queued_notifications`); more are dropped
+    with a warning. An exception of a hook is logged.
     """
 
     def __init__(self, hooks: HookRunner[Any], limit: int) -> None:
@@ -182,7 +185,7 @@ class NotificationQueue:
         return task is self._worker
 
     async def close(self, grace: float) -> None:
-        """Wait until the queue is empty, *grace* seconds at most, and drop the rest."""
+        """Wait *grace* seconds at most until the queue is empty; then drop what remains."""
         if self._worker is not None:
             worker = self._worker
             await asyncio.wait({worker}, timeout=grace)
@@ -212,7 +215,7 @@ class NotificationQueue:
 
 
 def _current_params(method: str, params: Any) -> Any:
-    """Return *params*, those of a legacy task in the form of the tasks extension."""
+    """Return *params*; convert the status of a legacy task to the form of the tasks extension."""
     if method != "notifications/tasks/status" or isinstance(params, Value):
         return params
     return msgspec.json.decode(msgspec.json.encode(params), type=_LegacyTaskStatus).to_current()
@@ -221,9 +224,8 @@ def _current_params(method: str, params: Any) -> Any:
 class ProgressReporter:
     """Calls the progress callback of one call, one report at a time. Owned by the call.
 
-    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). More
-    displace the oldest, which the newer ones supersede. Errors of the callback are logged and do
-    not fail the call.
+    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). A further
+    report displaces the oldest one. Errors of the callback are logged and do not fail the call.
     """
 
     def __init__(self, callback: ProgressCallback, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Requests of a client: with multi round-trip input, paginated lists, and the result cache."""
+"""Requests of a client: repeated requests with input, paginated lists, and cached results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.resources import ReadResourceResult
 
 Wait: TypeAlias = float | UnsetType | None
-"""A timeout in seconds; None: no timeout, UNSET: that of the options."""
+"""A timeout in seconds; None: no timeout; UNSET: the timeout of the client's options."""
 
 
 class RequestDeadline:
@@ -54,11 +54,11 @@ class RequestDeadline:
 
     @property
     def timeouts(self) -> Timeouts:
-        """The timeouts of the next request: the rest of the total."""
+        """The timeouts of the next request: its total is the time that remains for the call."""
         if self._until is None:
             return Timeouts(idle=self.idle, total=None)
         remaining = self._until - asyncio.get_running_loop().time()
-        # Never 0: the request is sent, and times out like any other.
+        # Never 0 or less: the request is sent and times out, so that the caller gets RequestTimeout.
         return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
     def limit(self) -> asyncio.Timeout:
@@ -89,7 +89,7 @@ class Requests:
         self._cache = cache
 
     def deadline(self, timeout: Wait = UNSET, idle_timeout: Wait = UNSET) -> RequestDeadline:
-        """Return the deadline of a call that starts now; UNSET: as the options have it."""
+        """Return the deadline of a call that starts now. UNSET: the timeout of the options."""
         return RequestDeadline(
             self.options.idle_timeout if idle_timeout is UNSET else idle_timeout,
             self.options.timeout if timeout is UNSET else timeout,
@@ -126,7 +126,10 @@ class Requests:
     async def _from_cache(
         self, method: str, key: str, fetch: Callable[[], Awaitable[tuple[Any, bool]]]
     ) -> Any:
-        """Return the cached result, or that of *fetch*, which also returns whether to cache it."""
+        """Return the cached result. Without one, return and perhaps cache the result of *fetch*.
+
+        *fetch* returns a result, and whether the result may be cached.
+        """
         result = self._cache.get(method, key)
         if result is None:
             generation = self._cache.generation
@@ -136,11 +139,11 @@ class Requests:
         return result
 
     async def list_all(self, method: str, member: str) -> list[Any]:
-        """Return the items on all pages of a list; *member* is their name in a page.
+        """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
         Raises:
-            ProtocolError: The list does not end.
-            ListTooLong: It exceeds the bytes or items that the options allow.
+            ProtocolError: The list has more than `max_pages` pages, or a cursor is repeated.
+            ListTooLong: The list exceeds the bytes or items that the options allow.
             ClientError: As for `Connection.request`.
         """
         try:
@@ -208,10 +211,10 @@ class Requests:
         on_progress: OnProgress | None = None,
         param_headers: ParamHeaders = (),
     ) -> tuple[Answered | TaskCreated, int]:
-        """Send a request, and repeat it with the handler's answers while it needs input.
+        """Send a request; while the response needs input, repeat it with the handler's answers.
 
-        2026-07-28, basic/patterns, "Multi Round-Trip Requests". Returns the response, and the
-        number of rounds in which the server asked for input.
+        2026-07-28, basic/patterns, "Multi Round-Trip Requests". Return the final response, and the
+        number of responses that needed input.
 
         Raises:
             ProtocolError: The server asked for input too often.

@@ -1,7 +1,8 @@
 """Change streams: 2026-07-28, basic/patterns, "Subscriptions".
 
-Before that revision there are no streams: the server notifies every client of changes of its lists,
-and sessions that have subscribed to a resource of its changes. `ChangeStream` hides the difference.
+Servers of earlier revisions have no streams. They notify every client of changes of their lists,
+and notify a session of changes of the resources that the session has subscribed to. `ChangeStream`
+hides the difference.
 """
 
 import asyncio
@@ -44,8 +45,8 @@ class ChangeStream:
 
     `honored` is the part of the request that the server supports. Several unread changes of the
     same list or resource become one. The iteration ends when the server ends the stream, and raises
-    a ClientError if the connection breaks. Where notifications may have been lost (HTTP before
-    2026-07-28), everything that the stream is for counts as changed.
+    a ClientError if the connection breaks. If notifications may have been lost (over HTTP before
+    2026-07-28), the stream reports every list and resource of `honored` as changed.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class ChangeStream:
         await self._close()
 
     def __aiter__(self) -> "ChangeStream":
-        """Return the stream itself: each change is returned once."""
+        """Return the stream itself. All iterators of a stream share its unread changes."""
         return self
 
     async def __anext__(self) -> Notification:
@@ -130,7 +131,8 @@ class ChangeStream:
 
     def _publish_gap(self) -> None:
         """Report everything as changed, since notifications may have been lost."""
-        # A stream of 2026-07-28 is one request: it breaks off, and does not lose messages.
+        # A stream of 2026-07-28 is one request: if it breaks, it ends with an error. It never
+        # continues after a loss.
         if self._request is not None:
             return
         for kind in _KINDS:
@@ -229,8 +231,8 @@ class ChangeStream:
 class OpenChangeStreams:
     """The open change streams of one connection. Owned by the `ClientSession`.
 
-    Before 2026-07-28 a session has one subscription to a resource, shared by all streams:
-    they are counted here.
+    Before 2026-07-28, a session has at most one subscription to a resource, which all streams
+    share. This class counts the streams of each subscription.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -261,7 +263,10 @@ class OpenChangeStreams:
             stream._publish_gap()
 
     def session_ended(self, error: ClientError) -> None:
-        """End the streams with subscriptions: those were lost with the session."""
+        """Handle the loss of the session, and of its subscriptions.
+
+        End the streams that have subscriptions to resources. The others report a gap.
+        """
         self._subscribers.clear()
         for stream in self._streams:
             if stream._is_subscribed:

@@ -44,8 +44,8 @@ Check = Callable[[CallToolResult], Awaitable[None]]
 class TaskUpdates:
     """The notifications about one task. Owned by `TaskHandle.wait`, as an async context manager.
 
-    SEP-2663, "Task Status Notifications". Entering it does not wait long for the stream: a server
-    that does not acknowledge it is polled meanwhile.
+    SEP-2663, "Task Status Notifications". Entering the context waits one second at most for the
+    change stream to open. Until the server acknowledges the stream, the task is polled.
     """
 
     def __init__(self, stream: ChangeStream, id: str) -> None:
@@ -70,14 +70,15 @@ class TaskUpdates:
             await self._stream.__aexit__()
 
     def before_poll(self) -> None:
-        """Prepare for a poll: its result includes everything before the current notification."""
+        """Record, before a poll, whether the stream reports every change after that poll."""
         self._complete = self._is_open and self._id in (self._stream.honored.task_ids or ())
 
     @property
     def suffice(self) -> bool:
         """Whether the server notifies of every change since the last poll.
 
-        Only if the stream was open before that poll: a change between the two would be missed.
+        True only if the stream was open before that poll. Otherwise a change between the poll and
+        the opening of the stream would be missed.
         """
         return self._complete and not self._stream.is_over
 
@@ -98,9 +99,9 @@ class TaskUpdates:
 class TaskHandle:
     """A tool call that may have become a task. Returned by `Client.call_task` and `Client.task`.
 
-    `id` finds the task again in another process, or after a restart: `client.task(id)`. It is None
-    if the server answered at once. Without authentication the id is the only key to the task, so
-    that it has to be kept secret.
+    `id` is the id of the task; None if the server answered the call at once, without a task.
+    `client.task(id)` returns a handle of the task in another process, or after a restart. Without
+    authentication, everyone who has the id has access to the task: keep it secret.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class TaskHandle:
     async def _poll(self, updates: TaskUpdates, deadline: RequestDeadline) -> DetailedTask:
         """Get the state of the task; a transient failure is retried."""
         updates.before_poll()
-        # No total timeout: `wait_until` has that of all polls together.
+        # No total timeout: `wait_until` bounds the time of all polls together.
         timeouts = Timeouts(idle=deadline.idle, total=None)
         task: DetailedTask = await repeated(
             lambda: self._send("tasks/get", {}, timeouts),
@@ -263,7 +264,7 @@ class TaskHandle:
         decoded = self._decode_requests(requests)
         answering = loop.create_task(self._requests.handler.answer_all(decoded))
         try:
-            # Another client may answer, or cancel the task, while a user of this one thinks.
+            # While the user of this client thinks, another client may answer or cancel the task.
             while task.status == "input_required" and not answering.done():
                 changing = loop.create_task(self._change(task, updates, deadline))
                 try:
@@ -325,7 +326,7 @@ class _TaskProgress(Value):
 
 
 def _progress_of(task: DetailedTask) -> _TaskProgress | None:
-    """Return the progress of *task*; None without, or if it is invalid."""
+    """Return the progress of *task*; None if the task has no valid progress."""
     try:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _TaskProgress)
     except msgspec.ValidationError:

@@ -1,7 +1,7 @@
 """Streamable HTTP of all revisions: each message is a POST, answered by JSON or an event stream.
 
-2026-07-28, Streamable HTTP; 2025-11-25, transports. The legacy revisions have more, which is here
-as well: sessions, the notification stream of the server, and the resumption of event streams.
+2026-07-28, Streamable HTTP; 2025-11-25, transports. For the legacy revisions, this module also
+handles sessions, the notification stream of the server, and the resumption of event streams.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class HttpTransport(Transport):
         self._drains: set[asyncio.Task[None]] = set()
 
     async def open(self, sink: TransportSink) -> None:
-        """Keep *sink*. The first message connects."""
+        """Store *sink*. The connection is opened when the first message is sent."""
         if self._closed is not None:
             raise self._closed
         self._sink = sink
@@ -108,7 +108,7 @@ class HttpTransport(Transport):
                 self._notifications.start(self._sink, message.revision)
 
     async def notifications_ready(self) -> None:
-        """Wait until the notification stream is open, or is not expected to be soon."""
+        """Wait until the notification stream is open, or until opening it has failed."""
         await self._notifications.ready()
 
     async def close(self) -> None:
@@ -296,10 +296,10 @@ async def _drain(response: HttpResponse) -> None:
 
 
 def _may_be_sse(error: ClientError) -> bool:
-    """Return whether the error of `initialize` may come from a server that speaks only HTTP+SSE.
+    """Return whether a server that supports only HTTP+SSE may respond so to `initialize`.
 
-    An error of 2026-07-28 or later rules that out. So does MethodNotFound, since `initialize`
-    exists in all legacy revisions.
+    Error codes of 2026-07-28 rule that out: such a server does not know them. MethodNotFound rules
+    it out as well, since all legacy revisions have `initialize`.
     """
     if not isinstance(error, HttpStatusError) or error.status not in _SSE_STATUSES:
         return False

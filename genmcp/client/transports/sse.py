@@ -57,8 +57,11 @@ _LASTED = 5.0  # seconds after which a stream that ends is not a failure
 FollowStream = Callable[
     [str | None, "SseCursor", RequestId | None, Callable[[], None]], Awaitable[object]
 ]
-"""Reads an event stream to its end. Given are the revision, where to begin, the request that the
-stream belongs to, and a function to call once the stream is open."""
+"""Reads an event stream to its end.
+
+The arguments are the negotiated revision, the position at which to begin, the id of the request
+that the stream belongs to (None for notifications), and a function to call when the stream is open.
+"""
 
 
 class SseCursor:
@@ -67,7 +70,8 @@ class SseCursor:
     Owned by the request or the notification stream that it belongs to.
 
     Attributes:
-        last_id: The id of the last event, to resume behind it; empty if there is none.
+        last_id: The id of the last received event, after which the stream can be resumed; empty
+            if the events have no ids.
         events: The number of events received.
     """
 
@@ -109,7 +113,7 @@ class SseCursor:
             for event in reader.feed(chunk):
                 self.events += 1
                 answered |= _deliver(event, sink, request_id)
-            # Only now: an event counts as received when the sink has it.
+            # Updated after the delivery: if the sink raises, the events are requested again.
             self.last_id = reader.last_id or self.last_id
             self._retry = self._retry if reader.retry is None else reader.retry
             if answered and request_id is not None:
@@ -118,11 +122,11 @@ class SseCursor:
 
 
 class NotificationStream:
-    """The event stream on which a legacy server sends what belongs to no request.
+    """The event stream on which a legacy server sends messages that belong to no request.
 
-    Owned by an `HttpTransport`, which starts it for each session. A broken stream is opened again,
-    at its last event if events have ids. If they have none, or while no stream can be opened,
-    notifications are lost, and the sink is notified of that.
+    Owned by an `HttpTransport`, which starts the stream for each session. A broken stream is opened
+    again, after its last event if the events have ids. Notifications may be lost if the events have
+    no ids, or while no stream can be opened; then `TransportSink.on_lost_notifications` is called.
 
     Args:
         server_name: The server as the log names it.
@@ -149,7 +153,7 @@ class NotificationStream:
         """Open the stream in a task of its own, for a new session."""
         self._sink = sink
         settled = self._settled = asyncio.Event()
-        # An empty context: that of the caller belongs to the request it has just sent.
+        # An empty context: the context of the caller belongs to the request that it has just sent.
         self._task = asyncio.create_task(self._run(revision), context=Context())
         self._task.add_done_callback(lambda _: settled.set())
 
@@ -169,8 +173,8 @@ class NotificationStream:
     async def _run(self, revision: str | None) -> None:
         cursor = SseCursor(self._max_message)
         was_open = False
-        # The last session failed: a server may forget one session after the other, so the delays
-        # continue where they were.
+        # The stream of the previous session failed. A server may lose each session at once, so the
+        # delays continue to grow across sessions.
         if self._failures:
             if self._exhausted:
                 self._settled.set()
@@ -187,7 +191,7 @@ class NotificationStream:
                     if isinstance(error, SessionEnded):
                         self._sink.on_session_ended(error)
                         return
-                    cursor.last_id = ""  # the server may no longer know the event
+                    cursor.last_id = ""  # the server may no longer store the last event
             except ClientError as error:
                 logger.debug("The notification stream of %s broke: %s", self._server_name, error)
             was_open = was_open or self._opened_at is not None
@@ -285,7 +289,7 @@ class SseTransport(Transport):
         self._reading = asyncio.create_task(self._read(response, events), context=Context())
 
     async def send(self, message: SendMessage) -> None:
-        """Post a message to the endpoint. Its answer is received on the stream."""
+        """Post a message to the endpoint. The response arrives on the event stream."""
         if self._error is not None:
             raise self._error
         try:
@@ -346,7 +350,8 @@ class SseTransport(Transport):
             counts_against_limit=message.id is not None,
         )
         try:
-            # A stream here has no meaning, and may never end.
+            # An event stream as the response to a POST has no meaning in HTTP+SSE, and may never
+            # end, so it is not read.
             if response.media_type == "text/event-stream":
                 return
             content = await response.read(self._max_message)
@@ -359,7 +364,7 @@ class SseTransport(Transport):
 def _deliver(
     event: SseEvent | OversizedMessage, sink: TransportSink, request_id: RequestId | None
 ) -> bool:
-    """Pass an event to the sink; return whether the request needs nothing more."""
+    """Pass an event to the sink; return whether request *request_id* is finished."""
     if isinstance(event, OversizedMessage):
         return sink.on_oversized(event.size, event.head, request_id)
     if event.data and event.event == "message":
