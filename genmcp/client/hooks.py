@@ -224,8 +224,8 @@ def _current_params(method: str, params: Any) -> Any:
 class ProgressReporter:
     """Calls the progress callback of one call, one report at a time. Owned by the call.
 
-    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). A further
-    report displaces the oldest one. Errors of the callback are logged and do not fail the call.
+    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). A
+    further report displaces the oldest. Errors of the callback are logged, and the call continues.
     """
 
     def __init__(self, callback: ProgressCallback, limit: int) -> None:

@@ -58,7 +58,7 @@ class RequestDeadline:
         if self._until is None:
             return Timeouts(idle=self.idle, total=None)
         remaining = self._until - asyncio.get_running_loop().time()
-        # Never 0 or less: the request is sent and times out, so that the caller gets RequestTimeout.
+        # Never 0 or less: the request is sent and times out, so the caller gets RequestTimeout.
         return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
     def limit(self) -> asyncio.Timeout:
