@@ -126,10 +126,7 @@ class Requests:
     async def _from_cache(
         self, method: str, key: str, fetch: Callable[[], Awaitable[tuple[Any, bool]]]
     ) -> Any:
-        """Return the cached result. Without one, return and perhaps cache the result of *fetch*.
-
-        *fetch* returns a result, and whether the result may be cached.
-        """
+        """Return the cached result, or a result of *fetch*, which also returns whether to cache."""
         result = self._cache.get(method, key)
         if result is None:
             generation = self._cache.generation
