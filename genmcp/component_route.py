@@ -230,8 +230,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         """Run the first method given to `then`, or its `otherwise` if a question was declined.
 
         Only the method that runs is looked up: a newer release of the component may lack the other.
-        If there is no `otherwise`, the first method gets the outcome of a declined question
-        if its parameter takes an outcome.
+        Without an `otherwise`, a declined question is passed to the first method if its parameter
+        takes an outcome; otherwise the call ends with the value of `declined`.
         """
         value: Any = None
         declined = ""

@@ -211,8 +211,8 @@ def json_of(data: Any) -> bytes:
         raise ContractError(f"it is not JSON: {error}") from error
 
 
-# A hook that returns one of these has forgotten `.then`. Each of these types has a JSON form:
-# without the check the call would appear to succeed, and send the arguments of a job to the client.
+# A hook must return these in a Continue. Each of these types has a JSON form: without the check, a
+# forgotten Continue would appear to succeed, and send the arguments of a job to the client.
 _WAITED_FOR: Final = (
     Question,
     Job,

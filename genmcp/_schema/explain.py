@@ -60,7 +60,7 @@ _is_type: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.is_type
 
 # Keywords that come first, in the order of faults. The others follow in the order of the schema.
 _EARLY: Final = (*REFERENCES, "required")
-# These depend on all other keywords of their schema.
+# Keywords with a result that depends on all other keywords of their schema.
 _UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 
 Findings = Iterator[Finding]
@@ -166,8 +166,8 @@ class Explainer:
             if keyword not in keywords or not keys:
                 continue
             checker = self.subschema(below, "items")
-            # Halving takes two looks at each part in all, where one by one would take seconds for
-            # an array of a hundred thousand items.
+            # Bisection checks each part about twice. A check of every single item would take
+            # seconds for an array of a hundred thousand items.
             while len(keys) > 1:
                 half = keys[: len(keys) // 2]
                 fits = walk.accepts(checker, [value[key] for key in half])
@@ -231,7 +231,7 @@ class _Walk:
         self._since = explainer.clock()
 
     def accepts(self, checker: Validator, value: Any) -> bool:
-        """Return the verdict of jsonschema-rs."""
+        """Return whether *checker*, compiled by jsonschema-rs, accepts *value*."""
         self._spend()
         return checker.is_valid(value)
 
@@ -247,7 +247,7 @@ class _Walk:
         if self._left <= 0:
             raise _TimeIsUp
 
-    # The rest is the part of jsonschema's validator interface that its functions use.
+    # The methods below are those of jsonschema's validators that its keyword functions call.
 
     def is_type(self, value: Any, name: str) -> bool:
         """Return whether *value* is of the JSON Schema type *name*."""
@@ -418,8 +418,9 @@ def _alternatives(walk: _Walk, given: Any, value: Any, schema: Any, *, one: bool
 def _unevaluated(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
     explainer = walk.explainer
     checker = explainer.subschema(explainer.pointers[id(schema)])
-    # The errors of jsonschema-rs are exponential in recursive alternatives, which this walk has
-    # been through, unless a dynamic reference has led it elsewhere.
+    # `validate` of jsonschema-rs takes exponential time for recursive alternatives. That is safe
+    # here if this walk has passed through them within its own time, which is not certain with
+    # dynamic references.
     is_safe = not explainer.document.uses("$dynamicRef", "$recursiveRef")
     if walk.accepts(checker, value) or not is_safe:
         return

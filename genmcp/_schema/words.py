@@ -9,7 +9,7 @@ import msgspec
 from genmcp._wire.jsonrpc import printable
 from genmcp.faults import Fault, Mismatch
 
-#: Faults that one answer lists; the rest is counted.
+#: The most faults that one answer lists. Further faults are only counted.
 MAX_FAULTS: Final = 20
 
 _TYPES: Final = {
@@ -127,7 +127,7 @@ def _is_only_annotated(keywords: Mapping[Any, Any]) -> bool:
 def mismatch(keyword: str, given: Any, value: Any) -> str:
     """Return the words for a *value* that violates *keyword*; *given* is its value in the schema.
 
-    They are a `Mismatch` where the keyword has an expected and an actual value.
+    The words are a `Mismatch` if the keyword has an expected and an actual value.
     """
     if words := _WORDS.get(keyword):
         return words(given, value)

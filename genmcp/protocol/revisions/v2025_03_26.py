@@ -42,7 +42,7 @@ def _drop_structured(result: CallToolResult) -> CallToolResult:
 
 
 def _without_title(tool: ToolDefinition) -> ToolDefinition:
-    """Move the title to the annotations: no definition had a member for it."""
+    """Move the title of *tool* to its annotations; drop members that this revision lacks."""
     annotations = tool.annotations
     if tool.title is not None:
         annotations = annotations or ToolAnnotations()

@@ -51,7 +51,7 @@ def _result_as_text(result: ToolResultContent) -> TextContent:
 
 
 def _text(blocks: Any) -> str:
-    """Return the text of *blocks*, with a placeholder for others."""
+    """Return the text of *blocks*. Other blocks are replaced by their type in brackets."""
     return "\n".join(
         block.text if isinstance(block, TextContent) else f"[{block.__struct_config__.tag}]"
         for block in blocks
@@ -59,7 +59,10 @@ def _text(blocks: Any) -> str:
 
 
 def _one_block_per_message(params: CreateMessageRequestParams) -> CreateMessageRequestParams:
-    """SEP-1577: sampling had no tools, and a message had one block."""
+    """Drop the tools of *params*, and make one message of each block of content.
+
+    Sampling had no tools, and a message had one block, before SEP-1577.
+    """
     return structs.replace(
         params,
         messages=[each for message in params.messages for each in _split(message)],
@@ -77,7 +80,7 @@ def _split(message: SamplingMessage) -> Iterator[SamplingMessage]:
 
 
 def _one_block(result: CreateMessageResult) -> CreateMessageResult:
-    """SEP-1577: a message had one block."""
+    """Join the blocks of *result* into one; a message had one block before SEP-1577."""
     content = result.content
     if not isinstance(content, Sequence):
         return result
@@ -86,7 +89,13 @@ def _one_block(result: CreateMessageResult) -> CreateMessageResult:
 
 
 def _form_only(params: ElicitRequestParams) -> ElicitRequestParams:
-    """SEP-1036: elicitation had forms only, and no `mode`."""
+    """Drop `mode`, and reduce the form to the schemas of this revision.
+
+    Elicitation had forms only, and no `mode`, before SEP-1036.
+
+    Raises:
+        MissingCapability: *params* have a URL, or a form with multiple choices.
+    """
     if params.requested_schema is None:
         raise MissingCapability({"elicitation": {"url": {}}})
     # `$schema` and choices with titles came with the revision after this one.
@@ -97,7 +106,14 @@ def _form_only(params: ElicitRequestParams) -> ElicitRequestParams:
 
 
 def _plain(property_: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SEP-1330, SEP-1034: single choices only, titles in `enumNames`, defaults of booleans only."""
+    """Return the schema of a property with titles in `enumNames`, and a default only if boolean.
+
+    Later revisions have `oneOf` for titles and multiple choices (SEP-1330), and defaults for
+    other types (SEP-1034).
+
+    Raises:
+        MissingCapability: the property is a multiple choice.
+    """
     if property_.get("type") == "array":
         raise MissingCapability(
             {"elicitation": {}},

@@ -148,8 +148,8 @@ def _without_tasks(capabilities: Any) -> Any:
 def _without_reserved_meta(result: Any) -> Any:
     """Drop the keys that only 2026-07-28 defines, such as the server's name.
 
-    A hub may get them from a member of that revision. 2025-11-25, basic, "_meta": the prefix is
-    reserved, and this revision defines no meaning for these keys.
+    A hub may get such keys from a member server of that revision. In 2025-11-25 their prefix is
+    reserved, and they have no meaning (basic, "_meta").
     """
     meta = result.meta
     if meta is None or not any(key.startswith(RESERVED) for key in meta):
@@ -162,7 +162,7 @@ _NO_OBJECTS: Final = (str, int, float, list, tuple, NoneType)
 
 
 def _only_objects(result: Any) -> Any:
-    """SEP-2106: structured content had to be an object."""
+    """Drop structured content other than objects, which is only allowed since SEP-2106."""
     if _may_be_object(result.structured_content):
         return result
     return structs.replace(result, structured_content=UNSET)
@@ -175,7 +175,7 @@ def _may_be_object(content: Any) -> bool:
 
 
 def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
-    """SEP-2106: an output schema had to have the type object."""
+    """Drop an output schema of another type than object, which is only allowed since SEP-2106."""
     schema = tool.output_schema
     if schema is None or schema.get("type") == "object":
         return tool
@@ -183,14 +183,14 @@ def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
 
 
 def _with_id(params: client_features.ElicitRequestParams) -> client_features.ElicitRequestParams:
-    """Add the required id of a URL request: a hash of the URL, which is as unique as the URL."""
+    """Add the id that this revision requires in a URL request: a hash of the URL."""
     if params.url is None:
         return params
     id_ = sha256(params.url.encode()).hexdigest()[:32]
     return ElicitRequestParams(**structs.asdict(params), elicitation_id=id_)
 
 
-#: Dropped in both directions: this revision does not define these members.
+#: Members that this revision does not define. They are dropped from messages in both directions.
 _BOTH: Final[dict[type, Conversion]] = {
     RequestMeta: without("protocol_version", "client_info", "client_capabilities", "log_level"),
     InputResponseRequestParams: without("input_responses", "request_state"),
