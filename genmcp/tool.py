@@ -91,8 +91,8 @@ class Tool(DescribedComponent, Generic[A]):
             Default "finish".
         task: when a call becomes a task, which its client polls. "auto": once the call waits for a
             `Job` or has run for `promote_after` seconds; "always": before it runs; "never". A call
-            of a client without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`)
-            never becomes a task: its response is sent when the call ends. Default "auto".
+            of a client without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) is
+            held instead: its response is sent when it ends, or after `max_hold`. Default "auto".
         requires_tasks: whether to reject calls of clients without the tasks extension. Default
             False.
         promote_after: seconds after which a running call becomes a task. Default 10.
