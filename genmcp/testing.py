@@ -237,4 +237,4 @@ class _RecordingSink:
 
 
 def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
-    """Do nothing. The client requests progress, which `RecordingClient` records, for a callback."""
+    """Do nothing: a client requests progress only if it has a callback, so this one has one."""

@@ -67,7 +67,7 @@ def failure_outcome(
         return MissingCapability(error.capabilities)
     if isinstance(error, ToolError | WaitError):  # the text of both may be shown
         text = _unable(error, request) if isinstance(error, CapabilityMissing) else str(error)
-        # Not an HTTP 500: the server works, and the error is explained.
+        # An McpError has the status 200, not 500: the error is explained, the server works.
         return tool_error(text) if call else McpError(text)
     # Neither the tool nor the request is at fault: the client may retry, and should see when.
     if isinstance(error, StoreError):

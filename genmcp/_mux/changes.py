@@ -444,8 +444,8 @@ class SessionStreams(msgspec.Struct, eq=False):
         try:
             await self._store.apply(record, event)
         except OverShare:
-            # A client that has used up its share must still be able to free room. An event without
-            # an owner counts towards the accounts of the log, if the log has events of an owner.
+            # A client that has used up its share must still be able to free room. Without an owner
+            # the event is not checked against the client's share of the store.
             await self._store.apply(record, msgspec.structs.replace(event, owner=()))
 
 

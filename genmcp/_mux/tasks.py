@@ -99,7 +99,7 @@ class Tasks:
 
     @property
     def awaiting(self) -> Awaiting:
-        """The wait for an awaitable of this process."""
+        """The state of a task that waits for an awaitable: it names this process."""
         return Awaiting(self._services.bus.node)
 
     async def begin(

@@ -57,7 +57,7 @@ class SchemaBounds(NamedTuple):
 
 
 def bound_parts(parts: Document, limits: SchemaLimits, *, formats: bool) -> SchemaBounds:
-    """Bound the expensive keywords in *parts*, and return the limits for whole values.
+    """Bound the expensive keywords in *parts*; return the limits of whole values, and patterns.
 
     Where possible, `maxLength` and `maxItems` are added to the schema itself, since the checker
     applies them before it reads the content. Under `not`, `if` and `oneOf` that would make a long

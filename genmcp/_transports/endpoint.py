@@ -331,8 +331,8 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
     body = reject(http, Reject(refusal, True, http.id, method))
     with suppress(ClientLeft):
         await http.reply(refusal.status, body, as_headers(refusal.headers))
-    # Its frames refer to the request, which may refer to the error. Without that reference cycle a
-    # rejected request is freed at once, not by the garbage collector.
+    # The traceback refers to the request, which may refer to the error: a reference cycle. Without
+    # the traceback, a rejected request is freed at once, not by the garbage collector.
     error.__traceback__ = None
 
 

@@ -313,7 +313,7 @@ class RunningCall(CallSink[C], eq=False):
 
     @property
     def route(self) -> RouteFacts | None:
-        """The route of the request; a pending one is resolved only after the hook has begun."""
+        """The route of the request. A route that is `pending` is resolved when the hook begins."""
         return (self.request if self.channel is None else self.channel.request).route
 
     async def send_handle(self, answer: EncodedResponse) -> None:

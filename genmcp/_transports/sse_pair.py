@@ -1,4 +1,4 @@
-"""The two endpoints of 2024-11-05, transports, "HTTP with SSE", for clients that have no other.
+"""The two endpoints of 2024-11-05, transports, "HTTP with SSE", for clients of that revision.
 
 A GET opens the event stream; its first event names the URL to POST to. Every response is sent as an
 event on the stream. The session is sealed into that URL. A response is written to the log that the

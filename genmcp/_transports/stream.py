@@ -1,8 +1,8 @@
 """Responses that stay open: the third of the three levels in `_transports/responder.py`.
 
 An `OpenResponse` watches for the disconnect, and sends heartbeats. Its `ResponseWriter`, with the
-exchange and the stored events, is made for the first message that is sent before the answer, or for
-an event that the exchange decides, such as a disconnect.
+exchange and the stored events, is created on first use: when a message is sent before the answer,
+or when the exchange has to decide what follows from an event, such as a disconnect.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             return
         self._http.detached = True
         exchange = self.writer.exchange
-        # The route of a tool of a provider may have been resolved after the exchange was made.
+        # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
         exchange.cancels |= any(cancels_on_disconnect(call.route) for call in self.calls)
         if exchange.leave():
             self.report(CallEvent.LEAVE)

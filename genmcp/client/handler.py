@@ -182,8 +182,8 @@ class DefaultHandler(ClientHandler[None]):
             forms are declined.
         model: Called for each sampling request, as `handle_create_message`; None: sampling is not
             declared. It is a `def`, which runs in a thread, or an `async def`.
-        approve: Called before *model*, and again with its result, as `ClientHandler.approve`. A
-            model needs it: `lambda subject: True` is a decision to be written down.
+        approve: Called before *model*, and again with its result, as `ClientHandler.approve`.
+            Required with *model*; `lambda subject: True` approves every request.
         tools: Whether *model* supports requests with tools.
 
     Raises:

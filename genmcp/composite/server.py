@@ -431,7 +431,7 @@ class _Names:
                 yield name, member, own
 
     def qualified(self, method: str, name: str, page: PaginatedResult) -> list[Any]:
-        """Return the items of *page* of the member *name* with qualified names.
+        """Return the items of *page*, a result of the member *name*, under qualified names.
 
         They are cached until the member returns another page object.
         """

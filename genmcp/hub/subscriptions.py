@@ -223,8 +223,8 @@ class ClientSubscriptions(Listener):
     have, the resource. When the lists of resources change, the owners are looked up again.
 
     owners: returns the subscriptions of the owners of a URI.
-    changes: announces changed lists to this object. This object announces an update there if only
-        other servers own a resource now.
+    changes: announces changed lists to this object. If a resource has moved to servers that did not
+        own it before, its content may differ: this object then announces an update of it.
     """
 
     def __init__(

@@ -3,6 +3,15 @@
 import importlib
 from pathlib import Path
 
+from genmcp import (
+    Channel,
+    Prompt,
+    PromptRequest,
+    ResourceRepo,
+    ResourceRequest,
+    Suite,
+    TextContent,
+)
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
 from tests.test_documentation import modules
@@ -56,3 +65,29 @@ async def test_documented_office_shows_strangers_nothing(modules: Path) -> None:
     """An anonymous client sees the public components."""
     async with connect(importlib.import_module("office").suite) as client:
         assert [tool.name for tool in await client.tools()] == ["opening_hours"]
+
+
+async def test_hooks_get_the_request_of_their_kind() -> None:
+    """A prompt's request has its name, a resource's its URI; both are `channel.request`."""
+
+    class Letter(Prompt):
+        name = "letter"
+
+        async def get(self, request: PromptRequest, channel: Channel) -> str:
+            assert channel.request is request
+            return f"Write a {request.name}."
+
+    class Board(ResourceRepo):
+        prefix = "board://"
+
+        async def read(self, key: str, channel: Channel) -> str:
+            assert isinstance(channel.request, ResourceRequest)
+            return f"{channel.request.uri} is empty."
+
+    suite = Suite(name="test", version="1", prompts=[Letter], resources=[Board])
+    async with connect(suite) as client:
+        prompt = await client.prompt("letter")
+        board = await client.read("board://today")
+
+    assert prompt.messages[0].content == TextContent("Write a letter.")
+    assert board.contents[0].text == "board://today is empty."

@@ -1,10 +1,11 @@
 """Records and logs in the tables of a SQLite file.
 
-**Logs.** The `floor` of a log is an id: no event after it was dropped. `last` is the id of the
-newest event that the log ever had. When a log expires, its events are deleted, but its row stays
-for an hour, with the last id as its floor. When the row is deleted too, the counter `forgotten` of
-the file replaces it: this is the floor of each log without a row, and of each log that is created
-again. A follower with a position below the floor has missed events, and gets LogTruncated.
+**Logs.** The `floor` of a log is an id: all events with a later id are present. `last` is the id of
+the newest event that the log ever had. When a log expires, its events are deleted, but its row
+stays for an hour, with the last id as its floor. When the row is deleted too, the counter
+`forgotten` of the file replaces the row: `forgotten` is the floor of each log without a row, and of
+each log that is created again. A follower with a position below the floor has missed events, and
+gets LogTruncated.
 
 Event ids are counted over all logs. A follower that has read up to the end of its log therefore
 advances to the current counter, which is later than its last event.
