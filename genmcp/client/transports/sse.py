@@ -113,7 +113,7 @@ class SseCursor:
             for event in reader.feed(chunk):
                 self.events += 1
                 answered |= _deliver(event, sink, request_id)
-            # Updated after the delivery: if the sink raises, the events are requested again.
+            # Updated after the delivery, so that events that were not delivered come again.
             self.last_id = reader.last_id or self.last_id
             self._retry = self._retry if reader.retry is None else reader.retry
             if answered and request_id is not None:
