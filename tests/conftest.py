@@ -8,11 +8,13 @@ import asyncio
 import inspect
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.support.redis_server import RedisServer
 
 # Markers of whole folders and modules (pyproject.toml). `scripts/test --quick` leaves them out.
 _MARKERS = {
@@ -124,3 +126,22 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a Redis server that the tests of this process share, each with its own prefix.
+
+    The variable GENMCP_TEST_REDIS_URL names another server. A test that kills or pauses a server
+    starts one of its own.
+    """
+    if url := os.environ.get("GENMCP_TEST_REDIS_URL"):
+        yield url
+        return
+    server = RedisServer()
+    try:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(server.start())
+        yield server.url
+    finally:
+        server.end()
