@@ -109,9 +109,9 @@ from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.server import Middleware, Route, Server
 from genmcp.stores.accounts import Usage
-from genmcp.stores.deliveries import Deliveries
+from genmcp.stores.deliveries import Backlog, Deliveries
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Delete, Put, Store
+from genmcp.stores.store import Append, Delete, FoundEntry, Put, Store
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
 from genmcp.tasks.engine import Engine
@@ -181,6 +181,7 @@ __all__ = [
     "ArgumentFaults",
     "AssignUnavailable",
     "Audio",
+    "Backlog",
     "Backoff",
     "BodyTimeout",
     "CallToolRequestParams",
@@ -218,6 +219,7 @@ __all__ = [
     "ExternalStatus",
     "Failed",
     "ForeignSeal",
+    "FoundEntry",
     "GenmcpError",
     "GetPromptRequestParams",
     "GetPromptResult",

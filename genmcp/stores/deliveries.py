@@ -30,6 +30,21 @@ class Delivery(NamedTuple):
     owner: str = ""
 
 
+class Backlog(NamedTuple):
+    """The deliveries of one queue.
+
+    Attributes:
+        waiting: the number of deliveries that no node holds: those that are due, including those
+            whose lease has expired, and those that wait for their delay.
+        held: the number of deliveries that nodes hold.
+        age: seconds since the oldest waiting delivery became due; 0 if none is due.
+    """
+
+    waiting: int
+    held: int
+    age: float
+
+
 class OwnerShare:
     """A limit on the deliveries of each owner that one node holds.
 
@@ -176,6 +191,13 @@ class Deliveries(ABC):
         0 if one is due now, None if the queues are empty. Due deliveries of owners whose *share* is
         full are ignored. Do not call this while the node has no capacity: it returns 0 for as long
         as due deliveries are unclaimed, and the caller would spin.
+        """
+
+    @abstractmethod
+    async def backlog(self, queue: str) -> Backlog:
+        """Return how many deliveries of *queue* wait and are held, and for how long.
+
+        Meant for monitoring: the cost may be proportional to the length of the queue.
         """
 
     @abstractmethod

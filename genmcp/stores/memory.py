@@ -10,15 +10,9 @@ from typing import Final
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import Account, Capacity, Usage
 from genmcp.stores.clocks import Deadlines, WakeSignal, unix_clock
-from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
+from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory_tables import MemoryLogs, MemoryRecords, StagedWrite
-from genmcp.stores.store import (
-    LogEvent,
-    Op,
-    Store,
-    StoreEntry,
-    check_one_subject,
-)
+from genmcp.stores.store import FoundEntry, LogEvent, Op, Store, StoreEntry, check_one_subject
 
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _NOTHING: Final = (0, 0)
@@ -130,6 +124,12 @@ class MemoryDeliveries(Deliveries):
             due, _ = self._first_due(queues, now, share.full)
             return None if due == inf else max(0.0, due - now)
 
+    async def backlog(self, queue: str) -> Backlog:
+        with self._lock:
+            now = self._now()
+            found = self._queues.get(queue)
+            return found.backlog(now) if found else Backlog(0, 0, 0.0)
+
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
         waiter = WakeSignal()
@@ -239,6 +239,15 @@ class _Queue:
                 return self.held[next(iter(waiting))].deadline
         return self._deadlines.next()
 
+    def backlog(self, now: float) -> Backlog:
+        waiting = [
+            each.deadline
+            for each in self.held.values()
+            if each.node is None or each.deadline <= now
+        ]
+        age = max(0.0, now - min(waiting, default=now))
+        return Backlog(len(waiting), len(self.held) - len(waiting), age)
+
     def _no_longer_due(self, id: str, owner: str) -> None:
         ids = self._due.get(owner)
         if ids is not None and id in ids:
@@ -312,6 +321,19 @@ class MemoryStore(Store):
         with self._lock:
             record = self._records.find(key, self._now())
             return record.entry if record else None
+
+    async def find(
+        self, label: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[FoundEntry]:
+        with self._lock:
+            return self._records.labelled(label, after, limit, self._now())
+
+    async def count(self, label: str) -> int:
+        with self._lock:
+            now = self._now()
+            while self._sweep(now):
+                pass
+            return self._records.count(label)
 
     async def apply(self, *ops: Op) -> None:
         check_one_subject(ops)

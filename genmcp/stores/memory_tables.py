@@ -3,7 +3,7 @@
 Nothing here locks or reads the clock: the store holds its lock and passes the time.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
@@ -12,24 +12,23 @@ from operator import attrgetter
 from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.accounts import AccountUsage, Owner, Usage, names_of
 from genmcp.stores.clocks import Deadlines, WakeSignal
-from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, StoreEntry
+from genmcp.stores.store import Append, Delete, FoundEntry, LogEvent, Op, Put, StoreEntry
 
 _id = attrgetter("id")
 _id_of = "{:016x}".format  # fixed width, so that ids sort like their numbers
 
 
 class MemoryRecord:
-    """A record, its deadline and the accounts it counts towards."""
+    """A record, its deadline, its labels and the accounts it counts towards."""
 
-    __slots__ = ("accounts", "deadline", "entry", "size")
+    __slots__ = ("accounts", "deadline", "entry", "labels", "size")
 
-    def __init__(
-        self, key: str, value: bytes, version: int, deadline: float, accounts: Sequence[str]
-    ) -> None:
-        self.entry = StoreEntry(value, version)
+    def __init__(self, op: Put, version: int, deadline: float, accounts: Sequence[str]) -> None:
+        self.entry = StoreEntry(op.value, version)
         self.deadline = deadline
         self.accounts = accounts
-        self.size = len(key) + len(value)
+        self.labels: Collection[str] = frozenset(op.labels) if op.labels else ()
+        self.size = len(op.key) + len(op.value)
 
 
 class StagedWrite:
@@ -68,6 +67,7 @@ class MemoryRecords:
         self.ledger = AccountUsage()
         self.deadlines = Deadlines(self.held)
         self._version = 0  # the highest version assigned so far
+        self._by_label: dict[str, list[str]] = {}  # keys in order; no label without a key
 
     def find(self, key: str, now: float) -> MemoryRecord | None:
         """Return the record under *key*, None if there is none or it has expired."""
@@ -76,6 +76,22 @@ class MemoryRecords:
             self._drop(key)
             return None
         return record
+
+    def labelled(self, label: str, after: str | None, limit: int, now: float) -> list[FoundEntry]:
+        """Return at most *limit* records with *label* after the key *after*, in order."""
+        keys = self._by_label.get(label, [])
+        at = 0 if after is None else bisect_right(keys, after)
+        found: list[FoundEntry] = []
+        while len(found) < limit and at < len(keys):
+            record = self.find(keys[at], now)
+            if record is not None:  # otherwise it has expired, and its key was removed from `keys`
+                found.append(FoundEntry(keys[at], record.entry.value, record.entry.version))
+                at += 1
+        return found
+
+    def count(self, label: str) -> int:
+        """Return the number of records with *label*."""
+        return len(self._by_label.get(label, ()))
 
     def touch(self, key: str, ttl: float, now: float) -> bool:
         """Extend the record under *key* to *ttl* seconds from now; return whether it exists."""
@@ -142,6 +158,8 @@ class MemoryRecords:
                 self.size += record.size
                 if record.accounts:
                     self.ledger.add(record.accounts, 1, record.size)
+                for label in record.labels:
+                    insort(self._by_label.setdefault(label, []), key)
                 self.deadlines.add(key, record.deadline)
 
     def sweep(self, now: float) -> int:
@@ -160,13 +178,18 @@ class MemoryRecords:
         elif replaced:
             accounts = replaced.accounts
         deadline = inf if op.ttl is None else now + op.ttl
-        return MemoryRecord(op.key, op.value, version, deadline, accounts)
+        return MemoryRecord(op, version, deadline, accounts)
 
     def _drop(self, key: str) -> None:
         record = self.held.pop(key)
         self.size -= record.size
         if record.accounts:
             self.ledger.add(record.accounts, -1, -record.size)
+        for label in record.labels:
+            keys = self._by_label[label]
+            del keys[bisect_left(keys, key)]
+            if not keys:
+                del self._by_label[label]
 
 
 class MemoryLog:

@@ -37,6 +37,20 @@ class StoreEntry(Struct, frozen=True):
     version: int
 
 
+class FoundEntry(Struct, frozen=True):
+    """A record that `Store.find` has found.
+
+    Args:
+        key: the name of the record.
+        value: the stored bytes.
+        version: as in `StoreEntry`.
+    """
+
+    key: str
+    value: bytes
+    version: int
+
+
 class LogEvent(Struct, frozen=True):
     """One event of a log.
 
@@ -64,6 +78,8 @@ class Put(Struct, frozen=True):
             towards the accounts of the record that it replaces, whose limits are not checked.
         new: whether the write starts new work, as opposed to an update of accepted work. New work
             is rejected once only the store's reserve is left. Default False.
+        labels: the labels under which `Store.find` finds the record. They replace those of the
+            record that it replaces. Default: none.
     """
 
     key: str
@@ -72,6 +88,7 @@ class Put(Struct, frozen=True):
     expect: int | None = None
     owner: Owner = ()
     new: bool = False
+    labels: Sequence[str] = ()
 
 
 class Append(Struct, frozen=True):
@@ -195,6 +212,30 @@ class Store(ABC):
 
         The record reflects every `apply` that has returned before, in any process: reads and writes
         of a single key are linearizable.
+        """
+
+    @abstractmethod
+    async def find(
+        self, label: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[FoundEntry]:
+        """Return at most *limit* records that were put with *label*, in the order of their keys.
+
+        Keys are ordered by code point. Expired records are never returned. Each page reflects every
+        `apply` that has returned before, but several pages are not one state: a record that is
+        written meanwhile may be missing from all of them, or may have lost the label since.
+
+        Args:
+            label: one of `Put.labels`, in full. An unknown label has no records.
+            after: the key before the first one to return, which need not exist. None (the default):
+                start at the first key.
+            limit: the maximum number of records. Default 100.
+        """
+
+    @abstractmethod
+    async def count(self, label: str) -> int:
+        """Return the number of records that were put with *label*.
+
+        Expired records may be included until they are removed, which happens soon.
         """
 
     @abstractmethod

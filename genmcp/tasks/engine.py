@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.clocks import WakeSignal
-from genmcp.stores.deliveries import Deliveries, OwnerShare
+from genmcp.stores.deliveries import Backlog, Deliveries, OwnerShare
 from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")
@@ -76,6 +76,16 @@ class Engine(ABC):
             StoreUnavailable: the engine cannot be reached.
         """
 
+    async def backlog(self, queue: str) -> Backlog | None:
+        """Return how many ids of *queue* wait and are held. For monitoring.
+
+        None: the engine cannot tell. This is the default.
+
+        Raises:
+            StoreUnavailable: the engine cannot be reached.
+        """
+        return None
+
     @abstractmethod
     def serve(
         self,
@@ -136,6 +146,9 @@ class LocalEngine(Engine):
 
     async def cancel(self, id: str) -> None:
         await self._deliveries.cancel(id)
+
+    async def backlog(self, queue: str) -> Backlog:
+        return await self._deliveries.backlog(queue)
 
     @asynccontextmanager
     async def serve(

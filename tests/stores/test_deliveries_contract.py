@@ -14,7 +14,7 @@ import pytest
 
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.clocks import WakeSignal
-from genmcp.stores.deliveries import Deliveries, Delivery, OwnerShare
+from genmcp.stores.deliveries import Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
@@ -440,6 +440,59 @@ async def test_worker_that_looks_on_news_misses_nothing(deliveries: Deliveries) 
     assert sorted(ids) == sorted(done)
 
 
+# Backlog
+
+
+async def test_backlog_counts_waiting_and_held(deliveries: Deliveries) -> None:
+    """The backlog of a queue counts what waits, also for a delay, apart from what nodes hold."""
+    assert await deliveries.backlog("default") == Backlog(0, 0, 0.0)
+
+    for id in "abc":
+        await deliveries.put(id, owner="ann")
+    await deliveries.put("d", delay=100)
+    await deliveries.put("e", "heavy")
+    await claimed(deliveries, "n1", limit=1)
+
+    waiting, held, _ = await deliveries.backlog("default")
+    assert (waiting, held) == (3, 1)
+    assert (await deliveries.backlog("heavy"))[:2] == (1, 0)
+
+    await deliveries.drop("n1", "a")
+    await deliveries.cancel("b")
+    assert (await deliveries.backlog("default"))[:2] == (2, 0)
+
+
+async def test_backlog_has_the_age_of_the_oldest_due(
+    deliveries: Deliveries, advance: PassTime
+) -> None:
+    """The age is the time since a waiting delivery became due, not since it was put."""
+    await deliveries.put("a", delay=100)
+    assert (await deliveries.backlog("default")).age == 0
+    await deliveries.put("b")
+    await advance(130)
+
+    assert (await deliveries.backlog("default")).age == pytest.approx(130, abs=10)
+    await claimed(deliveries, "n1", limit=1)
+    assert (await deliveries.backlog("default")).age == pytest.approx(30, abs=10)
+    await claimed(deliveries, "n1", limit=1)
+    assert await deliveries.backlog("default") == Backlog(0, 2, 0.0)
+
+
+async def test_backlog_counts_an_expired_lease_as_waiting(
+    deliveries: Deliveries, advance: PassTime
+) -> None:
+    """A delivery of a dead node waits for another one, since its lease has expired."""
+    await deliveries.put("a")
+    await claimed(deliveries, "n1", lease=30)
+    await advance(50)
+
+    waiting, held, age = await deliveries.backlog("default")
+    assert (waiting, held) == (1, 0)
+    assert age == pytest.approx(20, abs=10)
+    await deliveries.renew("n1", ["a"], 30)
+    assert await deliveries.backlog("default") == Backlog(0, 1, 0.0)
+
+
 async def test_closed_deliveries_are_unavailable(store: Store, deliveries: Deliveries) -> None:
     """Closing the store wakes waiting workers, and rejects every operation."""
     await deliveries.put("a")
@@ -457,6 +510,7 @@ async def test_closed_deliveries_are_unavailable(store: Store, deliveries: Deliv
         deliveries.drop("n1", "a"),
         deliveries.cancel("a"),
         deliveries.next_due(QUEUES),
+        deliveries.backlog("default"),
     )
     for question in asked:
         with pytest.raises(StoreUnavailable):

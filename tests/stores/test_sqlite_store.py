@@ -641,6 +641,49 @@ def test_sqlite_store_rejects_a_foreign_file(path: Path) -> None:
             SQLiteStore(path)
 
 
+async def test_labels_survive_a_restart(path: Path) -> None:
+    """Labels are in the file, and are replaced by a process that did not write them."""
+    async with aclosing(SQLiteStore(path)) as store:
+        for number in range(3):
+            await store.apply(Put(f"task:{number}", b"", labels=("state:queued", "owner:ann")))
+
+    async with aclosing(SQLiteStore(path)) as store:
+        await store.apply(Put("task:1", b"", labels=("state:working", "owner:ann")))
+        await store.apply(Delete("task:2"))
+
+        assert [each.key for each in await store.find("state:queued")] == ["task:0"]
+        assert await store.count("owner:ann") == 2
+
+    with closing(sqlite3.connect(path)) as file:
+        rows = file.execute("SELECT label, key FROM labels ORDER BY label, key").fetchall()
+    assert rows == [
+        ("owner:ann", "task:0"),
+        ("owner:ann", "task:1"),
+        ("state:queued", "task:0"),
+        ("state:working", "task:1"),
+    ]
+
+
+async def test_file_without_labels_is_migrated(path: Path) -> None:
+    """A file of the layout before keeps its records, which get labels as they are written."""
+    async with aclosing(SQLiteStore(path)) as store:
+        await store.apply(Put("task:1", b"one"), Append("task:1", b"event", ttl=60))
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            "DROP TABLE labels; ALTER TABLE records DROP COLUMN labels; PRAGMA user_version = 3"
+        )
+
+    async with aclosing(SQLiteStore(path)) as store:
+        found = await store.get("task:1")
+        assert found is not None
+        assert found.value == b"one"
+        assert [event.data for event in await store.read("task:1")] == [b"event"]
+        await store.apply(Put("task:1", b"two", expect=found.version, labels=("state:queued",)))
+        assert await store.count("state:queued") == 1
+    async with aclosing(SQLiteStore(path)) as store:  # opened again, not migrated again
+        assert await store.count("state:queued") == 1
+
+
 def test_sqlite_store_refuses_a_bound_of_nothing(path: Path) -> None:
     """A store that can hold nothing is wrong at construction."""
     with pytest.raises(ConfigurationError, match="max_bytes"):

@@ -18,7 +18,17 @@ import pytest
 from genmcp.errors import Conflict, ContractError, LogTruncated, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, Store, StoreEntry, subject_of
+from genmcp.stores.store import (
+    Append,
+    Delete,
+    FoundEntry,
+    LogEvent,
+    Op,
+    Put,
+    Store,
+    StoreEntry,
+    subject_of,
+)
 from tests.support.clock import Clock
 
 BOUND = 5.0
@@ -292,6 +302,139 @@ async def test_apply_writes_all_parts_of_a_subject(store: Store) -> None:
 def test_subject_ends_at_the_first_number_sign(name: str) -> None:
     """Further ones belong to the part: it may be text of a client."""
     assert subject_of(name) == "task:7"
+
+
+# Labels
+
+
+async def keys(store: Store, label: str, after: str | None = None, limit: int = 100) -> list[str]:
+    return [each.key for each in await store.find(label, after, limit)]
+
+
+async def test_find_returns_the_records_with_a_label(store: Store) -> None:
+    """A record is found under each of its labels, with its value and version, and no other."""
+    await store.apply(Put("task:1", b"one", labels=("state:queued", "owner:ann")))
+    await store.apply(Put("task:2", b"two", labels=("state:queued", "state:queued")))
+    await store.apply(Put("task:3", b"three"))
+    version = (await entry(store, "task:1")).version
+
+    assert await store.find("owner:ann") == [FoundEntry("task:1", b"one", version)]
+    assert await keys(store, "state:queued") == ["task:1", "task:2"]
+    assert await keys(store, "state") == []
+    assert await store.count("state:queued") == 2
+    assert await store.count("state") == 0
+
+
+@pytest.mark.parametrize("label", ["owner:a\nb", "owner:%", 'owner:"é"', "owner:*{x}", "Owner:ann"])
+async def test_label_may_be_any_text(store: Store, label: str) -> None:
+    """Labels contain the names of principals: no character has a meaning."""
+    await store.apply(Put("task:1", b"one", labels=(label,)))
+    await store.apply(Put("task:2", b"two", labels=("owner:ann", "owner:b", "b")))
+
+    assert await keys(store, label) == ["task:1"]
+    assert await store.count(label) == 1
+
+
+async def test_put_replaces_the_labels(store: Store) -> None:
+    """The labels of a record are those of its last Put: without labels it has none."""
+    await store.apply(Put("task:1", b"one", labels=("state:queued", "owner:ann")))
+    await store.apply(Put("task:1", b"two", labels=("state:working", "owner:ann")))
+
+    assert await keys(store, "state:queued") == []
+    assert await store.count("state:queued") == 0
+    assert await keys(store, "state:working") == await keys(store, "owner:ann") == ["task:1"]
+
+    await store.apply(Put("task:1", b"three"))
+
+    assert await keys(store, "state:working") == await keys(store, "owner:ann") == []
+    assert await store.count("owner:ann") == 0
+
+
+async def test_labels_are_written_with_their_record_or_not_at_all(store: Store) -> None:
+    """A rejected apply changes no label, and one apply leaves those of its last operation."""
+    await store.apply(Put("task:1", b"one", labels=("state:queued",)))
+    with pytest.raises(Conflict):
+        await store.apply(
+            Put("task:1", b"two", labels=("state:working",)), Put("task:1#call", b"", expect=9)
+        )
+    assert await keys(store, "state:queued") == ["task:1"]
+    assert await keys(store, "state:working") == []
+
+    await store.apply(
+        Delete("task:1"),
+        Put("task:1", b"two", labels=("state:working",)),
+        Put("task:1", b"three", labels=("state:failed",)),
+        Put("task:1#call", b"", labels=("state:failed",)),
+        Delete("task:1#call"),
+    )
+    assert await keys(store, "state:queued") == await keys(store, "state:working") == []
+    assert await keys(store, "state:failed") == ["task:1"]
+
+
+async def test_delete_removes_the_labels(store: Store) -> None:
+    """A deleted record is not found, also when it is written again without labels."""
+    await store.apply(Put("task:1", b"one", labels=("state:queued",)))
+    await store.apply(Delete("task:1"))
+    assert await keys(store, "state:queued") == []
+    assert await store.count("state:queued") == 0
+
+    await store.apply(Put("task:1", b"two"))
+    assert await keys(store, "state:queued") == []
+
+
+async def test_find_never_returns_expired_records(store: Store, advance: PassTime) -> None:
+    """Expired records are skipped within a page, and their labels do not come back with the key."""
+    for number in range(6):
+        ttl = 10 if number % 2 else 1000
+        await store.apply(Put(f"task:{number}", b"", ttl=ttl, labels=("state:queued",)))
+    assert await store.touch("task:1", 1000)
+    await advance(20)
+
+    assert await keys(store, "state:queued", limit=3) == ["task:0", "task:1", "task:2"]
+    assert await keys(store, "state:queued", after="task:2", limit=3) == ["task:4"]
+
+    await store.apply(Put("task:3", b"again"))
+    assert "task:3" not in await keys(store, "state:queued")
+
+
+async def test_count_forgets_expired_records_soon(store: Store, advance: PassTime) -> None:
+    """A writer or a sweep removes expired records, and the count with them."""
+    await store.apply(Put("task:1", b"", ttl=10, labels=("state:queued",)))
+    await store.apply(Put("task:2", b"", ttl=1000, labels=("state:queued",)))
+    await advance(20)
+    async with asyncio.timeout(BOUND):
+        while await store.count("state:queued") > 1:
+            await store.apply(Put("other", b""))
+
+    assert await keys(store, "state:queued") == ["task:2"]
+
+
+async def test_find_pages_in_the_order_of_the_keys(store: Store) -> None:
+    """Pages continue after a key, whether or not it still exists, by code point and not by case."""
+    names = ["task:10", "task:2", "task:B", "task:a", "task:é", "task:\U0001f600"]
+    for name in reversed(names):
+        await store.apply(Put(name, name.encode(), labels=("state:queued",)))
+
+    first = await keys(store, "state:queued", limit=2)
+    await store.apply(Delete(first[-1]))
+    second = await keys(store, "state:queued", first[-1], limit=3)
+    assert first + second == names[:5]
+    assert await keys(store, "state:queued", second[-1], limit=3) == names[5:]
+    assert await keys(store, "state:queued", names[-1]) == []
+    assert await keys(store, "state:queued", "") == [names[0], *names[2:]]
+    assert await keys(store, "state:queued", limit=0) == []
+
+
+async def test_many_records_have_one_label(store: Store) -> None:
+    """A thousand records with a label are all found, page by page."""
+    names = [f"task:{number:04}" for number in range(1000)]
+    await asyncio.gather(*(store.apply(Put(name, b"", labels=("all",))) for name in names))
+
+    found: list[str] = []
+    while page := await keys(store, "all", found[-1] if found else None, limit=300):
+        found += page
+    assert found == names
+    assert await store.count("all") == 1000
 
 
 # Time
@@ -638,6 +781,8 @@ async def test_closed_store_is_unavailable(store: Store) -> None:
     assert isinstance(store.now(), float)
     asked: Sequence[Coroutine[Any, Any, object]] = (
         store.get("k"),
+        store.find("k"),
+        store.count("k"),
         store.apply(Put("k", b"")),
         store.touch("k", 1),
         store.read("k"),

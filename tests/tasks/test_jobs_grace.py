@@ -99,6 +99,20 @@ async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
         assert [id for id, *_ in await deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
 
 
+async def test_backlog_of_the_engine_is_that_of_its_deliveries() -> None:
+    """Submitted ids wait; those whose handlers run are held."""
+    steps, store = TaskRunner(), MemoryStore()
+    engine = LocalEngine(store.deliveries)
+    async with asyncio.timeout(BOUND), engine.serve(steps, queues=["q"], concurrency=1, lease=60.0):
+        await engine.submit("a", queue="q")
+        await steps.begins()
+        await engine.submit("b", queue="q")
+
+        waiting, held, _ = await engine.backlog("q")
+        assert (waiting, held) == (1, 1)
+        assert (await engine.backlog("other"))[:2] == (0, 0)
+
+
 async def test_options_count_from_the_next_start_on() -> None:
     """A worker takes other queues than those its mux was made with."""
     steps, store = TaskRunner(), MemoryStore()

@@ -15,7 +15,7 @@ from sqlite3 import Connection
 from typing import Final
 
 from genmcp.stores.clocks import WakeSignal, steady
-from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
+from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database, Transaction
 
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
@@ -122,6 +122,20 @@ class SQLiteDeliveries(Deliveries):
         def query(connection: Connection, now: float) -> float | None:
             due = min((_first_due(connection, queue, full) for queue in queues), default=inf)
             return None if due == inf else max(0.0, due - now)
+
+        return await self._database().read(query)
+
+    async def backlog(self, queue: str) -> Backlog:
+        def query(connection: Connection, now: float) -> Backlog:
+            # An expired lease counts as waiting, also if a claim has assigned a turn to it already.
+            held, waiting, due = connection.execute(
+                "SELECT total(node IS NOT NULL AND due > ?1), count(*), min(due)"
+                "   FILTER (WHERE node IS NULL OR due <= ?1)"
+                " FROM deliveries WHERE queue = ?2",
+                (now, queue),
+            ).fetchone()
+            age = 0.0 if due is None else max(0.0, now - due)
+            return Backlog(waiting - int(held), int(held), age)
 
         return await self._database().read(query)
 

@@ -16,8 +16,10 @@ from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Tran
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
 from genmcp.stores.sqlite.tables import (
     append_event,
+    count_labelled,
     drop_logs,
     events_after,
+    find_labelled,
     find_record,
     position_of,
     stage_records,
@@ -26,7 +28,16 @@ from genmcp.stores.sqlite.tables import (
     touch_record,
     usage_of_logs,
 )
-from genmcp.stores.store import Append, Delete, LogEvent, Op, Store, StoreEntry, check_one_subject
+from genmcp.stores.store import (
+    Append,
+    Delete,
+    FoundEntry,
+    LogEvent,
+    Op,
+    Store,
+    StoreEntry,
+    check_one_subject,
+)
 
 _ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
@@ -103,6 +114,15 @@ class SQLiteStore(Store):
 
     async def get(self, key: str) -> StoreEntry | None:
         return await self._database().read(partial(find_record, key=key))
+
+    async def find(
+        self, label: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[FoundEntry]:
+        query = partial(find_labelled, label=label, after=after, limit=limit)
+        return await self._database().read(query)
+
+    async def count(self, label: str) -> int:
+        return await self._database().read(partial(count_labelled, label=label))
 
     async def apply(self, *ops: Op) -> None:
         check_one_subject(ops)

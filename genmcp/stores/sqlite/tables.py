@@ -12,15 +12,17 @@ advances to the current counter, which is later than its last event.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from math import inf
 from sqlite3 import Connection
 from typing import Final, NamedTuple
 
+from msgspec import json
+
 from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.accounts import Usage
 from genmcp.stores.sqlite.database import Transaction, column_of
-from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
+from genmcp.stores.store import Append, Delete, FoundEntry, LogEvent, Put, StoreEntry
 
 _RECORDS_PER_SWEEP: Final = 500
 _LOGS_PER_SWEEP: Final = 100
@@ -38,6 +40,30 @@ def find_record(connection: Connection, now: float, key: str) -> StoreEntry | No
         "SELECT value, version FROM records WHERE key = ? AND deadline > ?", (key, now)
     ).fetchone()
     return StoreEntry(*row) if row else None
+
+
+def find_labelled(
+    connection: Connection, now: float, label: str, after: str | None, limit: int
+) -> list[FoundEntry]:
+    """Return at most *limit* records with *label* after the key *after*, in order."""
+    # CROSS JOIN: SQLite keeps the order of the tables, and so reads the keys from the index.
+    rows = connection.execute(
+        "SELECT key, value, version FROM labels CROSS JOIN records USING (key) WHERE label = ?"
+        f"{'' if after is None else ' AND labels.key > ?'} AND deadline > ?"
+        " ORDER BY labels.key LIMIT ?",
+        (label, now, limit) if after is None else (label, after, now, limit),
+    )
+    return [FoundEntry(*row) for row in rows]
+
+
+def count_labelled(connection: Connection, now: float, label: str) -> int:
+    """Return the number of records with *label*."""
+    (count,) = connection.execute(
+        "SELECT count(*) FROM labels CROSS JOIN records USING (key)"
+        " WHERE label = ? AND deadline > ?",
+        (label, now),
+    ).fetchone()
+    return int(count)
 
 
 def touch_record(transaction: Transaction, key: str, ttl: float) -> bool:
@@ -72,12 +98,13 @@ def stage_records(
 def sweep_records(transaction: Transaction) -> bool:
     """Remove some expired records; return whether there may be more."""
     expired = transaction.execute(
-        "SELECT rowid, version, accounts, size FROM records WHERE deadline <= ?"
+        "SELECT rowid, key, version, accounts, size, labels FROM records WHERE deadline <= ?"
         " ORDER BY deadline LIMIT ?",
         (transaction.now, _RECORDS_PER_SWEEP),
     ).fetchall()
-    for number, version, accounts, size in expired:
+    for number, key, version, accounts, size, labels in expired:
         transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
+        _remove_labels(transaction, key, _labels(labels))
         transaction.version = max(transaction.version, version)
         transaction.accounts.add(accounts, -1, -size)
     return len(expired) == _RECORDS_PER_SWEEP
@@ -92,6 +119,7 @@ class PendingRecord:
 
     __slots__ = (
         "_accounts",
+        "_labels",
         "_last_version",
         "_put",
         "_replaced",
@@ -105,13 +133,14 @@ class PendingRecord:
         self.key = key
         self._put: Put | None = None
         row = transaction.execute(
-            "SELECT version, deadline, accounts, size FROM records WHERE key = ?", (key,)
+            "SELECT version, deadline, accounts, size, labels FROM records WHERE key = ?", (key,)
         ).fetchone()
         # At least the version of any earlier record, also of one that has expired.
         self._last_version: int = row[0] if row else 0
         self.version = self._last_version if row and row[1] > transaction.now else 0
         # The accounts and the size of the row that will be replaced; an expired one still counts.
-        self._replaced: tuple[str | None, int] | None = row[2:] if row else None
+        self._replaced: tuple[str | None, int] | None = row[2:4] if row else None
+        self._labels: str | None = row[4] if row else None  # of the row that will be replaced
         self._accounts: str | None = row[2] if self.version else None
 
     @property
@@ -147,22 +176,48 @@ class PendingRecord:
             accounts.add(self._replaced[0], -1, -self._replaced[1])
         if self._put is None:
             self._transaction.execute("DELETE FROM records WHERE key = ?", (self.key,))
+            _remove_labels(self._transaction, self.key, _labels(self._labels))
             self._transaction.version = max(self._transaction.version, self._last_version)
             return
         ttl = self._put.ttl
         deadline = inf if ttl is None else self._transaction.now + ttl
         accounts.add(self._accounts, 1, self._size)
         self._transaction.execute(
-            "INSERT INTO records (key, value, version, deadline, size, accounts)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+            "INSERT INTO records (key, value, version, deadline, size, accounts, labels)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
             " value = excluded.value, version = excluded.version, deadline = excluded.deadline,"
-            " size = excluded.size, accounts = excluded.accounts",
-            (self.key, self._put.value, self.version, deadline, self._size, self._accounts),
+            " size = excluded.size, accounts = excluded.accounts, labels = excluded.labels",
+            (
+                self.key,
+                self._put.value,
+                self.version,
+                deadline,
+                self._size,
+                self._accounts,
+                json.encode(self._put.labels).decode() if self._put.labels else None,
+            ),
         )
+        if self._labels is not None or self._put.labels:
+            self._save_labels(set(self._put.labels))
+
+    def _save_labels(self, labels: Set[str]) -> None:
+        had = _labels(self._labels)
+        _remove_labels(self._transaction, self.key, had - labels)
+        for label in labels - had:
+            self._transaction.execute("INSERT INTO labels VALUES (?, ?)", (label, self.key))
 
     @property
     def _size(self) -> int:
         return 0 if self._put is None else len(self.key) + len(self._put.value)
+
+
+def _labels(column: str | None) -> Set[str]:
+    return set() if column is None else set(json.decode(column))
+
+
+def _remove_labels(transaction: Transaction, key: str, labels: Iterable[str]) -> None:
+    for label in labels:
+        transaction.execute("DELETE FROM labels WHERE label = ? AND key = ?", (label, key))
 
 
 def _includes(accounts: str | None, account: str) -> bool:
