@@ -1,7 +1,7 @@
 """The application of the chaos runs: a tool of three steps, with either `on_worker_lost`.
 
 In the environment, CHAOS is a folder for notes about which process began which job, CHAOS_STORE
-the file of the store, and CHAOS_QUEUES the queues that a process serves. Each call has a number,
+the URL of the store, and CHAOS_QUEUES the queues that a process serves. Each call has a number,
 which is passed on in its arguments, its assigns, its jobs and its result.
 """
 
@@ -26,7 +26,6 @@ from genmcp import (
     Mux,
     Outcome,
     Run,
-    SQLiteStore,
     Suite,
     Tool,
     ToolRequest,
@@ -162,7 +161,7 @@ def principal(scope: Mapping[str, Any]) -> str | None:
 mux = Mux(
     Suite(name="chaos", version="1", tools=[Rerun, Fail, RerunHeld, FailHeld, Edge]),
     secret="known to every process, and long enough",
-    store=SQLiteStore(os.environ["CHAOS_STORE"]),
+    store=os.environ["CHAOS_STORE"],
     jobs=JobOptions(queues=QUEUES, lease=LEASE, max_crashes=CRASHES),
 )
 app = Endpoint(mux, principal=principal)

@@ -28,6 +28,7 @@ from tests.chaos.callers import (
     _headers,
     _last,
     _message,
+    _modern,
     _result,
     _tool,
 )
@@ -134,6 +135,23 @@ class Client(Caller):
                 if not _passing(refused):
                     raise
                 await asyncio.sleep(AGAIN)
+
+    async def cancelled(self, n: int, tool: str) -> Message:
+        """Call with tasks, and cancel the task after a moment; return the task at its end."""
+        try:
+            handle = await self.begin(n, tool, 30.0)
+        except (Torn, Refused) as error:
+            raise Unacknowledged from error
+        self.acknowledged = handle["taskId"]
+        await self._think()
+        await self.anywhere(_modern("tasks/cancel", {"taskId": handle["taskId"]}, TASKS))
+        while (task := await self.task(handle["taskId"]))["status"] not in ENDS:
+            await self._think()
+        return task
+
+    async def as_principal(self, name: str, message: Message) -> Message:
+        """Return the result of an idempotent request of the principal *name*."""
+        return _result(_last(await self._retried(message, {**_headers(message), "x-who": name})))
 
     async def _session(self) -> Mapping[str, str]:
         params = {

@@ -119,8 +119,9 @@ class Server(Place):
 
 
 class Fleet:
-    """Servers and workers over one store, the file *store*; *folder* has their notes and logs.
+    """Servers and workers over one store; *folder* has their notes and logs.
 
+    store: the SQLite file, unless *url* is given. url: the store. engine: as in GENMCP_ENGINE.
     queues: those that the servers work on. before: a prefix for the command of a server.
     """
 
@@ -131,12 +132,16 @@ class Fleet:
         servers: int,
         workers: int,
         store: Path | None = None,
+        url: str | None = None,
+        engine: str | None = None,
         queues: str = "default",
         before: Sequence[str] = (),
     ) -> None:
         self.store = store or folder / "store.db"
         self._folder = folder
-        works = {"CHAOS": str(folder), "CHAOS_STORE": str(self.store)}
+        works = {"CHAOS": str(folder), "CHAOS_STORE": url or f"sqlite:///{self.store}"}
+        if engine is not None:
+            works["GENMCP_ENGINE"] = engine
         serves = {**works, "CHAOS_QUEUES": queues}
         self.servers = [
             Server(name, before, {**serves, **self._clock(name)}, folder)

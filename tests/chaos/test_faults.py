@@ -6,33 +6,20 @@ tried alone, so many times; without it all of them come in turn, once.
 
 import asyncio
 import os
-from collections import defaultdict
 from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
 
-from tests.chaos.callers import Message, Refused, is_end
-from tests.chaos.clients import Client, Unacknowledged, random_of
+from tests.chaos.clients import Client, random_of
 from tests.chaos.faults import FAULTS, LEASE
 from tests.chaos.processes import Fleet, running
+from tests.chaos.runs import Seen, called, check_jobs, check_tasks
 
 RUNS = int(os.environ.get("CHAOS_RUNS", "0"))
 KINDS = [*FAULTS] * RUNS or ["all"]
 CALLS = 24  # for each fault
-BOUND = 45.0  # seconds for one call, faults included
-
-
-class Seen:
-    """The outcomes that clients observed in a run, and the violations among them."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.hurt: set[int] = set()
-        self.ended: list[tuple[int, str, Message]] = []
-        self.tasks: list[tuple[int, str]] = []
-        self.unacknowledged = 0
 
 
 @pytest.mark.timeout(300)
@@ -72,68 +59,3 @@ async def suffered(
         for n in range(first, first + CALLS):
             group.create_task(called(n, name, Client(http, fleet, random_of(random)), seen))
             await asyncio.sleep(2 * LEASE / CALLS)
-
-
-async def called(n: int, fault: str, client: Client, seen: Seen) -> None:
-    """Make one call, and record violations."""
-    tool = ("rerun", "fail")[n // 3 % 2]
-    try:
-        async with asyncio.timeout(BOUND):
-            if n % 3 == 0:
-                seen.ended.append((n, tool, await client.polled(n, tool)))
-            elif n % 3 == 1:
-                seen.ended.append((n, tool, await client.resumed(n, tool)))
-            else:
-                check_twins(n, *await client.keyed_twice(n), seen)
-    except Unacknowledged:
-        seen.unacknowledged += 1
-    except TimeoutError:
-        seen.faults.append(f"{fault}: call {n} hangs ({client.acknowledged})")
-    except Refused as refused:
-        seen.faults.append(f"{fault}: call {n} ({client.acknowledged}) is refused: {refused}")
-    if client.acknowledged:
-        seen.tasks.append((n, client.acknowledged))
-
-
-def check_twins(n: int, one: Message, two: Message, seen: Seen) -> None:
-    """Check that two calls with one key have one answer."""
-    ids = {each["taskId"] for each in (one, two) if "taskId" in each}
-    ends = [each.get("result", each).get("structuredContent") for each in (one, two)]
-    if len(ids) > 1:
-        seen.faults.append(f"call {n} has two tasks: {one} {two}")
-    if ends != [{"n": n}] * 2 and not seen.hurt:
-        seen.faults.append(f"call {n} has another end: {one} {two}")
-
-
-async def check_tasks(fleet: Fleet, http: httpx.AsyncClient, random: Random, seen: Seen) -> None:
-    """Check that each server reports the same end of every task, repeatedly."""
-    client = Client(http, fleet, random)
-    for n, id in seen.tasks:
-        if n % 3 == 0:
-            told = [await client.at(server, id) for server in fleet.servers * 2]
-            if any(each != told[0] for each in told):
-                seen.faults.append(f"the end of call {n} changes: {told}")
-
-
-def check_jobs(fleet: Fleet, seen: Seen) -> None:
-    """Check the values, and that only processes that were hurt have lost or repeated work."""
-    began: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for n, step, pid in fleet.notes():
-        began[n, step].append(pid)
-    for n, tool, value in seen.ended:
-        lost = value.get("lost")
-        if lost == "call":  # a stream that had no task yet
-            if not seen.hurt:
-                seen.faults.append(f"call {n} is lost, and no process was hurt")
-        elif not is_end(n, tool, value):
-            seen.faults.append(f"call {n} of {tool} has a wrong end: {value}")
-        elif lost and not {*began[n, lost]} & seen.hurt:
-            seen.faults.append(f"job {lost} of call {n} is lost, and no process was hurt")
-        for step in ("first", "second"):
-            pids = began[n, step]
-            if tool == "fail" and len(pids) > 1:
-                seen.faults.append(f"job {step} of call {n} ran again: {pids}")
-    for (n, step), pids in began.items():
-        excused = {*pids} & seen.hurt
-        if step == "edge" and len(pids) > 1 and not excused:
-            seen.faults.append(f"keyed call {n} ran again: {pids}")

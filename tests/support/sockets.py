@@ -100,12 +100,17 @@ def http(method: str, headers: Mapping[str, str], body: bytes = b"", path: str =
 
 
 def called(
-    tool: str, arguments: Mapping[str, Any], *, id: int, session: str | None = None
+    tool: str,
+    arguments: Mapping[str, Any],
+    *,
+    id: int,
+    session: str | None = None,
+    capabilities: Mapping[str, Any] = {},
 ) -> bytes:
     """Return a call of *tool*, in a *session* or of 2026-07-28; its id is its progress token."""
     meta: dict[str, Any] = {"progressToken": id}
     if session is None:
-        meta |= {_META + "protocolVersion": MODERN, _META + "clientCapabilities": {}}
+        meta |= {_META + "protocolVersion": MODERN, _META + "clientCapabilities": capabilities}
         headers = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
     else:
         headers = {"mcp-session-id": session}
