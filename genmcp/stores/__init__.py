@@ -1,8 +1,12 @@
 """Stores: small values under a key, and logs that are replayed and then followed live.
 
-`stores/store.py` defines the interface `Store`. `stores/memory.py` and `stores/sqlite` implement
-it.
+`stores/store.py` defines the interface `Store`. `stores/memory.py`, `stores/sqlite`, `stores/redis`
+and `stores/postgres` implement it.
 """
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final
 
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
@@ -10,26 +14,90 @@ from genmcp.stores.store import Store
 
 __all__ = ["open_store"]
 
+_GROUP: Final = "genmcp.stores"  # of the entry points of other packages: scheme = callable(url)
+_FORMS: Final = (
+    "sqlite:///relative/path, sqlite:////absolute/path, memory://, redis://host:6379/0 (also "
+    "rediss, valkey, valkeys, redis+sentinel) or postgresql://user@host/database"
+)
+
+# The class of each scheme, and the extra that brings its client. A class is imported when a URL
+# names it: a process with a SQLite file needs no Redis client.
+_REDIS: Final = ("genmcp.stores.redis", "RedisStore", "redis")
+_POSTGRES: Final = ("genmcp.stores.postgres", "PostgresStore", "postgres")
+_SERVERS: Final = {
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+}
+
 
 def open_store(url: str) -> Store:
     """Return the store that a setting such as `GENMCP_STORE` names.
 
+    Another package adds a scheme by an entry point in the group `genmcp.stores`: its name is the
+    scheme, its value a callable that returns a `Store` for a URL.
+
     Args:
         url: `sqlite:///relative/path`, `sqlite:////absolute/path` (nothing in the path is
-            percent-decoded), or `memory://`.
+            percent-decoded), `memory://`, a URL of a Redis or Valkey server (`redis://`,
+            `rediss://`, `valkey://`, `valkeys://`, `redis+sentinel://`), of a PostgreSQL server
+            (`postgresql://`), or with a scheme of another package.
 
     Raises:
-        ConfigurationError: *url* has another form, or the file cannot be used.
+        ConfigurationError: *url* has another form, the extra for its scheme is not installed, or
+            the store cannot be used.
     """
     if url == "memory://":
         return MemoryStore()
-    scheme, _, path = url.partition(":///")
-    if scheme == "sqlite" and path:
+    scheme, separator, path = url.partition("://")
+    if scheme == "sqlite" and path[:1] == "/" and path[1:]:
         # Imported here, because a process without a SQLite file does not need sqlite3.
         from genmcp.stores.sqlite.store import SQLiteStore
 
-        return SQLiteStore(path)
-    raise ConfigurationError(
-        f"store: {url!r} is not supported; use sqlite:///relative/path, sqlite:////absolute/path "
-        f"or memory://"
-    )
+        return SQLiteStore(path[1:])
+    if scheme in _SERVERS:
+        return _opened(_server(scheme), url)
+    if separator and scheme not in ("memory", "sqlite"):
+        for entry in entry_points(group=_GROUP, name=scheme):
+            return _opened(entry.load(), url)
+    raise ConfigurationError(f"store: {redacted(url)!r} is not supported; use {_known()}")
+
+
+def redacted(url: str) -> str:
+    """Return *url* without the user, password and query, which may contain secrets."""
+    shown, _, _ = url.partition("?")
+    scheme, separator, rest = shown.partition("://")
+    if not separator:  # a URL with a typing error may have a password nevertheless
+        scheme, rest = "", shown
+    user, _, host = rest.rpartition("@")
+    return f"{scheme}{separator}{'***@' if user else ''}{host}"
+
+
+def _server(scheme: str) -> Any:
+    module, name, extra = _SERVERS[scheme]
+    try:
+        return getattr(import_module(module), name).from_url
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f'store: {scheme}:// needs the module {error.name!r}: pip install "genmcp[{extra}]"'
+        ) from error
+
+
+def _opened(factory: Any, url: str) -> Store:
+    store = factory(url)
+    if not isinstance(store, Store):
+        raise ConfigurationError(
+            f"store: {redacted(url)!r} is opened by {factory!r}, which returned "
+            f"{type(store).__name__} and not a Store"
+        )
+    return store
+
+
+def _known() -> str:
+    others = sorted({entry.name for entry in entry_points(group=_GROUP)} - _SERVERS.keys())
+    return _FORMS + "".join(f", or {name}://" for name in others)
