@@ -188,7 +188,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     # Attributes with an underscore belong to the mux and the transports:
     # _sink: the receiver of messages. _state: the state of a call that has waited. _keyed: the
     # task of its idempotency key. _static, _given, _copied: assigns of the mux, of one of several
-    # servers of it, and of the host's request.
+    # servers of it, and of the host's request. _marks: those of the telemetry, if there is any.
     request: R_co
     _sink: Sink
     principal: str | None = None
@@ -198,6 +198,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
     _state: CallState | None = None
+    _marks: Any = None
     _keyed: HeldTask | None = None
     _given: Mapping[str, Any] | None = None
 

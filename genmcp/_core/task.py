@@ -108,7 +108,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
     long its step was deferred by processes that lack its code. arguments_digest: of a call with an
     idempotency key. private: whether no client was given the id; such a task has no stored request.
-    raised: whether the call failed, see `Finished`.
+    raised: whether the call failed, see `Finished`. trace: the members `traceparent`, `tracestate`
+    and `baggage` of the call (W3C Trace Context), so that the spans of its steps join its trace.
     """
 
     id: str
@@ -142,6 +143,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     arguments_digest: bytes | None = None
     private: bool = False
     raised: bool = False
+    trace: Mapping[str, str] | None = None
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
@@ -165,11 +167,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def ended(self) -> bool:
         """Whether it is completed, failed or cancelled: no transition is possible."""
         return self.end is not None
-
-    @property
-    def frees_key(self) -> bool:
-        """Whether a call with the same idempotency key may run."""
-        return self.raised or self.end == "cancelled"
 
     @property
     def status(self) -> Status:

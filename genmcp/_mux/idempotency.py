@@ -119,7 +119,7 @@ class Idempotency:
     async def _is_free(self, task: Task) -> bool:
         """Return whether a call may run with the key of *task*."""
         if task.ended or not task.private or isinstance(task.work, AwaitingInput):
-            return task.frees_key
+            return task.raised or task.end == "cancelled"
         return not await self._keyed.runs(task)
 
     async def _create(

@@ -254,7 +254,7 @@ class Mux:
 
     async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""
-        marks = self.observers.began(request, channel)
+        channel._marks = marks = self.observers.began(request, channel)
         try:
             answer = await self._answer(request, channel)
         except BaseException as error:

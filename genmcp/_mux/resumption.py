@@ -19,6 +19,7 @@ from genmcp._core.waiting import Finished, Suspended
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.sinks import Services, StoredRequest, TaskSink
 from genmcp._mux.tasks import to_finished
+from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
@@ -59,7 +60,17 @@ class Resumption(msgspec.Struct, eq=False):
         except (ConfigurationError, msgspec.MsgspecError) as error:
             unknown = f"a continuation of {task.tool} was stored by another release: {error}"
             raise NotRunnableHere(unknown, _NO_CODE) from error
-        report = self._services.observers.resuming(channel, continuation.tag)
+        with self._services.observers.resuming(channel, continuation.tag, task.trace) as report:
+            return await self._step(task, continuation, outcome, channel, report)
+
+    async def _step(
+        self,
+        task: Task,
+        continuation: Continuation,
+        outcome: Outcome,
+        channel: Channel,
+        report: OnStep,
+    ) -> Suspended | Finished:
         raised: BaseException | None = None
         try:
             await resolve_route(channel)

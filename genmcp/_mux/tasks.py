@@ -60,11 +60,10 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
 
 
 class Tasks:
-    """The calls of one mux that are tasks. Owned by the mux.
+    """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
-    service: reads and writes their records. worker: runs their steps. *namespace* separates the
-    tasks of several muxes that share a store. resume: continues a call after its wait. cancelled:
-    notifies the tool that a stored call was cancelled.
+    *namespace* separates the tasks of several muxes that share a store. resume: continues a call
+    after its wait. cancelled: notifies the tool that a stored call was cancelled.
     """
 
     def __init__(
@@ -197,13 +196,13 @@ class Tasks:
         **fields: Any,
     ) -> Task:
         """Return a new task for the call of *channel*, which waits for *work*."""
-        now = self._services.store.now()
+        services, now = self._services, self._services.store.now()
         return Task(
             id=id,
             owner=channel.principal,
             address=channel._sink.client_key.address,
             tool=channel.request.key,
-            node=self._services.bus.node,
+            node=services.bus.node,
             created=now,
             updated=now,
             due=now,
@@ -212,6 +211,7 @@ class Tasks:
             step=0 if suspended is None else suspended.step,
             continuation=b"" if suspended is None else suspended.continuation,
             work=work,
+            trace=services.observers.trace_of(channel),
             **fields,
         )
 
@@ -279,8 +279,8 @@ class Tasks:
     async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
         """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
         task = await self.service.cancel(id, owner, private=private)
-        if task is not None and task.bound_node is not None:
-            await self._services.bus.send(task.bound_node, StopTask(id))
+        if task is not None and (node := task.bound_node) is not None:
+            await self._services.bus.send(node, StopTask(id))
         return task
 
     def runs(self, id: str, stop: Callable[[], None]) -> None:
@@ -336,6 +336,7 @@ def _options(services: Services, options: JobOptions) -> JobOptions:
         assigns=lambda task: services.assigns,
         accounts=services.owners.of_task,
         in_thread=services.threads.run,
+        observer=services.observers,
     )
 
 

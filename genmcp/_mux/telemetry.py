@@ -5,19 +5,24 @@ Implementations are in `genmcp.telemetry`.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from genmcp._core.outcome import Failed, unpack
 from genmcp._core.request import Request
-from genmcp._core.waiting import Suspended
+from genmcp._core.task import Task, run_id
+from genmcp._core.waiting import Suspended, Working
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError, McpError
+from genmcp.errors import ConfigurationError, McpError, StoreError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
+from genmcp.tasks.options import StepObserver
 
 logger = logging.getLogger("genmcp")
 
@@ -56,7 +61,7 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     tag: the tag of the wait that has ended. began: when `continue_` began, in Unix time. seconds:
     how long it ran. request: the request of the call, which another process may have received.
     principal: its client. result: the result of the call. failure: the failure of the call. If both
-    are None, the call waits again.
+    are None, the call waits again. mark: what `resume_began` has returned.
     """
 
     request: Request
@@ -66,6 +71,25 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     result: Result | None = None
     failure: RequestFailure | None = None
+    mark: Any = None
+
+
+class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at a job of a call, in a worker.
+
+    id: the id of the job, `Run.id`. name: the name of the job. queue: its queue. tool: the tool
+    that waits for it. number: the number of the attempt, counted from 1. queued: seconds from when
+    the job was due until this attempt began. trace: what `trace_context` has returned in the
+    process that received the request of the call.
+    """
+
+    id: str
+    name: str
+    queue: str
+    tool: str
+    number: int
+    queued: float
+    trace: Mapping[str, str] | None
 
 
 class Telemetry:
@@ -111,12 +135,50 @@ class Telemetry:
         the step.
         """
 
+    def trace_context(self, mark: Any) -> Mapping[str, str] | None:
+        """Return the trace context of a request, to be stored with a call that becomes a task.
+
+        *mark* is what `request_began` has returned. Later steps of the call get the context, also
+        in other processes. It is stored as plain text. None (the default): no context.
+        """
+
+    def resume_began(self, request: Request, trace: Mapping[str, str] | None) -> Any:
+        """Handle the start of a step of the call of *request*, with its trace context.
+
+        The return value is `Resumed.mark`. `request_resumed` follows, unless the step is repeated
+        because the store failed, or another process runs it: then `resume_repeated` follows.
+        """
+
+    def resume_repeated(self, mark: Any) -> None:
+        """Handle the end of a step that has no outcome, because it will be repeated."""
+
+    def job_began(self, job: JobAttempt) -> Any:
+        """Handle the start of an attempt at a job; return the *mark* for `job_ended`.
+
+        Both methods are called in the context of the job function.
+        """
+
+    def job_ended(self, job: JobAttempt, error: BaseException | None, mark: Any) -> None:
+        """Handle the end of an attempt at a job.
+
+        *error*: a WaitError if the job failed, `asyncio.CancelledError` if it was cancelled or this
+        process stops, another exception if the job could not be run here, and None if it succeeded.
+        """
+
+    def lease_lost(self) -> None:
+        """Handle the takeover of a step by this process: its previous worker has died, or was
+        suspended for longer than its lease.
+        """
+
+    def store_failed(self, error: StoreError) -> None:
+        """Handle the failure of an operation of the store: in a step, or in answering a request."""
+
 
 OnStep = Callable[..., None]
 Marks = Sequence[tuple[Telemetry, Any]]
 
 
-class Observers:
+class Observers(StepObserver):
     """Calls several `Telemetry` objects: at the start in order, at the end in reverse order.
 
     Raises:
@@ -145,21 +207,35 @@ class Observers:
     ) -> None:
         """Notify all observers of the *outcome* of *request*; None: the request was cancelled."""
         failure = _failure(outcome, raised)
+        if isinstance(raised, StoreError):
+            self.store_failed(raised)
         for each, mark in reversed(marks):
             if failure is None:
                 _call(each.request_ended, request, outcome, mark)
             else:
                 _call(each.request_failed, request, failure, mark)
 
-    def resuming(self, channel: Channel, tag: str) -> OnStep:
-        """Return the function to call when the step of *channel* that begins now has ended.
+    def trace_of(self, channel: Channel) -> Mapping[str, str] | None:
+        """Return the trace context of the request of *channel*, None if no telemetry has one."""
+        for each, mark in channel._marks or ():
+            if trace := _call(each.trace_context, mark):
+                return cast(Mapping[str, str], trace)
+        return None
 
-        Its arguments are the outcome of the step (the result, Suspended, or None if the call was
-        cancelled), and the exception of the hook, if any.
+    @contextmanager
+    def resuming(
+        self, channel: Channel, tag: str, trace: Mapping[str, str] | None
+    ) -> Iterator[OnStep]:
+        """Enter before a step of *channel*, and leave after it; call what is returned at its end.
+
+        The arguments of the call are the outcome of the step (the result, Suspended, or None if the
+        call was cancelled), and the exception of the hook, if any.
         """
         if not self.all:
-            return lambda *_: None
+            yield lambda *_: None
+            return
         began, start = time.time(), time.perf_counter()
+        marks = [(each, _call(each.resume_began, channel.request, trace)) for each in self.all]
 
         def on_step(
             outcome: Result | McpError | Suspended | None, raised: BaseException | None = None
@@ -174,15 +250,62 @@ class Observers:
                 result=outcome if isinstance(outcome, Result) and failure is None else None,
                 failure=failure,
             )
-            for each in self.all:
-                _call(each.request_resumed, resumed)
+            while marks:
+                each, mark = marks.pop()
+                _call(each.request_resumed, replace(resumed, mark=mark))
 
-        return on_step
+        try:
+            yield on_step
+        finally:
+            while marks:
+                each, mark = marks.pop()
+                _call(each.resume_repeated, mark)
 
     def rejected(self, rejection: Rejection) -> None:
         """Notify all observers of a message that never became a request."""
         for each in self.all:
             _call(each.request_rejected, rejection)
+
+    @contextmanager
+    def job_attempt(self, task: Task) -> Iterator[Callable[[bytes], None]]:
+        work = task.work
+        if not self.all or not isinstance(work, Working):
+            yield lambda outcome: None
+            return
+        job = JobAttempt(
+            id=run_id(task) or task.id,
+            name=work.job.name,
+            queue=work.job.queue,
+            tool=task.tool,
+            number=work.attempt,
+            queued=max(0.0, task.updated - task.due),
+            trace=task.trace,
+        )
+        error: BaseException | None = None
+
+        def report(outcome: bytes) -> None:
+            nonlocal error
+            ended = unpack(outcome)
+            error = ended.error if isinstance(ended, Failed) else None
+
+        marks = [(each, _call(each.job_began, job)) for each in self.all]
+        try:
+            yield report
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for each, mark in reversed(marks):
+                _call(each.job_ended, job, error, mark)
+            del error  # its traceback refers to this frame: a reference cycle
+
+    def lease_lost(self, task: Task) -> None:
+        for each in self.all:
+            _call(each.lease_lost)
+
+    def store_failed(self, error: StoreError) -> None:
+        for each in self.all:
+            _call(each.store_failed, error)
 
 
 def _failure(

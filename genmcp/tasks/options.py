@@ -1,13 +1,14 @@
 """The options of background jobs."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 
 from genmcp._core.task import Task
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, StoreError
 from genmcp.stores.accounts import Owner
 
 _POSITIVE: Final = (
@@ -30,6 +31,25 @@ _NOT_NEGATIVE: Final = (
     "unknown_timeout",
     "progress_interval",
 )
+
+
+class StepObserver:
+    """Observes the steps of a worker. Each method does nothing; the mux overrides them."""
+
+    @contextmanager
+    def job_attempt(self, task: Task) -> Iterator[Callable[[bytes], None]]:
+        """Enter before an attempt at the job of *task*, and leave after it.
+
+        The context manager returns a function to call with the packed outcome of the attempt. It is
+        not called if the attempt was cancelled, or if this process cannot run the job.
+        """
+        yield lambda outcome: None
+
+    def lease_lost(self, task: Task) -> None:
+        """Handle the takeover of *task*: its previous worker has died, or was suspended."""
+
+    def store_failed(self, error: StoreError) -> None:
+        """Handle the failure of an operation of the store in a step."""
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +95,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             accounts.
         assigns: returns the `Run.assigns` of a job. Default: empty.
         in_thread: runs a blocking function. Default: `asyncio.to_thread`.
+        observer: is notified of attempts at jobs, lost leases and failures of the store. Default:
+            nothing is observed.
 
     Raises:
         ConfigurationError: an option is out of range; the message names it.
@@ -101,6 +123,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     accounts: Callable[[Task], Owner] = lambda task: ()
     assigns: Callable[[Task], Mapping[str, Any]] = lambda task: {}
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
+    observer: StepObserver = StepObserver()
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

@@ -47,7 +47,7 @@ from genmcp.tasks.attempt import (
 )
 from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
 from genmcp.tasks.jobs import Run, SavedState
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.retry import JobProgress, ProgressWriter, with_progress
 from genmcp.tasks.transitions import TaskWriter
@@ -154,14 +154,19 @@ class TaskRunner:
             claim = held.claim(self._options.max_crashes)
             task = await self._writer.retry.retry_until_written(claim)
             claimed = True
+            if stored.task.held_delivery is not None:
+                self._options.observer.lease_lost(task)
             if not task.ended:
                 await self._work(held, task)
-        except StoreError:
+        except StoreError as error:
+            self._options.observer.store_failed(error)
             if claimed:
                 # The claim stays in the record, so that the next claim counts a crash although no
                 # process has died. That limits how often a step is repeated that fails with the
                 # store every time.
-                await self._writer.retry.retry_until_written(lambda: self._abandon_wait(held))
+                await self._writer.retry.retry_until_written(
+                    partial(_abandon_wait, self._writer, held)
+                )
             else:  # no work was started, even if the claim was written
                 await self._hand_over(held, stored.task, still_runs=False)
             raise
@@ -197,7 +202,7 @@ class TaskRunner:
     async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
         try:
-            result = await attempt(
+            attempting = attempt(
                 job,
                 partial(self._run, held, task),
                 write=partial(_write_progress, held),
@@ -205,6 +210,7 @@ class TaskRunner:
                 threads=self._threads,
                 has_retries=_has_retries(task),
             )
+            result = await _observed(self._options.observer, task, attempting)
         except NotRunnableHere as missing:
             if deferred := await self._defer(held, task, missing):
                 return deferred
@@ -271,17 +277,6 @@ class TaskRunner:
                 await held.check()
             return _internal_error(task, error)
         return result
-
-    async def _abandon_wait(self, held: HeldTask) -> None:
-        """Abandon the task if it waits for an awaitable of the step, which has failed.
-
-        No other process could report the end of that awaitable.
-        """
-        stored = await self._records.find(held.id)
-        if stored is not None:
-            task = stored.task
-            if task.fencing_token == held.token and task.bound_node is not None:
-                await self._scheduler.abandon(task)
 
     async def _hand_over(self, held: HeldTask, task: Task, *, still_runs: bool) -> None:
         """Hand the step to another process at once, because this one stops working.
@@ -357,6 +352,27 @@ class _RunningSteps:
                 await self._writer.external.touch(task.work.ref)
         except StoreError as error:
             logger.warning("the record of task %s may expire too early: %s", task.id, error)
+
+
+async def _observed(
+    observer: StepObserver, task: Task, attempting: Awaitable[AttemptResult]
+) -> AttemptResult:
+    with observer.job_attempt(task) as report:
+        result = await attempting
+        report(result.outcome)
+        return result
+
+
+async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
+    """Abandon the task if it waits for an awaitable of the step, which has failed.
+
+    No other process could report the end of that awaitable.
+    """
+    stored = await writer.records.find(held.id)
+    if stored is not None:
+        task = stored.task
+        if task.fencing_token == held.token and task.bound_node is not None:
+            await writer.scheduler.abandon(task)
 
 
 async def _write_progress(held: HeldTask, progress: JobProgress) -> None:

@@ -85,15 +85,15 @@ class TaskService:
         self._external = ExternalJobs(store, prefix)
         self.records = TaskRecords(store, options, prefix)
         self._follower = TaskFollower(self.records)
-        follows = bool(external)
         self._scheduler = TaskScheduler(
-            self.records, engine, self.heartbeats, prefix=prefix, follows=follows
+            self.records, engine, self.heartbeats, prefix=prefix, follows=bool(external)
         )
         self._retry = RetriedWrites(
             delays=options.write_retry_delays,
             timeout=options.lease,
             late_bytes=late_bytes,
             is_stopping=lambda: self.worker.closed,
+            on_failure=options.observer.store_failed,
         )
         self._writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, options.accounts, prefix)
@@ -107,7 +107,7 @@ class TaskService:
             self.runner.handle,
             options,
             prefix=prefix,
-            follows=follows,
+            follows=bool(external),
             durable=store.durable,
         )
 

@@ -13,8 +13,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from genmcp._core.request import Request
-from genmcp._mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
+from genmcp._mux.telemetry import JobAttempt, Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.channel import Channel
+from genmcp.errors import WorkRaised
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -33,13 +34,14 @@ _METHODS: Final = frozenset(name for each in REVISIONS.values() for name in each
 # create any number of span names.
 _UNKNOWN_METHOD: Final = "_OTHER"
 
-Mark = tuple[Span, Token[Context]]
+Mark = tuple[Span, Context, Token[Context]]
 
 
 class OpenTelemetry(Telemetry):
     """Creates a server span for each request, current while its hook runs.
 
-    A call that is resumed from the store has a consumer span for each step.
+    A call that has become a task, or waited for a job, has a consumer span for each later step and
+    for each attempt at a job, in whichever process they run. Their parent is the span of the call.
 
     The parent of a span is read from `traceparent` and `tracestate` in the `_meta` of the request
     (SEP-414). Then the current span of the host application is linked. Without `traceparent`, the
@@ -69,36 +71,66 @@ class OpenTelemetry(Telemetry):
             attributes={**self._attributes, **attributes},
             links=_links(parent, ambient),
         )
-        return span, context.attach(trace.set_span_in_context(span, parent))
+        return _attached(span, parent)
 
     def request_ended(self, request: Request, result: Result, mark: Mark) -> None:
         """End the span."""
-        span, token = mark
-        context.detach(token)
-        span.end()
+        _end(mark)
 
     def request_failed(self, request: Request, failure: RequestFailure, mark: Mark) -> None:
         """Record the failure in the span, and end it."""
-        span, token = mark
-        context.detach(token)
-        _set_failure(span, failure)
-        span.end()
+        _set_failure(mark[0], failure)
+        _end(mark)
+
+    def trace_context(self, mark: Mark) -> Mapping[str, str]:
+        """Return what the propagators inject for the span and the baggage of the request."""
+        carrier: dict[str, str] = {}
+        # Not from the current context: a call may be promoted by a timer.
+        propagate.inject(carrier, mark[1])
+        return carrier
+
+    def resume_began(self, request: Request, trace: Mapping[str, str] | None) -> Mark:
+        """Start the span of the step, and make it the current one."""
+        target, attributes = _describe(request)
+        # A call that was stored without a trace context: by an earlier release, for example.
+        parent = propagate.extract(trace, Context()) if trace else _parent(request, Context())
+        name = f"{request.method} {target}" if target else request.method
+        return self._consume(name, parent, {**self._attributes, **attributes})
 
     def request_resumed(self, resumed: Resumed) -> None:
-        """Create a span of the step. Its parent is read from the request that began the call."""
-        target, attributes = _describe(resumed.request)
-        began = int(resumed.began * 1e9)
-        span = self._tracer.start_span(
-            f"{resumed.request.method} {target}" if target else resumed.request.method,
-            # The current span of this process belongs to other work, so it is not a parent.
-            context=_parent(resumed.request, Context()),
-            kind=SpanKind.CONSUMER,
-            attributes={**self._attributes, **attributes},
-            start_time=began,
-        )
+        """End the span of the step."""
         if resumed.failure is not None:
-            _set_failure(span, resumed.failure)
-        span.end(began + int(resumed.seconds * 1e9))
+            _set_failure(resumed.mark[0], resumed.failure)
+        _end(resumed.mark)
+
+    def resume_repeated(self, mark: Mark) -> None:
+        """End the span of the step."""
+        _end(mark)
+
+    def job_began(self, job: JobAttempt) -> Mark:
+        """Start the span of the attempt, and make it the current one."""
+        attributes: dict[str, str | int] = {
+            "genmcp.job.id": job.id,
+            "genmcp.job.name": job.name,
+            "genmcp.job.attempt": job.number,
+            "genmcp.queue": job.queue,
+            "gen_ai.tool.name": job.tool,
+        }
+        parent = propagate.extract(job.trace or {}, Context())
+        return self._consume(f"job {job.name}", parent, attributes)
+
+    def job_ended(self, job: JobAttempt, error: BaseException | None, mark: Mark) -> None:
+        """End the span of the attempt."""
+        if error is not None:
+            _set_error(mark[0], job_error_type(error), str(error))
+        _end(mark)
+
+    def _consume(self, name: str, parent: Context, attributes: Mapping[str, str | int]) -> Mark:
+        # The current span of this process belongs to other work, so it is not a parent.
+        span = self._tracer.start_span(
+            name, context=parent, kind=SpanKind.CONSUMER, attributes=attributes
+        )
+        return _attached(span, parent)
 
     def request_rejected(self, rejection: Rejection) -> None:
         """Create a span without duration. Its name is the method, or `_OTHER` if MCP lacks it."""
@@ -115,6 +147,22 @@ class OpenTelemetry(Telemetry):
         )
         _set_code(span, rejection.error.code, rejection.error.message)
         span.end()
+
+
+def job_error_type(error: BaseException) -> str:
+    """Return the value of `error.type` for a job that has ended with *error*."""
+    return error.type_name if isinstance(error, WorkRaised) else type(error).__name__
+
+
+def _attached(span: Span, parent: Context) -> Mark:
+    own = trace.set_span_in_context(span, parent)
+    return span, own, context.attach(own)
+
+
+def _end(mark: Mark) -> None:
+    span, _, token = mark
+    context.detach(token)
+    span.end()
 
 
 def _describe(request: Request) -> tuple[str | None, dict[str, str]]:

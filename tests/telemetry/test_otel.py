@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from genmcp import (
     Continue,
     Endpoint,
     InvalidParams,
+    JobOptions,
     Mux,
     Resource,
     Run,
@@ -56,8 +58,12 @@ def in_thread() -> str:
     return f"{trace.get_current_span().get_span_context().span_id:016x}"
 
 
+seen_by_job: list[str] = []  # the id of the current span in the last run of the job
+
+
 @job(name="otel.work")
-async def work(run: Run) -> None: ...
+async def work(run: Run) -> None:
+    seen_by_job[:] = [f"{trace.get_current_span().get_span_context().span_id:016x}"]
 
 
 class Works(Tool):
@@ -81,7 +87,7 @@ async def greet() -> str:
 class Spans:
     """An endpoint with telemetry, and the spans it has made."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -92,7 +98,8 @@ class Spans:
             resources=[Resource("docs://a", name="a", content="text")],
             prompts=[greet],
         )
-        self.endpoint = Endpoint(Mux(suite, telemetry=OpenTelemetry(self.provider)))
+        mux = Mux(suite, telemetry=OpenTelemetry(self.provider), **options)
+        self.endpoint = Endpoint(mux)
 
     @property
     def all(self) -> list[ReadableSpan]:
@@ -303,21 +310,48 @@ async def test_otel_records_rejections(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("text", ["hi", "secret"])
-async def test_otel_makes_a_span_of_a_call_that_is_resumed(spans: Spans, text: str) -> None:
-    """It has the parent of its request; a surrounding span has no part in it."""
+async def test_otel_later_steps_are_children_of_the_call(spans: Spans, text: str) -> None:
+    """A job and the step after it belong to the trace of the client, in any process."""
     client = Client(spans.endpoint, capabilities=TASKS)
 
     parent = f"00-{TRACE}-{PARENT}-01"
     await client.send(client.call("works", {"text": text}, traceparent=parent))
-    await until(lambda: len(spans.all) == 2, pause=0.005)
+    await until(lambda: len(spans.all) == 3, pause=0.005)
     await spans.endpoint.mux.aclose()
 
-    request, resumed = sorted(spans.all, key=lambda span: span.kind is SpanKind.CONSUMER)
-    assert (request.kind, resumed.kind) == (SpanKind.SERVER, SpanKind.CONSUMER)
-    for span in (request, resumed):
-        assert span.name == "tools/call works"
-        assert span.parent and f"{span.parent.span_id:016x}" == PARENT
+    (request,) = [span for span in spans.all if span.kind is SpanKind.SERVER]
+    assert request.name == "tools/call works"
+    assert request.parent and f"{request.parent.span_id:016x}" == PARENT
+    later = {span.name: span for span in spans.all if span.kind is SpanKind.CONSUMER}
+    for span in later.values():
+        assert span.context and span.parent and request.context
+        assert f"{span.context.trace_id:032x}" == TRACE
+        assert span.parent.span_id == request.context.span_id
+    attempt, resumed = later["job otel.work"], later["tools/call works"]
+    assert attempt.context and seen_by_job == [f"{attempt.context.span_id:016x}"]
+    assert dict(attempt.attributes or {})["genmcp.job.attempt"] == 1
     assert resumed.start_time and resumed.end_time and resumed.start_time < resumed.end_time
     failed = StatusCode.ERROR if text == "secret" else StatusCode.UNSET
     assert failed == resumed.status.status_code
     assert (text == "secret") is bool(resumed.events)
+
+
+async def test_otel_job_in_another_process_joins_the_trace(tmp_path: Path) -> None:
+    """The trace context is in the record of the task. Without a client's, the server's counts."""
+    shared = {"store": f"sqlite:///{tmp_path}/tasks.db", "secret": "of at least 16 bytes"}
+    server = Spans(jobs=JobOptions(queues=("none",)), **shared)
+    worker = Spans(**shared)
+    client = Client(server.endpoint, capabilities=TASKS)
+    try:
+        await client.send(client.call("works", {"text": "hi"}))
+        await worker.endpoint.mux.tasks.service.start()
+        await until(lambda: any(span.name == "job otel.work" for span in worker.all), pause=0.01)
+    finally:
+        await server.endpoint.mux.aclose()
+        await worker.endpoint.mux.aclose()
+
+    call = next(span for span in server.all if span.kind is SpanKind.SERVER)
+    attempt = next(span for span in worker.all if span.name == "job otel.work")
+    assert call.context and attempt.context and attempt.parent
+    assert attempt.context.trace_id == call.context.trace_id
+    assert attempt.parent.span_id == call.context.span_id
