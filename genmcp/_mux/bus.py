@@ -1,8 +1,18 @@
 """Messages between the processes that share a store, and the server's requests to its clients.
 
-All processes follow one log. Most messages name one process as their recipient, and the others
-ignore them. A client's response to a request of the server may reach another process than the one
-that waits for it, which then sends it on over the bus.
+Each process follows two logs: the messages to all processes, and those to itself. A log drops its
+oldest messages, and its messages expire. A process that fell behind, because it was suspended or
+because of a burst of messages, therefore reads again what the messages have changed: the handler of
+each kind of message is registered together with a function that does this.
+
+| Message | What it changes | Where that is stored |
+| `EndSession` | the ended sessions | the log itself, for the lifetime of a session |
+| `CancelInSession` | the calls of a session | a log of the session, beside the messages |
+| `StopTask` | a call that runs as a task | the record of the task |
+| `ClientReply` | a request to a client | a record beside the message, until it was read |
+
+Changes of lists and resources, and those of tasks, have logs of their own (`genmcp._mux.changes`,
+`genmcp.tasks.follower`); the log level of a session is read from its record.
 """
 
 import asyncio
@@ -10,11 +20,11 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -34,7 +44,8 @@ from genmcp.errors import (
 )
 from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
-from genmcp.stores.store import Append, LogEvent, Store
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -70,52 +81,94 @@ def _name_of(kind: type[msgspec.Struct]) -> str:
     return name
 
 
+class _Kind(NamedTuple):
+    """A kind of messages: how it is read, what it does, and how a process recovers lost ones."""
+
+    decode: Callable[[bytes], Any]
+    handle: Callable[[Any], None]
+    recover: Callable[[], Awaitable[None]] | None
+
+
 class MessageBus:
     """Messages between the processes that serve one *audience*. Owned by the mux.
 
-    Delivery is at least once: after a failure of the store a message may be handled twice. If the
-    log drops a message (see *ttl* and *keep*) before a process has read it, the message is lost.
+    Delivery is at least once: a message may be handled twice. A process that did not read a message
+    before the log dropped it recovers the state instead, see `subscribe`.
 
     Args:
         store: carries the messages. A store that no other process sees needs no log: the buses of
             this process handle a message before `send` returns.
-        audience: the name of the log.
+        audience: the name of the log of messages to EVERYBODY.
         ttl: seconds for which messages are retained for a slow process.
-        keep: the number of messages that are retained.
+        keep: the number of messages that are retained. keep_bytes: their total size; None
+            (the default): unlimited.
+        addressed: whether messages to single processes are sent, which have a log for each
+            recipient: neither kind of messages makes a log drop those of the other.
 
     Attributes:
         node: the name of this process.
-        current: whether all messages from before the bus was opened have been read.
+        store: as given.
+        current: whether all messages from before the bus was opened, or fell behind, were read.
     """
 
-    def __init__(self, store: Store, audience: str, *, ttl: float, keep: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        audience: str,
+        ttl: float,
+        keep: int,
+        keep_bytes: int | None = None,
+        *,
+        addressed: bool = True,
+    ) -> None:
         self.node = secrets.token_urlsafe(9)
         self.current = False
-        self._store = store
+        self.store = store
         self._log = f"inbox:{audience}"
-        self._append = partial(Append, self._log, ttl=ttl, keep=keep)
-        self._handlers: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], None]]] = {}
-        self._follower: asyncio.Task[None] | None = None
-        self._reading: Future[None] = Future()  # awaited from any event loop
+        self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
+        self._kinds: dict[str, _Kind] = {}
+        logs = [self._log, self.log_of(self.node)] if addressed else [self._log]
+        self._inboxes = [_Inbox(store, log, self._handle, self._recover) for log in logs]
 
-    def subscribe(self, kind: type[M], handler: Callable[[M], None]) -> None:
-        """Register *handler*, which is called on any thread, for the messages of this *kind*."""
-        self._handlers[_name_of(kind)] = (msgspec.msgpack.Decoder(kind).decode, handler)
+    def log_of(self, node: str) -> str:
+        """Return the name of the log with the messages to *node*, or to EVERYBODY.
+
+        It is also the subject of the data that a sender writes together with a message.
+        """
+        return f"inbox:{node}" if node else self._log
+
+    def subscribe(
+        self,
+        kind: type[M],
+        handler: Callable[[M], None],
+        recover: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Register *handler*, which is called on any thread, for the messages of this *kind*.
+
+        Args:
+            kind: the type of the messages.
+            handler: handles a message; it may be called twice with the same one.
+            recover: called on the loop of the bus if messages may have been dropped before they
+                were read. It reads from the store what they have changed. It is called again if it
+                raises a StoreError. None (the default): the log retains all messages that count.
+        """
+        decode = msgspec.msgpack.Decoder(kind).decode
+        self._kinds[_name_of(kind)] = _Kind(decode, handler, recover)
 
     def open(self) -> None:
         """Start to receive messages on the running loop, unless this receives them already."""
-        if not self._store.shared:
+        if not self.store.shared:
             if not self.current:
                 with _lock:
                     _local.add(self)
                 self.current = True
-        elif (
-            self._follower is None
-            or self._follower.done()
-            or self._follower.get_loop().is_closed()  # a host may be started a second time
-        ):
-            self.current, self._reading = False, Future()
-            self._follower = asyncio.get_running_loop().create_task(self._follow())
+            return
+        for inbox in self._inboxes:
+            inbox.open(self._check_current)
+        self._check_current()
+
+    def _check_current(self) -> None:
+        self.current = all(inbox.current for inbox in self._inboxes)
 
     async def catch_up(self) -> None:
         """Wait until the bus, once opened, is `current`.
@@ -124,23 +177,37 @@ class MessageBus:
             StoreError: the store cannot be read at present.
         """
         if not self.current:
-            await asyncio.shield(asyncio.wrap_future(self._reading))
+            await asyncio.gather(*(inbox.catch_up() for inbox in self._inboxes))
 
-    async def send(self, node: str, message: msgspec.Struct) -> None:
+    async def send(
+        self, node: str, message: msgspec.Struct, *data: Op, written_first: bool = False
+    ) -> None:
         """Send *message* to *node*, or to EVERYBODY.
 
-        This process handles its own messages at once, before they are written.
+        Args:
+            node: the recipient.
+            message: handled by this process at once, if it is a recipient.
+            *data: operations on the subject `log_of(node)`, written together with the message.
+            written_first: whether this process handles the message only once it is written.
+                Default False.
 
         Raises:
             StoreError: the message cannot be written.
         """
+        if not written_first:
+            self._handle_here(node, message)
+        if node != self.node and self.store.shared:
+            envelope = Envelope(node, _name_of(type(message)), msgspec.msgpack.encode(message))
+            append = self._append(self.log_of(node), msgspec.msgpack.encode(envelope))
+            await self.store.apply(*data, append)
+        if written_first:
+            self._handle_here(node, message)
+
+    def _handle_here(self, node: str, message: msgspec.Struct) -> None:
         kind = _name_of(type(message))
         for bus in (self, *self._others()):
             if node in (bus.node, EVERYBODY):
-                bus._handlers[kind][1](message)
-        if node != self.node and self._store.shared:
-            envelope = Envelope(node, kind, msgspec.msgpack.encode(message))
-            await self._store.apply(self._append(msgspec.msgpack.encode(envelope)))
+                bus._kinds[kind].handle(message)
 
     def _others(self) -> "list[MessageBus]":
         """Return the other open buses with the same log in a store that is not shared."""
@@ -149,21 +216,86 @@ class MessageBus:
         return [
             bus
             for bus in buses
-            if bus is not self and bus._store is self._store and bus._log == self._log
+            if bus is not self and bus.store is self.store and bus._log == self._log
         ]
 
     async def aclose(self) -> None:
         """Stop receiving messages."""
         with _lock:
             _local.discard(self)
+        for inbox in self._inboxes:
+            await inbox.aclose()
+        self.current = False
+
+    def _handle(self, event: LogEvent) -> str:
+        """Handle the message in *event*, and return the id of the event."""
+        try:
+            envelope = _decode_envelope(event.data)
+            if envelope.node in (self.node, EVERYBODY) and envelope.kind in self._kinds:
+                kind = self._kinds[envelope.kind]
+                kind.handle(kind.decode(envelope.payload))
+        except msgspec.MsgspecError as error:
+            logger.warning("a message of another release cannot be read: %s", error)
+        return event.id
+
+    async def _recover(self) -> None:
+        # The log cannot tell of which kinds the dropped messages were.
+        for kind in [*self._kinds.values()]:
+            if kind.recover is not None:
+                await kind.recover()
+
+
+class _Inbox:
+    """A log of messages, and the task that follows it. Owned by a bus.
+
+    current: whether all messages from before it was opened, or fell behind, were read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        log: str,
+        handle: Callable[[LogEvent], str],
+        recover: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.current = False
+        self._store = store
+        self._log = log
+        self._handle = handle
+        self._recover = recover
+        self._follower: asyncio.Task[None] | None = None
+        self._reading: Future[None] = Future()  # awaited from any event loop
+
+    def open(self, changed: Callable[[], None]) -> None:
+        """Follow the log on the running loop. *changed* is called whenever `current` changes."""
+        if (
+            self._follower is None
+            or self._follower.done()
+            or self._follower.get_loop().is_closed()  # a host may be started a second time
+        ):
+            self.current, self._reading = False, Future()
+            self._follower = asyncio.get_running_loop().create_task(self._follow(changed))
+
+    async def catch_up(self) -> None:
+        """Wait until this is `current`.
+
+        Raises:
+            StoreError: the store cannot be read at present.
+        """
+        if not self.current:
+            await asyncio.shield(asyncio.wrap_future(self._reading))
+
+    async def aclose(self) -> None:
+        """Stop following."""
         self.current = False
         follower, self._follower = self._follower, None
         if follower is not None and not follower.get_loop().is_closed():
             follower.cancel()
             await asyncio.wait([follower])
 
-    async def _follow(self) -> None:
+    async def _follow(self, changed: Callable[[], None]) -> None:
         after: str | None = None
+        behind = False
         while True:
             try:
                 # All stored messages are read first: until then this process does not know, for
@@ -174,32 +306,30 @@ class MessageBus:
                     for event in events:
                         after = self._handle(event)
                     if not events:
+                        # The state is recovered after the messages were read. A dropped message is
+                        # older than those, so that the data written with it can be read by now.
+                        if behind:
+                            await self._recover()
+                            behind = False
                         self.current = True
                         self._reading.set_result(None)
+                        changed()
                 async with aclosing(self._store.follow(self._log, after)) as following:
                     async for event in following:
                         after = self._handle(event)
             except LogTruncated:
                 # All retained messages are read again, so that some of them are handled twice.
-                logger.warning("messages of other processes were dropped before they were read")
-                after = None
+                logger.info("messages of other processes were dropped before they were read")
+                after, behind = None, True
+                if self.current:
+                    self.current, self._reading = False, Future()
+                    changed()
             except StoreError as error:
                 logger.warning("messages of other processes cannot be read: %s", error)
                 if not self.current:
                     reading, self._reading = self._reading, Future()
                     reading.set_exception(error)
                 await asyncio.sleep(_AGAIN)
-
-    def _handle(self, event: LogEvent) -> str:
-        """Handle the message in *event*, and return the id of the event."""
-        try:
-            envelope = _decode_envelope(event.data)
-            if envelope.node in (self.node, EVERYBODY) and envelope.kind in self._handlers:
-                decode, handler = self._handlers[envelope.kind]
-                handler(decode(envelope.payload))
-        except msgspec.MsgspecError as error:
-            logger.warning("a message of another release cannot be read: %s", error)
-        return event.id
 
 
 _local: "WeakSet[MessageBus]" = WeakSet()
@@ -229,6 +359,10 @@ class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     number: int
     result: bytes
     error: str | None
+    node: str = ""  # the process that has received it
+
+
+_decode_reply: Final = msgspec.msgpack.Decoder(ClientReply).decode
 
 
 class ServerRequests(msgspec.Struct, eq=False):
@@ -248,7 +382,7 @@ class ServerRequests(msgspec.Struct, eq=False):
     _numbers: Iterator[int] = msgspec.field(default_factory=count)
 
     def __post_init__(self) -> None:
-        self._bus.subscribe(ClientReply, self._on_reply)
+        self._bus.subscribe(ClientReply, self._on_reply, self._recover)
 
     async def ask(
         self,
@@ -286,6 +420,9 @@ class ServerRequests(msgspec.Struct, eq=False):
             raise
         finally:
             self._waiting.pop(number, None)
+        if reply.node != self._bus.node:
+            with suppress(StoreError):  # the record expires
+                await self._bus.store.apply(Delete(self._record(self._bus.node, number)))
         if reply.error is not None:
             raise WorkRaised(secrets.token_hex(6), "ClientError", reply.error)
         return reply.result
@@ -303,10 +440,13 @@ class ServerRequests(msgspec.Struct, eq=False):
         packed, ttl = msgspec.msgpack.encode(address), self._timeout
         return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)
 
-    async def deliver(self, session: str, principal: str | None, message: Message) -> None:
+    async def deliver(
+        self, session: str, principal: str | None, message: Message, owner: Owner = ()
+    ) -> None:
         """Deliver a response of *session* to the process that waits for it.
 
-        A late or repeated response is ignored.
+        A late or repeated response is ignored. Until it was read, it counts towards the accounts of
+        *owner*.
 
         Raises:
             InvalidRequest: it answers no request to this session.
@@ -320,12 +460,28 @@ class ServerRequests(msgspec.Struct, eq=False):
         if address is None or address.session != session:
             raise InvalidRequest("The response answers no request of this server")
         error = None if message.error is None else message.error.message
-        reply = ClientReply(address.number, bytes(message.result), error)
-        await self._bus.send(address.node, reply)
+        reply = ClientReply(address.number, bytes(message.result), error, self._bus.node)
+        record = Put(
+            self._record(address.node, address.number),
+            msgspec.msgpack.encode(reply),
+            ttl=self._timeout,
+            owner=owner,
+        )
+        await self._bus.send(address.node, reply, record)
+
+    def _record(self, node: str, number: int) -> str:
+        return f"{self._bus.log_of(node)}#reply:{number}"
 
     def _on_reply(self, reply: ClientReply) -> None:
         if (future := self._waiting.pop(reply.number, None)) is not None:
             future.set_result(reply)
+
+    async def _recover(self) -> None:
+        """Read the replies to all open requests from their records."""
+        for number in [*self._waiting]:
+            entry = await self._bus.store.get(self._record(self._bus.node, number))
+            if entry is not None:
+                self._on_reply(_decode_reply(entry.value))
 
 
 async def _sent(sending: Awaitable[None] | None) -> None:

@@ -107,22 +107,34 @@ class Subscriptions(Listener):
             is_coming = loop is self._written_in
             self._written_in = loop
         if loop is None:
-            asyncio.run(self._write())
+            asyncio.run(self._write(once=True))
         elif not is_coming:
             writer = loop.create_task(self._write())
             self._writers.add(writer)
             writer.add_done_callback(self._writers.discard)
 
-    async def _write(self) -> None:
-        with self._lock:
-            changes, self._unwritten = self._unwritten, {}
-            self._written_in = None
-        if not changes:
-            return  # another event loop has written the changes of all loops
-        try:
-            await self._store.apply(*(self._append(_encode(change)) for change in changes))
-        except StoreError as error:
-            logger.warning("%d changes could not be announced: %s", len(changes), error)
+    async def _write(self, *, once: bool = False) -> None:
+        """Write all changes that are not written yet. Unless *once*, retry until they are."""
+        while True:
+            with self._lock:
+                changes, self._unwritten = self._unwritten, {}
+                self._written_in = None
+            if not changes:
+                return  # another event loop has written the changes of all loops
+            try:
+                await self._store.apply(*(self._append(_encode(change)) for change in changes))
+                return
+            except StoreError as error:
+                logger.warning("%d changes cannot be announced yet: %s", len(changes), error)
+                with self._lock:
+                    unwritten = {**changes, **self._unwritten}
+                    too_many = len(unwritten) >= self._keep
+                    self._unwritten = {EVERYTHING: None} if too_many else unwritten
+                    # The changes of other event loops wait for this write, or for their own.
+                    self._written_in = None if once else asyncio.get_running_loop()
+                if once:  # the next change is written together with these
+                    return
+                await asyncio.sleep(_AGAIN)
 
     def listening(
         self, wanted: Iterable[ServerChange]
@@ -329,17 +341,19 @@ class SessionStreams(msgspec.Struct, eq=False):
     async def _messages(
         self, session: Session, after: str | None, mine: bytes, opening: bytes, owner: Owner
     ) -> AsyncGenerator[LogEvent | bytes, None]:
-        sends = after is not None
+        sends, missed = after is not None, False
         if after is not None:
             try:
                 await self._store.read(_log(session.key), after, limit=1)
             except LogTruncated:
-                after = None
+                after, missed = None, True
                 yield _MISSED
         begun = False
         unsent: set[bytes] = set()
         wanted = await self._wanted(session)
         async with self._subscriptions.listening(wanted) as subscription:
+            if missed:  # any of its subjects may have changed
+                subscription.notify(wanted)
             following = self._start_following(wanted)
             relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
             try:

@@ -157,7 +157,7 @@ class Mux:
         self.subscribed_bytes = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
         self.calls = CallRegistry()
         ttl, keep = bounds.replay_ttl, bounds.max_replay_events
-        self.bus = MessageBus(self.store, audience, ttl=ttl, keep=keep)
+        self.bus = MessageBus(self.store, audience, ttl, keep, bounds.max_replay_bytes)
         self.broadcast = SessionBroadcast(self.calls, self.bus, self.store, audience, bounds, clock)
         self.sessions = Sessions(seal, self.store, bounds, clock, self.broadcast)
         self.threads = _thread_pool(bounds)

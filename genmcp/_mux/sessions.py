@@ -25,15 +25,15 @@ from genmcp._mux.threads import Multimap
 from genmcp.errors import (
     ForeignSeal,
     InvalidParams,
+    OverShare,
     SealError,
     SealExpired,
     SessionNotFound,
-    StoreError,
 )
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.accounts import Owner
-from genmcp.stores.store import Delete, Put, Store
+from genmcp.stores.store import Append, Delete, Put, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -183,6 +183,10 @@ class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"
     id: RequestId
 
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_cancel: Final = msgspec.msgpack.Decoder(CancelInSession).decode
+
+
 class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """Ends the session of *principal* or *address* that was opened at *issued* (Unix time)."""
 
@@ -202,7 +206,8 @@ class SessionBroadcast:
 
     Args:
         calls: the calls of this process.
-        bus: carries the cancellations of calls. They are retained for `Limits.replay_ttl`.
+        bus: carries the cancellations of calls. Each session has a log of them as well, which a
+            process reads if the bus has dropped messages.
         store: has the log of ended sessions. They are retained for the lifetime of a session.
         audience: the name of the log.
         limits: the maximum number of remembered sessions, and their lifetime.
@@ -226,7 +231,11 @@ class SessionBroadcast:
         # that the entries that it drops have usually expired. (A dropped entry has not expired if
         # its session would live for long, and those in all later entries expire soon.)
         keep = 2 * limits.max_revoked_sessions
-        self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep)
+        self._ends = MessageBus(
+            store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep, addressed=False
+        )
+        self._store = store
+        self._limits = limits
         self._lifetime = limits.session_ttl
         self._now = now
         self.places = ConcurrencyLimit(
@@ -234,7 +243,7 @@ class SessionBroadcast:
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
-        bus.subscribe(CancelInSession, lambda message: calls.cancel(message.session, message.id))
+        bus.subscribe(CancelInSession, self._on_cancel, self._recover_cancelled)
         self._ends.subscribe(EndSession, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
@@ -260,9 +269,42 @@ class SessionBroadcast:
         self.open()
         await self._ends.catch_up()
 
-    async def cancel(self, session: str, id: RequestId) -> None:
-        """Cancel the call *id* of *session*, wherever it runs."""
-        await self._send(self._bus, CancelInSession(session, id))
+    async def cancel(self, session: str, id: RequestId, owner: Owner = ()) -> None:
+        """Cancel the call *id* of *session*, wherever it runs.
+
+        The record of the cancellation, for processes that fell behind, counts towards the accounts
+        of *owner*.
+
+        Raises:
+            StoreError: other processes cannot be notified; the call is cancelled if it runs here.
+        """
+        message, limits = CancelInSession(session, id), self._limits
+        record = Append(
+            self._cancelled(session),
+            _encode(message),
+            limits.session_ttl,
+            limits.max_replay_events,
+            owner,
+        )
+        try:
+            await self._bus.send(EVERYBODY, message, record)
+        except OverShare:  # a client that has used its share must still be able to cancel
+            await self._bus.send(EVERYBODY, message)
+
+    def _cancelled(self, session: str) -> str:
+        return f"{self._bus.log_of(EVERYBODY)}#cancelled:{session}"
+
+    def _on_cancel(self, message: "CancelInSession") -> None:
+        self._calls.cancel(message.session, message.id)
+
+    async def _recover_cancelled(self) -> None:
+        """Cancel the calls in this process that were cancelled by messages that it did not read."""
+        for session in self._calls:
+            log, after = self._cancelled(session), None
+            while events := await self._store.read(log, after):
+                for event in events:
+                    self._on_cancel(_decode_cancel(event.data))
+                after = events[-1].id
 
     async def end(self, session: Session, client: ClientKey) -> None:
         """End *session* of *client*: cancel its calls in every process, and revoke its id.
@@ -270,21 +312,17 @@ class SessionBroadcast:
         Raises:
             Overloaded: too many ended sessions of the client, or of all clients, are remembered.
                 This session stays open.
+            StoreError: the end cannot be stored. This session stays open.
         """
         self._forget_expired()
         self.places.check(client)
         ended = EndSession(session.key, session.issued, client.principal, client.address)
-        await self._send(self._ends, ended)
+        # If it ended here first and the write failed, the client could not repeat its request here.
+        await self._ends.send(EVERYBODY, ended, written_first=True)
 
     async def aclose(self) -> None:
         """Stop receiving ended sessions. The mux closes the bus for cancellations itself."""
         await self._ends.aclose()
-
-    async def _send(self, bus: MessageBus, message: CancelInSession | EndSession) -> None:
-        try:
-            await bus.send(EVERYBODY, message)
-        except StoreError as error:
-            logger.warning("a message about a session does not reach other processes: %s", error)
 
     def _on_end(self, message: EndSession) -> None:
         # The session is remembered before its calls are cancelled. Otherwise a request between the

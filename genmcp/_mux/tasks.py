@@ -6,7 +6,7 @@ For another client, the process that holds its response follows the task to its 
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import ceil
@@ -31,6 +31,7 @@ from genmcp._core.waiting import (
     Work,
     Working,
 )
+from genmcp._mux.bus import MessageBus
 from genmcp._mux.sinks import Services, StoredRequest
 from genmcp._mux.waits import pending_requests
 from genmcp._wire.jsonrpc import ErrorBody
@@ -45,7 +46,7 @@ from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import HeldTask
+from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.service import Resume, TaskService
 
 logger = logging.getLogger("genmcp")
@@ -59,11 +60,46 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
     task: str
 
 
+class RunningTasks:
+    """The calls that run as tasks in this process, each with a callback that cancels its hook.
+
+    Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it.
+    """
+
+    def __init__(self, bus: MessageBus, find: Callable[[str], Awaitable[Stored | None]]) -> None:
+        self._callbacks: dict[str, Callable[[], None]] = {}
+        self._find = find
+        bus.subscribe(StopTask, lambda message: self._stop(message.task), self._stop_ended)
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def add(self, id: str, stop: Callable[[], None]) -> None:
+        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
+        self._callbacks[id] = stop
+
+    def discard(self, id: str) -> None:
+        """Forget the task *id*, which has ended."""
+        self._callbacks.pop(id, None)
+
+    def _stop(self, id: str) -> None:
+        if (stop := self._callbacks.get(id)) is not None:
+            stop()
+
+    async def _stop_ended(self) -> None:
+        """Cancel the hooks of tasks whose records have ended: messages may have been dropped."""
+        for id in [*self._callbacks]:
+            stored = await self._find(id)
+            if stored is None or stored.task.ended:
+                self._stop(id)
+
+
 class Tasks:
     """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
-    *namespace* separates the tasks of several muxes that share a store. resume: continues a call
-    after its wait. cancelled: notifies the tool that a stored call was cancelled.
+    running: the tasks with a hook that runs in this process. *namespace* separates the tasks of
+    several muxes that share a store. resume: continues a call after its wait. cancelled: notifies
+    the tool that a stored call was cancelled.
     """
 
     def __init__(
@@ -79,7 +115,6 @@ class Tasks:
     ) -> None:
         self._services = services
         self._cancelled = cancelled
-        self._running: dict[str, Callable[[], None]] = {}
         self.service = TaskService(
             services.store,
             engine,
@@ -92,7 +127,7 @@ class Tasks:
         )
         self.worker = self.service.worker
         self.worker.busy = self._busy
-        services.bus.subscribe(StopTask, self._stop)
+        self.running = RunningTasks(services.bus, self.service.records.find)
 
     # Calls that become tasks.
 
@@ -246,7 +281,7 @@ class Tasks:
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
         finally:
-            self._running.pop(id, None)
+            self.running.discard(id)
 
     async def cancel(self, id: str, owner: str | None) -> None:
         """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
@@ -283,16 +318,8 @@ class Tasks:
             await self._services.bus.send(node, StopTask(id))
         return task
 
-    def runs(self, id: str, stop: Callable[[], None]) -> None:
-        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
-        self._running[id] = stop
-
     def _busy(self) -> bool:
-        return bool(self._running) or self.service.keyed.busy
-
-    def _stop(self, message: StopTask) -> None:
-        if (stop := self._running.get(message.task)) is not None:
-            stop()
+        return bool(self.running) or self.service.keyed.busy
 
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""

@@ -105,10 +105,11 @@ async def perform(http: HttpRequest, action: ServerAction) -> None:
             # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
             raise error
         case DeliverResponse(session=session, message=message):
-            await http.mux.server_requests.deliver(session.key, http.principal, message)
+            asked = http.mux.server_requests
+            await asked.deliver(session.key, http.principal, message, http.owner)
         case CancelRequest(id=id):
             assert http.session is not None
-            await http.mux.broadcast.cancel(http.session, id)
+            await http.mux.broadcast.cancel(http.session, id, http.owner)
 
 
 async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidRequest]) -> None:

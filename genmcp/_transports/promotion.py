@@ -201,7 +201,9 @@ class Promotion(msgspec.Struct, eq=False):
             channel._sink = TaskSink(
                 mux.services, mux.tasks.service, call, channel._sink.client_key
             )
-            mux.tasks.runs(task.id, partial(self._call.report_threadsafe, CallEvent.TASK_CANCEL))
+            mux.tasks.running.add(
+                task.id, partial(self._call.report_threadsafe, CallEvent.TASK_CANCEL)
+            )
         await self._call.send_handle(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:

@@ -47,7 +47,7 @@ class Process(MessageBus):
     """A bus that records the messages it has handled."""
 
     def __init__(self, store: MemoryStore, *, handles: bool = True) -> None:
-        super().__init__(store, "audience", ttl=60, keep=100)
+        super().__init__(store, "audience", 60, 100)
         self.handled: list[str] = []
         if handles:
             self.subscribe(Word, lambda word: self.handled.append(word.text))
@@ -129,7 +129,7 @@ async def test_bus_continues_after_a_failure(
 ) -> None:
     """A gap is followed by the oldest message, which may then be handled twice. It is logged."""
     monkeypatch.setattr("genmcp._mux.bus._AGAIN", 0)
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.INFO)
     store = Shared(fault)
     one, two = Process(store), Process(store)
     async with opened(two), asyncio.timeout(PATIENCE):
@@ -162,7 +162,7 @@ async def test_buses_of_one_process_deliver_at_once() -> None:
     """To each other, if they are open and of one audience. Nothing is written to the store."""
     store = MemoryStore()
     one, two, closed = Process(store), Process(store), Process(store)
-    other = MessageBus(store, "another audience", ttl=60, keep=100)
+    other = MessageBus(store, "another audience", 60, 100)
     async with opened(one, two):
         other.open()
         await closed.aclose()

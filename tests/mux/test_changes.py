@@ -134,19 +134,34 @@ async def test_change_in_the_words_of_another_release_is_every_change() -> None:
         assert await news(subscription) == [TOOLS]
 
 
-async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
-    """The sender continues, and so do later changes."""
+async def test_changes_are_written_again_after_a_failure(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure is logged. Changes that come meanwhile are written together with the first."""
+    monkeypatch.setattr("genmcp._mux.changes._AGAIN", 0.01)
     store = Faulty()
-    store.writes.append(StoreUnavailable("gone"))
+    store.writes += [StoreUnavailable("gone"), StoreUnavailable("gone")]
     heard = subscriptions(store)
     async with heard.listening([TOOLS, PROMPTS]) as subscription:
         heard.announce(TOOLS)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         heard.announce(PROMPTS)
-        assert await news(subscription) == [PROMPTS]
+        assert await news(subscription) == [TOOLS, PROMPTS]
 
-    assert "1 changes could not be announced: gone" in caplog.text
+    assert "1 changes cannot be announced yet: gone" in caplog.text
+    assert "2 changes cannot be announced yet: gone" in caplog.text
+
+
+def test_changes_without_an_event_loop_are_written_with_the_next(caplog: Any) -> None:
+    """Nothing waits for the store there."""
+    store = Faulty()
+    store.writes.append(StoreUnavailable("gone"))
+    heard = subscriptions(store)
+    heard.announce(TOOLS)
+    heard.announce(PROMPTS)
+
+    assert len(asyncio.run(store.read(LOG))) == 2
 
 
 def test_changes_are_announced_where_no_event_loop_runs() -> None:

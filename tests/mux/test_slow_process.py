@@ -1,0 +1,195 @@
+"""A process that fell behind: more messages were sent to it than the logs retain."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit
+from genmcp._core.outcome import Outcome
+from genmcp._core.subscription import TOOLS, updated
+from genmcp._mux.bus import EVERYBODY
+from genmcp._mux.sessions import CancelInSession
+from genmcp._mux.tasks import StopTask
+from genmcp.errors import StoreUnavailable
+from genmcp.stores.store import LogEvent, Op
+from tests.continuations.asking import YES, Asked
+from tests.support.asgi import PATIENCE, TASKS, Client, until
+
+LEGACY = "2025-11-25"
+KEEP = 5
+
+
+class Slow(SQLiteStore):
+    """A store whose followers wait while *running* is not set, and whose writes may fail."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.running = asyncio.Event()
+        self.running.set()
+        self.fails = False
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        async with aclosing(super().follow(log, after)) as events:
+            async for event in events:
+                if log.startswith(("inbox:", "changes:")):
+                    await self.running.wait()
+                yield event
+
+    async def apply(self, *ops: Op) -> None:
+        if self.fails:
+            raise StoreUnavailable("it is away")
+        await super().apply(*ops)
+
+
+class Runs(Tool):
+    """Runs until it is cancelled, or asks."""
+
+    name = "runs"
+    promote_after = 0.01
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.cancelled: list[Any] = []
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        if request.arguments:
+            return Continue("sure", elicit("Sure?"))
+        self.running += 1
+        return await asyncio.Event().wait()
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        return type(outcome).__name__
+
+    def on_cancel(self, channel: Channel) -> None:
+        self.cancelled.append(channel.request.id)
+
+
+class Pair:
+    """Two processes of one service: *slow* is held up while `store.running` is not set."""
+
+    def __init__(self, path: Path) -> None:
+        self.tool = Runs()
+        self.suite = Suite(name="test", version="1", tools=[self.tool])
+        self.stores = Slow(path), Slow(path)
+        self.slow, self.other = (
+            Mux(
+                self.suite,
+                store=store,
+                secret="a secret of both of them",
+                limits=Limits(max_replay_events=KEEP),
+            )
+            for store in self.stores
+        )
+        self.at_slow, self.at_other = Endpoint(self.slow), Endpoint(self.other)
+
+    @asynccontextmanager
+    async def held_up(self) -> AsyncIterator[None]:
+        """Hold up the slow process, and send it more messages than the logs retain."""
+        self.stores[0].running.clear()
+        await self._send_others(1)  # the follower holds the first message
+        yield
+        await self._send_others(2 * KEEP)
+        self.stores[0].running.set()
+
+    async def _send_others(self, count: int) -> None:
+        for n in range(count):
+            await self.other.bus.send(EVERYBODY, CancelInSession("another", n))
+            await self.other.bus.send(self.slow.bus.node, StopTask("another"))
+            self.other.changes.resource_updated(f"note://{n}")
+            await asyncio.sleep(0.01)  # each change is an event of its own
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    pair = Pair(tmp_path / "store.db")
+    yield pair
+    for mux in (pair.slow, pair.other):
+        await mux.aclose()
+
+
+async def test_slow_process_cancels_calls(pair: Pair) -> None:
+    """Only those of the session that were cancelled; another call goes on."""
+    client = await Client.begin(pair.at_slow, LEGACY)
+    async with client.open(client.call("runs", id=1)), client.open(client.call("runs", id=2)):
+        await until(lambda: pair.tool.running == 2)
+        async with pair.held_up():
+            client.app = pair.at_other
+            message = client.notification("notifications/cancelled", requestId=1)
+            assert (await client.send(message)).status == 202
+        await until(lambda: pair.tool.cancelled, pause=0.01)
+        await asyncio.sleep(0.05)
+
+        assert pair.tool.cancelled == [1]
+        client.app = pair.at_other
+        await client.send(client.notification("notifications/cancelled", requestId=2))
+
+
+async def test_slow_process_ends_sessions(pair: Pair) -> None:
+    """Its calls are cancelled, and requests with its id rejected."""
+    client = await Client.begin(pair.at_slow, LEGACY)
+    async with client.open(client.call("runs")):
+        await until(lambda: pair.tool.running)
+        async with pair.held_up():
+            client.app = pair.at_other
+            assert (await client.send(method="DELETE")).status == 204
+        await until(lambda: pair.tool.cancelled, pause=0.01)
+        client.app = pair.at_slow
+
+        assert (await client.send(client.request("ping"))).status == 404
+
+
+async def test_slow_process_gets_answers(pair: Pair) -> None:
+    """The answer to its question reached the other process. Its record is removed then."""
+    asked = await Asked.begin(pair.at_slow, LEGACY)
+    async with asked.open(asked.call("runs", {"ask": True})) as call:
+        while "method" not in (question := await call.message()):
+            pass
+        async with pair.held_up():
+            asked.app = pair.at_other
+            await asked.respond(question, YES)
+        answer = await call.message()
+
+    assert answer["result"]["content"][0]["text"] == "Done"
+    record = f"inbox:{pair.slow.bus.node}#reply:0"
+    assert await pair.stores[1].get(record) is None
+
+
+async def test_slow_process_stops_cancelled_tasks(pair: Pair) -> None:
+    """The call runs there, and is a task for its client."""
+    client = Client(pair.at_slow, capabilities=TASKS)
+    async with client.open(client.call("runs")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        id = call.json["result"]["taskId"]
+        async with pair.held_up():
+            client.app = pair.at_other
+            await client.send(client.request("tasks/cancel", {"taskId": id}))
+        await until(lambda: pair.tool.cancelled, pause=0.01)
+
+
+async def test_listeners_of_a_slow_process_learn_of_changes(pair: Pair) -> None:
+    """Each gets all of its changes once, since any may be among those that were not read."""
+    changes = {TOOLS, updated("note://mine")}
+    async with pair.slow.subscriptions.listening(changes) as subscription:
+        async with pair.held_up():
+            pair.other.changes.resource_updated("note://mine")
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE):
+            received, _ = await subscription.receive()
+
+    assert {*received} == changes
+
+
+async def test_session_is_not_ended_while_that_cannot_be_written(pair: Pair) -> None:
+    """Its client gets an error, and repeats the request; other processes would not know else."""
+    client = await Client.begin(pair.at_slow, LEGACY)
+    pair.stores[0].fails = True
+    refused = await client.send(method="DELETE")
+    pair.stores[0].fails = False
+
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert (await client.send(client.request("ping"))).status == 200
+    assert (await client.send(method="DELETE")).status == 204
