@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from enum import StrEnum
 from functools import partial
 from secrets import token_hex
 from typing import Final, TypeAlias
@@ -36,19 +37,34 @@ def engine_queue(prefix: str, queue: str) -> str:
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
 
+class EnginePromise(StrEnum):
+    """What an engine may promise beyond the interface: listed in `Engine.promises`."""
+
+    OWNERS = "owners"
+    """Owners take turns in each queue, and `max_per_owner` limits the handlers of one."""
+
+    LOST_LEASES = "lost leases"
+    """A handler whose lease was lost to another process is cancelled."""
+
+
 class Engine(ABC):
     """Delivers ids to processes, each at least once.
 
     An engine does not know tasks: their state is in the store. It may deliver an id twice, late,
     and in any order, because the handler compares each delivery with the record of the task. To add
     an engine, implement this class: docs/stores.md, "Adding an engine".
+
+    Attributes:
+        promises: what it promises beyond this interface. Default: nothing.
     """
+
+    promises: Collection[EnginePromise] = ()
 
     @abstractmethod
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
     ) -> None:
-        """Schedule one delivery of *id*. Do nothing if *id* is queued already.
+        """Schedule one delivery of *id*. Do nothing if *id* is queued already, or its handler runs.
 
         When this returns, the id is stored as durably as the engine stores anything: the death of
         this process must not lose it.
@@ -131,6 +147,8 @@ class LocalEngine(Engine):
         retry_delay: seconds before the next claim after the store has failed. Default 1.
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
     """
+
+    promises = (EnginePromise.OWNERS, EnginePromise.LOST_LEASES)
 
     def __init__(
         self, deliveries: Deliveries, *, retry_delay: float = 1.0, cancel_grace: float = 5.0

@@ -1,0 +1,121 @@
+"""A process that serves an engine, for the engine contract.
+
+`python -m tests.tasks.engine_process FACTORY TARGET OPTIONS` opens the engine, serves it as OPTIONS
+(JSON) say, and prints an event a line: `ready`, `started ID`, `ended ID`, `cancelled ID`, `left`.
+It reads commands from standard input: `release ID` lets the handler of ID return, `fail ID` lets it
+raise, and `leave` stops serving.
+"""
+
+import asyncio
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+from genmcp.errors import StoreUnavailable
+from genmcp.tasks.engine import Engine
+
+OpenEngine: TypeAlias = Callable[[str], AbstractAsyncContextManager[Engine]]
+
+
+def load_factory(path: str) -> OpenEngine:
+    """Return the function that *path*, "module:function", names."""
+    module, _, name = path.partition(":")
+    factory: OpenEngine = getattr(importlib.import_module(module), name)
+    return factory
+
+
+class HandlerProbe:
+    """A delivery handler that reports its events, and returns when it is told to.
+
+    Args:
+        holds: whether a handler waits for `release` or `fail`. Otherwise it returns at once.
+    """
+
+    def __init__(self, *, holds: bool = True) -> None:
+        self.holds = holds
+        self.events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.running: list[str] = []
+        self.peak = 0
+        self._gates: dict[str, asyncio.Future[None]] = {}
+
+    async def __call__(self, id: str) -> None:
+        self.running.append(id)
+        self.peak = max(self.peak, len(self.running))
+        self._report("started", id)
+        try:
+            if self.holds:
+                self._gates[id] = gate = asyncio.get_running_loop().create_future()
+                await gate
+        except asyncio.CancelledError:
+            self._report("cancelled", id)
+            raise
+        except StoreUnavailable:
+            self._report("failed", id)
+            raise
+        else:
+            self._report("ended", id)
+        finally:
+            self.running.remove(id)
+
+    def release(self, id: str) -> None:
+        """Let the handler of *id* return."""
+        self._gates.pop(id).set_result(None)
+
+    def fail(self, id: str) -> None:
+        """Let the handler of *id* raise."""
+        self._gates.pop(id).set_exception(StoreUnavailable("the test lets the handler fail"))
+
+    def report(self, event: str, id: str) -> None:
+        """Handle an event. Replaced by a process that prints it."""
+        self.events.put_nowait((event, id))
+
+    def _report(self, event: str, id: str) -> None:
+        self.counts[event, id] += 1
+        self.report(event, id)
+
+
+def _say(*words: str) -> None:
+    sys.stdout.write(" ".join(words) + "\n")
+    sys.stdout.flush()
+
+
+async def _read_commands() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+async def serve(open_engine: OpenEngine, target: str, options: dict[str, Any]) -> None:
+    probe = HandlerProbe(holds=options.pop("holds"))
+    probe.report = _say  # type: ignore[method-assign]
+    takeover_delay = options.pop("takeover_delay")
+    lines = await _read_commands()
+    leaving = asyncio.Event()
+
+    async def obey() -> None:
+        commands = {"release": probe.release, "fail": probe.fail}
+        while (line := (await lines.readline()).decode().strip()) and line != "leave":
+            command, _, id = line.partition(" ")
+            commands[command](id)
+        leaving.set()
+        if line:
+            await obey()  # handlers are released while the process stops
+
+    async with open_engine(target) as engine:
+        async with engine.serve(probe, takeover_delay=lambda: takeover_delay, **options):
+            _say("ready")
+            obeying = asyncio.create_task(obey())
+            await leaving.wait()
+        _say("left")
+    obeying.cancel()
+    await asyncio.wait([obeying])
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(load_factory(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])))
