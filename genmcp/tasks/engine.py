@@ -44,7 +44,10 @@ class EnginePromise(StrEnum):
     """Owners take turns in each queue, and `max_per_owner` limits the handlers of one."""
 
     LOST_LEASES = "lost leases"
-    """A handler whose lease was lost to another process is cancelled."""
+    """A handler is cancelled if its lease was lost to another process."""
+
+    BACKLOG = "backlog"
+    """`backlog` counts the ids of a queue."""
 
 
 class Engine(ABC):
@@ -148,7 +151,7 @@ class LocalEngine(Engine):
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
     """
 
-    promises = (EnginePromise.OWNERS, EnginePromise.LOST_LEASES)
+    promises = tuple(EnginePromise)
 
     def __init__(
         self, deliveries: Deliveries, *, retry_delay: float = 1.0, cancel_grace: float = 5.0

@@ -47,7 +47,7 @@ def serving(
 
 
 class EngineContract:
-    """What an engine does within one process."""
+    """The behaviour of an engine within one process."""
 
     promises: ClassVar[Collection[EnginePromise]] = ()
     """The optional promises that the engine declares, and that are therefore tested."""
@@ -63,7 +63,7 @@ class EngineContract:
         return HandlerProbe()
 
     def test_declared_promises_are_the_tested_ones(self, engine: Engine) -> None:
-        """The table in the documentation shows what `Engine.promises` declares."""
+        """The table in the documentation is derived from `Engine.promises`."""
         assert set(engine.promises) == set(self.promises)
 
     async def test_id_is_delivered(self, engine: Engine, probe: HandlerProbe) -> None:
@@ -77,7 +77,7 @@ class EngineContract:
             await expect(probe, "ended", "b")
 
     async def test_queued_id_is_not_queued_twice(self, engine: Engine) -> None:
-        """A client repeats a request whose response it has not seen."""
+        """A client repeats a request after it has lost the response."""
         probe = HandlerProbe(holds=False)
         await asyncio.gather(*(engine.submit("a") for _ in range(3)))
         await engine.submit("a", delay=0.1)
@@ -224,7 +224,7 @@ class EngineContract:
         assert probe.counts["started", "a"] == 1
 
     async def test_exit_hands_over_at_once(self, engine: Engine, probe: HandlerProbe) -> None:
-        """An id whose handler does not end within the grace period waits for no lease."""
+        """An id is delivered before its lease ends if the handler outlasts the grace period."""
         await engine.submit("a")
         async with serving(engine, probe, lease=LONG_LEASE, grace=0.1):
             await expect(probe, "started", "a")
@@ -235,7 +235,7 @@ class EngineContract:
             await expect(probe, "ended", "a")
 
     async def test_owners_take_turns(self, engine: Engine, probe: HandlerProbe) -> None:
-        """With `EnginePromise.OWNERS`; without it all ids are delivered, in whatever order."""
+        """With `EnginePromise.OWNERS`; without it all ids are delivered, in any order."""
         probe.holds = False
         ids = [f"x{each}" for each in range(5)]
         for id in ids:
@@ -262,6 +262,25 @@ class EngineContract:
                     await probe.events.get()
             probe.release("x2")
             await expect(probe, "ended", "x2")
+
+    async def test_backlog_is_counted(self, engine: Engine, probe: HandlerProbe) -> None:
+        """With `EnginePromise.BACKLOG`; an engine that cannot tell returns None."""
+        if EnginePromise.BACKLOG not in self.promises:
+            assert await engine.backlog("default") is None
+            return
+        await engine.submit("a")
+        await engine.submit("b")
+        await engine.submit("later", delay=60)
+        async with serving(engine, probe, concurrency=1, lease=LONG_LEASE):
+            while not probe.running:
+                await probe.events.get()
+            counted = await engine.backlog("default")
+            assert counted is not None
+            # A delayed id may count as waiting. The age is that of the one that is due.
+            assert counted.waiting in (1, 2)
+            assert counted.held == 1
+            assert 0 <= counted.age < BOUND
+        await engine.cancel("later")
 
     async def test_idle_engine_does_not_spin(self, engine: Engine, probe: HandlerProbe) -> None:
         """Also while a delayed id waits, a handler runs, and all slots are taken."""

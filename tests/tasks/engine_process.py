@@ -1,9 +1,9 @@
-"""A process that serves an engine, for the engine contract.
+"""Serves an engine in a process of its own, for the engine contract.
 
-`python -m tests.tasks.engine_process FACTORY TARGET OPTIONS` opens the engine, serves it as OPTIONS
-(JSON) say, and prints an event a line: `ready`, `started ID`, `ended ID`, `cancelled ID`, `left`.
-It reads commands from standard input: `release ID` lets the handler of ID return, `fail ID` lets it
-raise, and `leave` stops serving.
+`python -m tests.tasks.engine_process FACTORY TARGET OPTIONS` opens the engine, serves it with the
+OPTIONS (JSON), and prints one event a line: `ready`, `started ID`, `ended ID`, `cancelled ID`,
+`left`. It reads commands from standard input: `release ID` lets the handler of ID return, `fail ID`
+lets it raise, and `leave` stops serving.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def load_factory(path: str) -> OpenEngine:
 
 
 class HandlerProbe:
-    """A delivery handler that reports its events, and returns when it is told to.
+    """A delivery handler that reports its events, and returns after `release`.
 
     Args:
         holds: whether a handler waits for `release` or `fail`. Otherwise it returns at once.
@@ -41,6 +41,7 @@ class HandlerProbe:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.running: list[str] = []
         self.peak = 0
+        self.on_event: Callable[[str, str], None] = lambda event, id: None
         self._gates: dict[str, asyncio.Future[None]] = {}
 
     async def __call__(self, id: str) -> None:
@@ -70,13 +71,10 @@ class HandlerProbe:
         """Let the handler of *id* raise."""
         self._gates.pop(id).set_exception(StoreUnavailable("the test lets the handler fail"))
 
-    def report(self, event: str, id: str) -> None:
-        """Handle an event. Replaced by a process that prints it."""
-        self.events.put_nowait((event, id))
-
     def _report(self, event: str, id: str) -> None:
         self.counts[event, id] += 1
-        self.report(event, id)
+        self.events.put_nowait((event, id))
+        self.on_event(event, id)
 
 
 def _say(*words: str) -> None:
@@ -93,7 +91,7 @@ async def _read_commands() -> asyncio.StreamReader:
 
 async def serve(open_engine: OpenEngine, target: str, options: dict[str, Any]) -> None:
     probe = HandlerProbe(holds=options.pop("holds"))
-    probe.report = _say  # type: ignore[method-assign]
+    probe.on_event = _say
     takeover_delay = options.pop("takeover_delay")
     lines = await _read_commands()
     leaving = asyncio.Event()

@@ -109,7 +109,7 @@ class EngineService(Protocol):
 
     async def start(self) -> None: ...
 
-    async def kill(self) -> None: ...
+    def kill(self) -> None: ...
 
     def pause(self) -> None: ...
 
@@ -117,14 +117,14 @@ class EngineService(Protocol):
 
 
 class SharedEngineContract(EngineContract):
-    """What an engine does between processes."""
+    """The behaviour of an engine between processes."""
 
     factory: ClassVar[str]
     """"module:function": returns a context manager with the engine of a target."""
 
     @pytest.fixture
     async def target(self) -> AsyncIterator[str]:
-        """Prepare what `factory` gets: a URL, or a path."""
+        """Prepare the argument of `factory`: a URL, or a path."""
         raise NotImplementedError
         yield
 
@@ -303,7 +303,7 @@ class SharedEngineContract(EngineContract):
 
 
 class ServiceEngineContract(SharedEngineContract):
-    """What an engine does while its service is away."""
+    """The behaviour of an engine while its service is away."""
 
     @pytest.fixture
     async def service(self) -> AsyncIterator[EngineService]:
@@ -324,7 +324,7 @@ class ServiceEngineContract(SharedEngineContract):
         async with serving(engine, probe):
             await engine.submit("running")
             await expect(probe, "started", "running")
-            await service.kill()
+            service.kill()
             await service.start()
             await self._until_available(engine)
             async with serving(engine, probe, "later"):
@@ -339,7 +339,7 @@ class ServiceEngineContract(SharedEngineContract):
         worker = await start(lease=6.0)
         await engine.submit("a")
         await worker.expect("started a")
-        await service.kill()
+        service.kill()
         await service.start()
         await self._until_available(engine)
         async with serving(engine, probe, lease=6.0):
@@ -357,7 +357,7 @@ class ServiceEngineContract(SharedEngineContract):
         async with serving(engine, probe):
             await engine.submit("before")
             await expect(probe, "started", "before")
-            await service.kill()
+            service.kill()
             for call in engine.submit("lost"), engine.cancel("before"):
                 with pytest.raises(StoreUnavailable):
                     async with asyncio.timeout(BOUND):
