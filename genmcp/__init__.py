@@ -12,6 +12,7 @@ from genmcp._mux.mux import Mux
 from genmcp._mux.telemetry import Telemetry
 from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp._transports.endpoint import Endpoint
+from genmcp._transports.health import Health
 from genmcp._wire.http import Security
 from genmcp.channel import ChangeNotifier, Channel, SendStatus
 from genmcp.component_route import prefix_matches
@@ -224,6 +225,7 @@ __all__ = [
     "GetPromptRequestParams",
     "GetPromptResult",
     "HeaderMismatch",
+    "Health",
     "HttpOptions",
     "HttpRejected",
     "Hub",

@@ -68,6 +68,7 @@ PUBLIC = [
     "GetPromptRequestParams",
     "GetPromptResult",
     "HeaderMismatch",
+    "Health",
     "HttpOptions",
     "HttpRejected",
     "Hub",

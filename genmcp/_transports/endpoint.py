@@ -177,6 +177,25 @@ class Endpoint:
 
         return route_to(SseEndpoint(self.__call__), path)
 
+    def start(self) -> None:
+        """Start the work on stored jobs, as the lifespan or the first request would.
+
+        Call this in the lifespan of an application that mounts the endpoint as a route, since
+        Starlette does not forward its lifespan to a route. Does nothing if the work has started, or
+        if the store is not durable.
+        """
+        if self.mux.tasks.worker.dormant or self._asleep:
+            self._wake()
+
+    @property
+    def grace(self) -> float:
+        """The seconds that calls have to finish at shutdown."""
+        return self._shutdown.grace
+
+    @grace.setter
+    def grace(self, seconds: float) -> None:
+        self._shutdown.grace = seconds
+
     async def aclose(self) -> None:
         """Close responses on this event loop, hand jobs to other processes, and close an own mux.
 
@@ -262,7 +281,7 @@ class Endpoint:
         )
 
 
-def route_to(app: "ASGIApp", path: str) -> "Route":
+def route_to(app: "ASGIApp", path: str, *, name: str = "mcp") -> "Route":
     """Return a Starlette route to *app* at *path*, with and without a slash at its end.
 
     Raises:
@@ -272,7 +291,7 @@ def route_to(app: "ASGIApp", path: str) -> "Route":
         raise ConfigurationError(f"The path of an endpoint begins with a slash, unlike {path!r}")
     from starlette.routing import Route  # optional: not every host application is Starlette
 
-    route = Route(path.rstrip("/") or "/", app, name="mcp", include_in_schema=False)
+    route = Route(path.rstrip("/") or "/", app, name=name, include_in_schema=False)
     # One pattern for both forms: a redirect would lose the body of a POST with some clients.
     route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")
     return route

@@ -31,10 +31,13 @@ Stop = Callable[[], None]
 
 
 class Shutdown:
-    """The open calls and streams of an endpoint, by event loop. Owned by the endpoint."""
+    """The open calls and streams of an endpoint, by event loop. Owned by the endpoint.
+
+    *grace*: seconds that calls have to finish.
+    """
 
     def __init__(self, grace: float) -> None:
-        self._grace = grace
+        self.grace = grace
         self._loops: dict[asyncio.AbstractEventLoop, _Open] = {}
 
     def add(self, stop: Stop, *, idle: bool = False) -> None:
@@ -47,7 +50,7 @@ class Shutdown:
         if opened is None:
             for dead in [each for each in self._loops if each.is_closed()]:
                 del self._loops[dead]  # what was open ended with its loop
-            opened = self._loops[loop] = _Open(loop, self._grace)
+            opened = self._loops[loop] = _Open(loop, self)
         opened.add(stop, idle)
 
     def discard(self, stop: Stop) -> None:
@@ -72,9 +75,9 @@ class Shutdown:
 class _Open:
     """The open calls and streams of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, grace: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, shutdown: Shutdown) -> None:
         self.items: dict[Stop, bool] = {}
-        self._grace = grace
+        self._shutdown = shutdown
         self._ending = False
         self._over = False
         self._closed = asyncio.Event()
@@ -100,7 +103,7 @@ class _Open:
         for stop in [stop for stop, idle in self.items.items() if idle]:
             stop()
         try:
-            async with asyncio.timeout(self._grace):
+            async with asyncio.timeout(self._shutdown.grace):
                 await self._closed.wait()
         except TimeoutError:
             self._over = True

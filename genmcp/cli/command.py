@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
+from genmcp._transports.health import HEALTH_PATH, READY_PATH
 from genmcp.cli import remote
 from genmcp.cli.output import OutputError, log_to_stderr, sanitize
 from genmcp.cli.serve import ServeOptions, serve_http, serve_stdio_target
 from genmcp.cli.target import ModuleImportError, add_target_options, load_attribute, load_mux
-from genmcp.cli.worker import DEFAULT_GRACE, WorkerOptions, run_worker
+from genmcp.cli.worker import DEFAULT_GRACE, HostPort, WorkerOptions, run_worker
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 
@@ -120,7 +121,7 @@ def _work(arguments: argparse.Namespace) -> None:
     options = WorkerOptions(
         queues=arguments.queues, concurrency=arguments.concurrency, shutdown_grace=arguments.grace
     )
-    asyncio.run(run_worker(mux, options, app))
+    asyncio.run(run_worker(mux, options, app, health=arguments.health))
 
 
 def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -> None:
@@ -174,8 +175,17 @@ def _add_serve(add_parser: AddParser) -> None:
     add("--workers", type=_count, metavar="N", help="the number of processes (1)")
     help = "a host name to accept, '*' for any; repeatable"
     add("--allowed-host", action="append", dest="allowed_hosts", metavar="NAME", help=help)
-    help = "how long running jobs may continue at shutdown (JobOptions.shutdown_grace)"
+    help = "how long open calls and running jobs may continue at shutdown"
     add("--grace", type=_seconds, metavar="SECONDS", help=help)
+    help = (
+        "how long to accept requests after SIGTERM, while the server reports that it is not ready"
+    )
+    add("--drain", type=_seconds, metavar="SECONDS", help=f"{help} ({default.drain:g})")
+    help = "the path that responds while the process is alive"
+    add("--health-path", metavar="PATH", help=f"{help} ({default.health_path})")
+    help = "the path that responds whether requests should be sent here"
+    add("--ready-path", metavar="PATH", help=f"{help} ({default.ready_path})")
+    add("--no-health", action="store_true", default=None, help="serve neither of these paths")
     help = "take client address and scheme from X-Forwarded-For and X-Forwarded-Proto"
     add("--proxy-headers", action="store_true", default=None, help=f"{help}, set by a proxy")
     help = "trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers"
@@ -194,6 +204,8 @@ def _add_worker(add_parser: AddParser) -> None:
     add("--concurrency", type=_count, metavar="N", help="the number of concurrent jobs")
     help = f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})"
     add("--grace", type=_seconds, default=DEFAULT_GRACE, metavar="SECONDS", help=help)
+    help = f"serve {HEALTH_PATH} and {READY_PATH} here, for the probes of a supervisor"
+    add("--health", type=_address, metavar="HOST:PORT", help=help)
 
 
 def _add_remote(
@@ -241,6 +253,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
     return int(text)
+
+
+def _address(text: str) -> HostPort:
+    try:
+        return HostPort.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _port(text: str) -> int:

@@ -5,9 +5,11 @@ import inspect
 import logging
 import os
 import secrets
+import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from types import FrameType, MethodType
 from typing import Any, Final
 
 import msgspec
@@ -17,11 +19,13 @@ from starlette.applications import Starlette
 
 from genmcp._mux.mux import SECRET_VARIABLE, Mux
 from genmcp._transports.endpoint import Endpoint
+from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
+from genmcp._transports.shutdown import uvicorn_server
 from genmcp._transports.stdio import Streams, private_streams, serve_streams
 from genmcp._wire.http import Security
 from genmcp.cli.output import log_to_stderr
 from genmcp.cli.target import load_attribute, load_mux
-from genmcp.cli.worker import stop_on_signals, wait_for_first
+from genmcp.cli.worker import describe_state, stop_on_signals, wait_for_first
 from genmcp.errors import ConfigurationError
 from genmcp.server import Server
 from genmcp.telemetry.log import LoggingTelemetry
@@ -43,8 +47,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         workers: the number of processes.
         reload: whether to restart when a file changes.
         allowed_hosts: host names to accept. None: those of the target.
-        grace: seconds that running jobs have to finish when the server stops. None: those of the
-            `JobOptions` of the mux.
+        grace: seconds that open calls and running jobs have to finish when the server stops. None:
+            those of the endpoint and of the `JobOptions` of the mux.
+        drain: seconds for which requests are still accepted after SIGTERM, while the server reports
+            that it is not ready. A second signal ends them.
+        health_path: the path that responds while the process is alive.
+        ready_path: the path that responds whether the process should get requests.
+        no_health: whether neither of these paths is served.
         proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
             scheme of a connection.
         forwarded_allow_ips: the addresses of trusted proxies, separated by commas; implies
@@ -59,6 +68,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     reload: bool = False
     allowed_hosts: list[str] | None = None
     grace: float | None = None
+    drain: float = 0.0
+    health_path: str = HEALTH_PATH
+    ready_path: str = READY_PATH
+    no_health: bool = False
     proxy_headers: bool = False
     forwarded_allow_ips: str | None = None
 
@@ -164,15 +177,68 @@ def create_app() -> Starlette:
 
 
 def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
+    health, routes = Health(endpoint), [endpoint.route(options.path)]
+    if not options.no_health:
+        paths = options.health_path, options.ready_path
+        if len({path.rstrip("/") for path in (*paths, options.path)}) < 3:
+            raise ConfigurationError(
+                f"--path, --health-path and --ready-path must differ: {options.path}, "
+                f"{options.health_path}, {options.ready_path}"
+            )
+        routes += health.routes(health=options.health_path, ready=options.ready_path)
+        logging.getLogger("uvicorn.access").addFilter(_ProbeFilter(paths))
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        logger.info("process %d started, %s", os.getpid(), describe_state(endpoint.mux))
+        if options.drain:
+            _drain_on_sigterm(health, options.drain)
+        endpoint.start()
         try:
             yield
         finally:
             await endpoint.aclose()
             await endpoint.mux.aclose()
 
-    return Starlette(routes=[endpoint.route(options.path)], lifespan=lifespan)
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+class _ProbeFilter(logging.Filter):
+    """Drops the access log records of probes that have succeeded, which repeat every few seconds.
+
+    *paths*: those of the probes.
+    """
+
+    def __init__(self, paths: Collection[str]) -> None:
+        super().__init__()
+        self._paths = paths
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        match record.args:
+            case (_, _, path, _, 200):
+                return path not in self._paths
+        return True
+
+
+def _drain_on_sigterm(health: Health, seconds: float) -> None:
+    """Let the first SIGTERM make *health* not ready, and stop uvicorn *seconds* later.
+
+    uvicorn closes its sockets as soon as it handles the signal. A load balancer would then send
+    requests to a closed port until its next probe.
+    """
+    loop, server = asyncio.get_running_loop(), uvicorn_server()
+    handle = signal.getsignal(signal.SIGTERM)
+    if server is None or not callable(handle):
+        return
+
+    def drain(server: object, number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, handle)  # a second signal stops the server at once
+        health.drain()
+        logger.info("draining: requests are accepted for %g seconds", seconds)
+        loop.call_soon_threadsafe(loop.call_later, seconds, handle, number, frame)
+
+    # A method of the server, as its own handler is: `uvicorn_server` finds the server by it.
+    signal.signal(signal.SIGTERM, MethodType(drain, server))
 
 
 def _create_endpoint(options: ServeOptions) -> Endpoint:
@@ -183,6 +249,7 @@ def _create_endpoint(options: ServeOptions) -> Endpoint:
     if options.grace is not None:
         worker = endpoint.mux.tasks.service.worker
         worker.options = replace(worker.options, shutdown_grace=options.grace)
+        endpoint.grace = options.grace
     return endpoint
 
 

@@ -2,20 +2,28 @@
 
 import asyncio
 import logging
+import re
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import uvicorn
 from msgspec.structs import replace
+from starlette.applications import Starlette
 
 from genmcp._mux.mux import Mux
+from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp")
 
 DEFAULT_GRACE: Final = 5.0  # seconds
+_ADDRESS: Final = re.compile(
+    r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]+)):)?(?P<port>\d{1,5})"
+)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _ASGI: Final = {"version": "3.0", "spec_version": "2.0"}
 
@@ -34,7 +42,16 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_grace: float = DEFAULT_GRACE
 
 
-async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
+def describe_state(mux: Mux) -> str:
+    """Return which store, engine and queues *mux* uses, for a log record, without credentials."""
+    worker = mux.tasks.worker
+    engine, queues = type(worker.engine).__name__, ", ".join(worker.options.queues)
+    return f"store: {mux.store!r}, engine: {engine}, queues: {queues}"
+
+
+async def run_worker(
+    mux: Mux, options: WorkerOptions, app: Any = None, *, health: "HostPort | None" = None
+) -> None:
     """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
     After the first signal no more jobs are started. Jobs that have not finished when the grace
@@ -45,9 +62,11 @@ async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
         mux: the mux; its store must be shared between processes.
         options: the queues, concurrency and grace period.
         app: an ASGI application that sets up resources of the jobs in its lifespan. Default: none.
+        health: the host and port at which `/health` and `/ready` are served. Default: none.
 
     Raises:
-        ConfigurationError: the store is not shared, or the application does not start.
+        ConfigurationError: the store is not shared, the application does not start, or *health* is
+            in use.
         StoreUnavailable: the store cannot be reached.
     """
     if not mux.store.shared:
@@ -61,23 +80,87 @@ async def run_worker(mux: Mux, options: WorkerOptions, app: Any = None) -> None:
     changes = {name: value for name, value in given if value is not None}
     jobs.worker.options = replace(jobs.worker.options, **changes)
     stop = asyncio.Event()
+    checks: Health | None = None
     # Closed in reverse order: the jobs end first, while the application is still up.
     async with AsyncExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         stack.push_async_callback(mux.aclose)
+        if health is not None:
+            checks = Health(mux)
+            await stack.enter_async_context(serve_health(checks, health))
         if app is not None:
             await stack.enter_async_context(run_lifespan(app))
         stack.push_async_callback(jobs.aclose)
         await jobs.start()
-        queues = ", ".join(jobs.worker.options.queues)
-        logger.info("worker of %s started, queues: %s", mux.server.info.name, queues)
+        logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
         await wait_for_first(stop.wait(), jobs.worker.ended())
         # The process must fail: a supervisor restarts a process that exits, but cannot see that the
         # engine of a running process has ended.
         if not stop.is_set():
             raise RuntimeError("the engine ended unexpectedly; the log has the reason")
+        if checks is not None:
+            checks.drain()
         grace = jobs.worker.options.shutdown_grace
         logger.info("stopping: running jobs have %g seconds to finish", grace)
+
+
+class HostPort(NamedTuple):
+    """A host and a port to listen on."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "HostPort":
+        """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback.
+
+        Raises:
+            ValueError: *text* has another form.
+        """
+        found = _ADDRESS.fullmatch(text)
+        if found is None or int(found["port"]) > 65535:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class _ProbeServer(uvicorn.Server):
+    """A server beside the worker, which handles the signals itself."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serve_health(health: Health, address: HostPort) -> AsyncIterator[None]:
+    """Serve the routes of *health* at *address*, in this event loop.
+
+    In this one, because a loop that is blocked by a job must not pass as alive.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        listener = socket.create_server(address, family=family)
+    except OSError as error:
+        raise ConfigurationError(f"--health {address}: {error}") from error
+    with listener:
+        config = uvicorn.Config(
+            Starlette(routes=health.routes()), lifespan="off", log_config=None, access_log=False
+        )
+        server = _ProbeServer(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        at = HostPort(*listener.getsockname()[:2])
+        logger.info("serving %s and %s at http://%s", HEALTH_PATH, READY_PATH, at)
+        try:
+            yield
+        finally:
+            server.should_exit = server.force_exit = True
+            await asyncio.wait({serving})
 
 
 @contextmanager

@@ -206,6 +206,7 @@ class TaskWorker:
         durable: whether the store is durable.
 
     Attributes:
+        engine: the engine.
         resting: whether it was stopped by `rest`, and only `begin` starts it again. Also True while
             it stops.
         closed: whether it was stopped by `aclose` or `rest`, and not started again.
@@ -225,7 +226,7 @@ class TaskWorker:
         follows: bool = False,
         durable: bool = False,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._heartbeats = heartbeats
         self._handler = handler
         self.options = options
@@ -267,6 +268,20 @@ class TaskWorker:
         if all(each.gone for each in self._users):
             self.dormant = self._durable
             await self._stop(_StopRequest(within, self.busy), rest=True)
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why no steps are delivered to this process, or None.
+
+        None if the engine serves, and also if the store is not durable and nothing has started the
+        worker yet: there are no steps then.
+        """
+        serving = self._serving
+        if serving is None:
+            return "not started" if self._durable else None
+        if serving.ending or self.resting:
+            return "stopped"
+        return None if serving.ready.done() else "starting"
 
     @property
     def ending(self) -> bool:
@@ -366,7 +381,7 @@ class TaskWorker:
         concurrency: int,
         max_per_owner: int | None,
     ) -> None:
-        async with self._engine.serve(
+        async with self.engine.serve(
             self._handler,
             queues=[engine_queue(self._prefix, queue) for queue in queues],
             concurrency=concurrency,

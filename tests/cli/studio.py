@@ -56,3 +56,5 @@ def studio(path: Path, *queues: str, lease: float = 60.0) -> Mux:
 
 if path := os.environ.get("STUDIO"):  # in a worker
     mux = studio(Path(path), "studio", lease=float(os.environ["LEASE"]))
+
+    idle = studio(Path(path), "none", lease=float(os.environ["LEASE"]))

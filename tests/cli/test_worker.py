@@ -204,12 +204,14 @@ async def test_worker_works_within_a_lifespan(
     before = signal.getsignal(signal.SIGTERM)
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(run_worker(mux, options, app))
-        await until(lambda: "worker of studio started, queues: a, b" in caplog.text)
+        await until(lambda: "worker of studio started" in caplog.text)
         assert app.told == ["lifespan.startup"]
         os.kill(os.getpid(), signal.SIGTERM)
         await working
 
     assert app.told == ["lifespan.startup", "lifespan.shutdown"]
+    state = f"store: {mux.store!r}, engine: LocalEngine, queues: a, b"
+    assert state in caplog.text
     applied = mux.tasks.service.worker.options
     assert (applied.concurrency, applied.shutdown_grace) == (3, 0.0)
     assert before is signal.getsignal(signal.SIGTERM)
@@ -326,6 +328,8 @@ def test_target_may_be_mux_endpoint_or_server(folder: Path) -> None:
         (["good:suite", "--concurrency", "0"], "'0' is not 1 or more"),
         (["good:suite", "--grace", "soon"], "'soon' is not a number of seconds"),
         (["good:suite", "--grace", "-1"], "'-1' is not a number of seconds"),
+        (["good:suite", "--health", "127.0.0.1:70000"], "is not HOST:PORT"),
+        (["good:suite", "--health", ":8081"], "':8081' is not HOST:PORT"),
     ],
 )
 def test_worker_reports_configuration_errors(

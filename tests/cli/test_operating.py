@@ -1,0 +1,190 @@
+"""`genmcp serve` and `genmcp worker` in operation: probes, draining, and the death of a process."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp import Client
+from tests.cli.studio import SECRET
+from tests.support.asgi import PATIENCE, until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    """A `genmcp` process, the URL that it logs, and its log, which is a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    async def find(self, pattern: str) -> str:
+        """Wait until the log has *pattern*, and return its first group."""
+
+        def found() -> re.Match[str] | None:
+            assert self.process.poll() is None or re.search(pattern, self.log), self.log
+            return re.search(pattern, self.log)
+
+        await until(found, pause=0.02, bound=PATIENCE * 2)
+        match = found()
+        assert match is not None
+        return match[1]
+
+    async def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, PATIENCE * 2)
+
+
+@contextmanager
+def started(*options: str, folder: Path) -> Iterator[Process]:
+    """Give a process over the store in *folder*, which is killed if it has not ended by then."""
+    log = folder / f"{len(list(folder.glob('*.log')))}.log"
+    environment = {**os.environ, "STUDIO": str(folder / "studio.db"), "LEASE": "60"}
+    command = [sys.executable, "-m", "genmcp", *options]
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment, stderr=file, stdout=file, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield Process(process, log)
+        finally:
+            with suppress(ProcessLookupError):  # its workers as well
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+async def ready(http: httpx.AsyncClient, url: str) -> tuple[int, Any]:
+    response = await http.get(f"{url}/ready")
+    return response.status_code, response.json()
+
+
+async def until_ready(http: httpx.AsyncClient, url: str) -> None:
+    async with asyncio.timeout(PATIENCE * 2):
+        while True:
+            try:
+                if (await ready(http, url))[0] == 200:
+                    return
+            except httpx.TransportError:
+                pass  # it does not listen yet
+            await asyncio.sleep(0.02)
+
+
+async def test_server_drains_and_hands_over_its_jobs(tmp_path: Path) -> None:
+    """After SIGTERM it is not ready, and serves requests until it is stopped.
+
+    Its job is continued by a worker at once, although the lease is a minute.
+    """
+    options = ("tests.cli.studio:mux", "--port", "0", "--drain", "600", "--grace", "0.1")
+    with started("serve", *options, folder=tmp_path) as server:
+        url = await server.find(r"at (http://\S+)/mcp")
+        assert "store: <SQLiteStore: '" in server.log
+        assert "engine: LocalEngine, queues: studio" in server.log
+        async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
+            await until_ready(http, url)
+            task = await client.call_task("count", {"folder": str(tmp_path)})
+            await until((tmp_path / "attempt 1").exists, pause=0.02)
+
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: "draining" in server.log, pause=0.02)
+            assert await ready(http, url) == (
+                503,
+                {"status": "unavailable", "problems": {"process": "shutting down"}},
+            )
+            assert (await http.get(f"{url}/health")).status_code == 200
+            assert (await client.tools())[0].name == "count"
+            assert task.id is not None
+            assert (await task.status()).status == "working"
+            await server.stop()
+
+        with started(
+            "worker", "tests.cli.studio:mux", "--health", "127.0.0.1:0", folder=tmp_path
+        ) as worker:
+            probes = await worker.find(r"/ready at (http://\S+)")
+            await until((tmp_path / "attempt 2").exists, pause=0.02)
+            async with httpx.AsyncClient() as http:
+                await until_ready(http, probes)
+                assert (await http.get(f"{probes}/health")).json() == {"status": "ok"}
+            (tmp_path / "go").touch()
+            await worker.find(r"(worker of studio started, store: .* queues: studio)")
+            assert await worker.stop() == 0
+
+    assert SECRET not in server.log + worker.log
+
+
+async def test_worker_is_not_ready_while_its_jobs_finish(tmp_path: Path) -> None:
+    """And alive: a supervisor must not kill it within its grace."""
+    options = ("tests.cli.studio:mux", "--health", "127.0.0.1:0", "--grace", "600")
+    with (
+        started("serve", "tests.cli.studio:idle", "--port", "0", folder=tmp_path) as server,
+        started("worker", *options, folder=tmp_path) as worker,
+    ):
+        url = await server.find(r"at (http://\S+)/mcp")
+        probes = await worker.find(r"/ready at (http://\S+)")
+        async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
+            await until_ready(http, probes)
+            task = await client.call_task("count", {"folder": str(tmp_path)})
+            await until((tmp_path / "attempt 1").exists, pause=0.02)
+            worker.process.send_signal(signal.SIGTERM)
+            await until(lambda: "stopping" in worker.log, pause=0.02)
+            assert (await ready(http, probes))[0] == 503
+            assert (await http.get(f"{probes}/health")).status_code == 200
+            (tmp_path / "go").touch()
+            assert await asyncio.to_thread(worker.process.wait, PATIENCE) == 0
+            assert "attempt 1" in str(await task.wait())
+
+
+async def test_server_process_that_was_killed_is_replaced(tmp_path: Path, free_port: int) -> None:
+    """With `--workers`; SIGTERM ends all of them."""
+    options = ("tests.cli.studio:mux", "--port", str(free_port), "--workers", "2")
+    url = f"http://127.0.0.1:{free_port}"
+    with started("serve", *options, folder=tmp_path) as server:
+
+        def processes() -> list[int]:
+            found = re.findall(r"process (\d+) started, store: <SQLiteStore", server.log)
+            return [*map(int, found)]
+
+        await until(lambda: len(processes()) == 2, pause=0.05)
+        os.kill(processes()[0], signal.SIGKILL)
+        await until(lambda: len(processes()) == 3, pause=0.05)
+        async with httpx.AsyncClient() as http:
+            await until_ready(http, url)
+        await server.stop()
+        assert [pid for pid in processes() if runs(pid)] == []
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [((), [200, 200]), (("--no-health",), [404, 404]), (("--health-path", "/up"), [404, 200])],
+)
+async def test_paths_of_probes_are_options(
+    options: tuple[str, ...], status: list[int], tmp_path: Path
+) -> None:
+    """A host application may have pages of these names."""
+    with started("serve", "tests.cli.shop:suite", "--port", "0", *options, folder=tmp_path) as run:
+        url = await run.find(r"at (http://\S+)/mcp")
+        async with httpx.AsyncClient() as http:
+            found = [(await http.get(f"{url}{path}")).status_code for path in ("/health", "/ready")]
+    assert found == status
