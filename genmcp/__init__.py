@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Done, Failed, Outcome
 from genmcp._core.request import PromptRequest, Request, ResourceRequest, ToolRequest
-from genmcp._core.waiting import Continue, ExternalJob, Job, wait_for
+from genmcp._core.waiting import Continue, ExternalJob, Job, first_of, gather, wait_for
 from genmcp._mux.limits import Limits
 from genmcp._mux.mux import Mux
 from genmcp._mux.telemetry import Telemetry
@@ -346,6 +346,8 @@ __all__ = [
     "elicit",
     "elicit_url",
     "embedded_resource",
+    "first_of",
+    "gather",
     "job",
     "load_servers",
     "prefix_matches",

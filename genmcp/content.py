@@ -38,7 +38,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.outcome import Done, Failed
-from genmcp._core.waiting import ExternalJob, Job
+from genmcp._core.waiting import ExternalJob, Job, JobGroup
 from genmcp.errors import (
     ContractError,
 )
@@ -217,6 +217,7 @@ _WAITED_FOR: Final = (
     Question,
     Job,
     ExternalJob,
+    JobGroup,
     CreateMessageRequest,
     ElicitRequest,
     ListRootsRequest,

@@ -189,6 +189,8 @@ PUBLIC = [
     "elicit",
     "elicit_url",
     "embedded_resource",
+    "first_of",
+    "gather",
     "job",
     "load_servers",
     "prefix_matches",

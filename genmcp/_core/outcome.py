@@ -59,11 +59,15 @@ Outcome: TypeAlias = Done[Any] | Failed
 
 
 class _Packed(msgspec.Struct, omit_defaults=True):
-    """An outcome as JSON: the value, or the stored name of the error and its fields."""
+    """An outcome as JSON: the value, or the stored name of the error and its fields.
+
+    parts: the packed outcomes of several jobs, a list or dict, in place of the value.
+    """
 
     value: msgspec.Raw = msgspec.Raw()
     failure: str = ""
     fields: list[Any] = []
+    parts: "list[_Packed] | dict[str, _Packed] | None" = None
 
 
 # The names in stored records differ from those of the classes: records that were written before the
@@ -95,10 +99,39 @@ def pack(outcome: Outcome) -> bytes:
 
 def unpack(packed: bytes) -> Outcome:
     """Return the outcome that `pack` has packed."""
-    found = _decoder.decode(packed)
+    return _unpacked(_decoder.decode(packed))
+
+
+def _unpacked(found: _Packed) -> Outcome:
     if found.failure:
         return Failed(_FAILURES[found.failure](*found.fields))
+    if isinstance(found.parts, list):
+        return Done([_unpacked(each) for each in found.parts])
+    if found.parts is not None:
+        return Done({key: _unpacked(each) for key, each in found.parts.items()})
     return Done(_decode(found.value))
+
+
+def has_succeeded(packed: bytes) -> bool:
+    """Return whether the *packed* outcome is a value."""
+    return not _decoder.decode(packed).failure
+
+
+def pack_all(packed: Sequence[bytes], keys: Sequence[str], *, values: bool) -> bytes:
+    """Return the packed outcome of several jobs, whose outcomes are *packed*.
+
+    Args:
+        packed: the outcomes of the jobs.
+        keys: their keys, for a dict; empty for a list.
+        values: whether the result consists of the values of the jobs, which have all succeeded, and
+            not of their outcomes.
+    """
+    found = [_decoder.decode(each) for each in packed]
+    if not values:
+        return _encode(_Packed(parts=dict(zip(keys, found, strict=True)) if keys else found))
+    raw = [each.value for each in found]
+    whole = _encode(dict(zip(keys, raw, strict=True)) if keys else raw)
+    return _encode(_Packed(value=msgspec.Raw(whole)))
 
 
 JsonValue: TypeAlias = (

@@ -36,8 +36,10 @@ from genmcp._core.waiting import (
     End,
     Finished,
     Following,
+    Gathering,
     Job,
     OnLost,
+    PartOf,
     Running,
     Status,
     Suspended,
@@ -110,6 +112,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     idempotency key. private: whether no client was given the id; such a task has no stored request.
     raised: whether the call failed, see `Finished`. trace: the members `traceparent`, `tracestate`
     and `baggage` of the call (W3C Trace Context), so that the spans of its steps join its trace.
+    parent: the wait for several jobs that this is a part of (`_core/parts.py`).
     """
 
     id: str
@@ -144,6 +147,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     private: bool = False
     raised: bool = False
     trace: Mapping[str, str] | None = None
+    parent: PartOf | None = None
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
@@ -184,7 +188,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     @property
     def needs_delivery(self) -> bool:
         """Whether the next step runs in whichever process the engine delivers it to."""
-        return self.outcome is not None or isinstance(self.work, Working | Following)
+        due = isinstance(self.work, Working | Following)
+        return self.settled or due or (isinstance(self.work, Gathering) and self.work.due)
 
     @property
     def bound_node(self) -> str | None:
@@ -244,18 +249,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def release(self, now: float) -> "Task":
         """Return the task as released by a worker that shuts down, which is not a crash."""
         return self._next("release", now, held_delivery=None, due=now)
-
-    def retry(self, now: float, chance: float = 0.0) -> "Task":
-        """Return the task waiting for the next attempt at its job; *chance* is as for `Job.pause`.
-
-        Raises:
-            IllegalTransition: it has no job, or all attempts were made.
-        """
-        work = self.work
-        if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
-            raise IllegalTransition("retry", self.status)
-        delay = work.job.pause(work.failures, chance)
-        return replace(self.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
 
     def resubmit(self, now: float, delay: float) -> "Task":
         """Return the task waiting for another delivery, *delay* seconds from now."""
@@ -424,6 +417,19 @@ def run_id(task: Task) -> str | None:
     It contains the step, since one call may have several jobs, one after another.
     """
     return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
+
+
+def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
+    """Return *task* waiting for the next attempt at its job; *chance* is as for `Job.pause`.
+
+    Raises:
+        IllegalTransition: it has no job, or all attempts were made.
+    """
+    work = task.work
+    if not isinstance(work, Working) or task.settled or work.failures >= work.job.retries:
+        raise IllegalTransition("retry", task.status)
+    delay = work.job.pause(work.failures, chance)
+    return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
 
 
 def defer(task: Task, now: float, delay: float) -> Task:

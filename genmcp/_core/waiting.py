@@ -1,7 +1,7 @@
 """The waits of calls: as a hook returns them, and as the record of a task stores them."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent import futures
 from typing import Any, ClassVar, Concatenate, Generic, Literal, TypeAlias, overload
 
@@ -14,6 +14,8 @@ from genmcp.errors import ContractError
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
 
 _LONGEST = 64  # characters of the key of a question
 
@@ -115,6 +117,91 @@ class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
     ref: str
 
 
+GroupMode: TypeAlias = Literal["all", "outcomes", "first"]
+
+
+class JobGroup(Wait[T_co]):
+    """Several jobs that run at the same time, and that a call waits for together.
+
+    parts: the jobs. keys: their keys if they were given as a mapping, otherwise empty. mode: "all"
+    needs every value, "outcomes" every outcome, "first" the first value.
+    """
+
+    __slots__ = ("keys", "mode", "parts")
+
+    def __init__(self, function: str, jobs: "Sequence[JobsOrMapping]", mode: GroupMode) -> None:
+        only = jobs[0] if len(jobs) == 1 else None
+        named: Mapping[str, Any] = only if isinstance(only, Mapping) else {}
+        self.keys = tuple(named)
+        self.parts: tuple[Any, ...] = tuple(named.values()) if named else tuple(jobs)
+        self.mode = mode
+        if not self.parts or only == {}:
+            raise ContractError(f"{function}() needs at least one job")
+        for key in self.keys:
+            if not isinstance(key, str):
+                raise ContractError(f"{function}(): the keys of the jobs are texts, not {key!r}")
+        for each in self.parts:
+            if not isinstance(each, Job | ExternalJob):
+                raise ContractError(
+                    f"{function}() takes jobs and external jobs, or one dict of them, not "
+                    f"{type(each).__name__}"
+                )
+
+
+JobsOrMapping: TypeAlias = Wait[Any] | Mapping[str, Wait[Any]]
+
+
+@overload
+def gather(jobs: Mapping[str, Wait[Any]], /, *, return_outcomes: bool = False) -> Wait[Any]: ...
+@overload
+def gather(
+    job1: Wait[A], job2: Wait[B], /, *, return_outcomes: Literal[False] = False
+) -> Wait[tuple[A, B]]: ...
+@overload
+def gather(*jobs: Wait[T], return_outcomes: Literal[False] = False) -> Wait[list[T]]: ...
+@overload
+def gather(*jobs: Wait[T], return_outcomes: Literal[True]) -> Wait[list[Done[T] | Failed]]: ...
+def gather(*jobs: JobsOrMapping, return_outcomes: bool = False) -> Wait[Any]:
+    """Return a wait for several jobs, which run at the same time.
+
+        return gather(thumbnail.job(url), transcribe.job(url)).then(self.done)
+        return gather({"thumb": thumbnail.job(url), "text": transcribe.job(url)}).then(self.done)
+
+    The value is a list of their values in the order of the jobs, or a dict under the same keys.
+
+    Args:
+        *jobs: jobs or external jobs, or one dict of them. At most `JobOptions.max_parts` (100).
+        return_outcomes: False (the default): the first job that fails makes the wait fail with its
+            error, and the other jobs are cancelled. True: the value contains `Done(value)` or
+            `Failed(error)` for each job, and the wait does not fail.
+
+    Raises:
+        ContractError: (a TypeError) there is no job, or one of *jobs* is something else.
+    """
+    return JobGroup("gather", jobs, "outcomes" if return_outcomes else "all")
+
+
+@overload
+def first_of(jobs: Mapping[str, Wait[T]], /) -> Wait[dict[str, T]]: ...
+@overload
+def first_of(*jobs: Wait[T]) -> Wait[T]: ...
+def first_of(*jobs: JobsOrMapping) -> Wait[Any]:
+    """Return a wait for the first of several jobs that succeeds; the others are then cancelled.
+
+        return first_of(ask_here.job(text), ask_there.job(text)).then(self.answered)
+
+    The value is that of the job, or a dict with its key only. If all jobs fail, the wait fails with
+    the error of the last one.
+
+    Args:
+        *jobs: as for `gather`.
+
+    Raises:
+        ContractError: as for `gather`.
+    """
+    return JobGroup("first_of", jobs, "first")
+
+
 WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]
 
 
@@ -153,8 +240,9 @@ class Continue:
     """A hook's request to suspend the call. `continue_(tag, outcome, channel)` resumes it.
 
     on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; an
-    `ExternalJob`; a question to the client, or a dict of them. A coroutine is cancelled with the
-    call; a Task or future belongs to its creator and keeps running.
+    `ExternalJob`; several of them under `gather` or `first_of`; a question to the client, or a dict
+    of them. A coroutine is cancelled with the call; a Task or future belongs to its creator and
+    keeps running.
 
     `then` of a wait makes one that continues in a method instead: method, otherwise.
 
@@ -193,13 +281,17 @@ class Continue:
         return on
 
     @property
-    def work(self) -> Job | ExternalJob | None:
-        """The awaited `Job` or `ExternalJob`; None for any other wait."""
-        return self._on if isinstance(self._on, Job | ExternalJob) else None
+    def work(self) -> "StoredWork | None":
+        """The awaited work that is kept in the store; None for any other wait."""
+        return self._on if isinstance(self._on, Job | ExternalJob | JobGroup) else None
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""
         _Other(self.take()).close()
+
+
+StoredWork: TypeAlias = Job | ExternalJob | JobGroup[Any]
+"""Work that other processes may do or follow: the call that waits for it is a task."""
 
 
 def questions_of(tag: str, on: WaitsFor | None) -> dict[str, Any]:
@@ -219,9 +311,11 @@ def questions_of(tag: str, on: WaitsFor | None) -> dict[str, Any]:
                 f"characters, not {key!r}"
             )
         if not _asks(question):
+            known = isinstance(question, Job | ExternalJob | JobGroup)
+            hint = ": wait for several jobs with gather({...})" if known else ""
             raise ContractError(
                 f"Continue({tag!r}, ...): the value of key {key!r} must be a question, not "
-                f"{type(question).__name__}"
+                f"{type(question).__name__}{hint}"
             )
     return questions
 
@@ -283,6 +377,64 @@ class Following(msgspec.Struct, frozen=True, tag="following"):
     ref: ExternalJob
 
 
+class PartOf(msgspec.Struct, frozen=True, array_like=True):
+    """The wait that a job is a part of: the task, its step, the index of the part, and the number
+    of parts."""
+
+    task: str
+    step: int
+    index: int
+    count: int
+
+
+class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True):
+    """The call waits for several jobs, each of which is a task of its own with a `PartOf`.
+
+    parts: the jobs, until their tasks have been created. ended: whether each part that has ended
+    has succeeded, by its index, in the order in which they ended. fractions: the progress of the
+    others, from 0 to 1.
+    """
+
+    mode: GroupMode
+    count: int
+    parts: tuple[Working | Following, ...] = ()
+    keys: tuple[str, ...] = ()
+    ended: Mapping[int, bool] = {}
+    fractions: Mapping[int, float] = {}
+
+    @classmethod
+    def of(cls, group: JobGroup[Any]) -> "Gathering":
+        """Return the wait for *group*, none of whose jobs was started."""
+        parts = tuple(
+            Working(each) if isinstance(each, Job) else Following(each) for each in group.parts
+        )
+        return cls(group.mode, len(parts), parts, group.keys)
+
+    @property
+    def started(self) -> bool:
+        """Whether the tasks of all parts have been created."""
+        return not self.parts
+
+    @property
+    def due(self) -> bool:
+        """Whether the task itself has a step to run: each part has a delivery of its own."""
+        return not self.started or self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether the outcome of the wait is decided."""
+        ended = self.ended.values()
+        decisive = {"all": False, "first": True}.get(self.mode)
+        return len(ended) == self.count or decisive in ended
+
+    @property
+    def progress(self) -> tuple[float, float]:
+        """The progress of the whole, and its total: of `first_of`, that of the furthest part."""
+        if self.mode == "first":
+            return max([*self.fractions.values(), float(self.complete)]), 1.0
+        return len(self.ended) + sum(self.fractions.values()), float(self.count)
+
+
 class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
     """The call waits for its client; questions and answers are JSON under the same keys."""
 
@@ -313,7 +465,7 @@ class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
     ttl: float
 
 
-Work: TypeAlias = Running | Awaiting | Working | Following | Asking | AwaitingInput
+Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking | AwaitingInput
 
 
 class Suspended(msgspec.Struct, frozen=True):

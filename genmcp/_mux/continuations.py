@@ -19,7 +19,7 @@ from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Continue, ExternalJob, Job, Suspended
+from genmcp._core.waiting import Asking, Continue, JobGroup, StoredWork, Suspended
 from genmcp._mux.sinks import Services, forward_notification
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
 from genmcp._mux.waits import (
@@ -115,17 +115,25 @@ class Continuations:
     async def _elsewhere(
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
-        """Wait for a job, an external job, or answers of the client.
+        """Wait for jobs, external jobs, or answers of the client.
 
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
+        self._check_size(step)
         await channel._settle()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
             return await self._work(step.work, continuation, channel)
         return await self._asked(continuation, channel)
+
+    def _check_size(self, step: Continue) -> None:
+        if isinstance(step.work, JobGroup) and len(step.work.parts) > self._tasks.max_parts:
+            raise ContractError(
+                f"a call waits for {len(step.work.parts)} jobs at once ({step.tag!r}), but the "
+                f"maximum is {self._tasks.max_parts} (JobOptions.max_parts)"
+            )
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
@@ -137,9 +145,7 @@ class Continuations:
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
         return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
 
-    async def _work(
-        self, work: Job | ExternalJob, continuation: Continuation, channel: Channel
-    ) -> Result:
+    async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
         """Start a job. Return the handle of the task, or the result of the call."""
         # A promotion waits from here on, because it could write a second record of the call.
         channel._call.advance(CallEvent.STORE)

@@ -25,8 +25,11 @@ from genmcp._core.waiting import (
     ExternalJob,
     Finished,
     Following,
+    Gathering,
     Job,
+    JobGroup,
     Running,
+    StoredWork,
     Suspended,
     Work,
     Working,
@@ -115,6 +118,7 @@ class Tasks:
     ) -> None:
         self._services = services
         self._cancelled = cancelled
+        self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
             engine,
@@ -136,9 +140,7 @@ class Tasks:
         """The state of a task that waits for an awaitable: it names this process."""
         return Awaiting(self._services.bus.node)
 
-    async def begin(
-        self, channel: Channel, continuation: Continuation, work: Job | ExternalJob
-    ) -> Task:
+    async def begin(self, channel: Channel, continuation: Continuation, work: StoredWork) -> Task:
         """Store the call as a task that waits for *work*, start *work*, and return the task.
 
         If the call is stored already, return its task, and start nothing. A repeated answer has the
@@ -338,15 +340,15 @@ class Tasks:
         await self.service.aclose(within=None if self._services.store.durable else 0.0)
 
 
-def suspension_of(
-    continuation: Continuation, work: Job | ExternalJob | Awaiting | None
-) -> Suspended:
+def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None) -> Suspended:
     """Return the suspension for *work*, or for the answers to the questions of *continuation*."""
     waits_for: Work
     if isinstance(work, Job):
         waits_for = Working(work)
     elif isinstance(work, ExternalJob):
         waits_for = Following(work)
+    elif isinstance(work, JobGroup):
+        waits_for = Gathering.of(work)
     elif work is not None:
         waits_for = work
     else:

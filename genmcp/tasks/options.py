@@ -23,6 +23,7 @@ _POSITIVE: Final = (
     "tasks_of_client",
     "share_of_client",
     "max_saved_bytes",
+    "max_parts",
 )
 _NOT_NEGATIVE: Final = (
     "shutdown_grace",
@@ -87,6 +88,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             take, so that long jobs leave room for other clients. At least one job. Default 0.8.
         max_saved_bytes: the maximum size of the state that a job saves with `run.save`, as JSON. It
             is written with each change of the task. Default 65536.
+        max_parts: the maximum number of jobs that one call waits for at once, with `gather` or
+            `first_of`. Default 100.
         progress_interval: the minimum time between two writes of the progress of a job. Default
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the
@@ -118,6 +121,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks_of_client: int = 1000
     share_of_client: float = 0.8
     max_saved_bytes: int = 65536
+    max_parts: int = 100
     progress_interval: float = 0.1
     write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
     accounts: Callable[[Task], Owner] = lambda task: ()

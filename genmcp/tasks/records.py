@@ -274,7 +274,7 @@ class TaskRecords:
         elif task.end in ("completed", "failed") and not task.private:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
-        if task.changes != was.changes:
+        if task.changes != was.changes and task.parent is None:  # parts have no followers
             ops.append(self._event(key, _CHANGED % task.changes, ttl, owner))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
@@ -335,6 +335,10 @@ class TaskRecords:
             Delete(self._call(id)),
             Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
         )
+
+    async def delete(self, id: str) -> None:
+        """Delete a task that has no followers and no request: a part of a wait for several jobs."""
+        await self.store.apply(Delete(self._prefix + slot_of(id)))
 
     async def barrier(self, id: str) -> None:
         """Write to the subject of the task without changing anything.

@@ -28,8 +28,25 @@ from secrets import token_hex
 from typing import Final, TypeAlias
 
 from genmcp._core.outcome import Outcome, unpack
-from genmcp._core.task import LOST, Task, defer, fail_wait, lose_process, run_id, save_state
-from genmcp._core.waiting import ExternalJob, Finished, Following, Job, Suspended, Working
+from genmcp._core.task import (
+    LOST,
+    Task,
+    defer,
+    fail_wait,
+    lose_process,
+    retry_job,
+    run_id,
+    save_state,
+)
+from genmcp._core.waiting import (
+    ExternalJob,
+    Finished,
+    Following,
+    Gathering,
+    Job,
+    Suspended,
+    Working,
+)
 from genmcp.errors import (
     ContractError,
     IllegalTransition,
@@ -48,8 +65,9 @@ from genmcp.tasks.attempt import (
 from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
 from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobOptions, StepObserver
+from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.retry import JobProgress, ProgressWriter, with_progress
+from genmcp.tasks.retry import ProgressWriter, with_progress
 from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
@@ -94,6 +112,7 @@ class TaskRunner:
         self._scheduler = writer.scheduler
         self._resume = resume
         self.external = ExternalFollower(queues, options)
+        self.parts = TaskParts(writer, self.external.cancel, options.progress_interval)
         self._options = options
         self._is_stopping = is_stopping
         self._threads = AbandonedThreads()
@@ -193,6 +212,8 @@ class TaskRunner:
                 task = await self._attempt(held, task, job)
             elif isinstance(task.work, Following) and not task.settled:
                 task = await self._follow(held, task, task.work.ref)
+            elif isinstance(task.work, Gathering) and not task.settled:
+                task = await self.parts.advance(held, task)
             if task.settled:
                 await self._continue(held, task)
             else:
@@ -201,11 +222,13 @@ class TaskRunner:
 
     async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
+        if task.parent is not None:
+            await self.parts.check_wanted(held, task.parent)
         try:
             attempting = attempt(
                 job,
                 partial(self._run, held, task),
-                write=partial(_write_progress, held),
+                write=self.parts.progress_of(held, task),
                 options=self._options,
                 threads=self._threads,
                 has_retries=_has_retries(task),
@@ -238,7 +261,7 @@ class TaskRunner:
         outcome = await self._writer.external.outcome(ref)
         result = FollowResult(outcome)
         if outcome is None:
-            result = await self.external.follow(ref, partial(_write_progress, held))
+            result = await self.external.follow(ref, self.parts.progress_of(held, task))
 
         def after(task: Task, now: float) -> Task:
             if result.outcome is None:
@@ -248,6 +271,9 @@ class TaskRunner:
         return await self._writer.settle(held, after)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
+        if task.parent is not None:
+            await self.parts.end(held, task, task.parent)
+            return
         call = await self._records.call(task.id)
         try:
             if call is None:
@@ -350,6 +376,10 @@ class _RunningSteps:
             await self._writer.records.touch(task)
             if isinstance(task.work, Following):
                 await self._writer.external.touch(task.work.ref)
+            if task.parent is not None:
+                stored = await self._writer.records.find(task.parent.task)
+                if stored is not None and not stored.task.ended:
+                    await self._writer.records.touch(stored.task)
         except StoreError as error:
             logger.warning("the record of task %s may expire too early: %s", task.id, error)
 
@@ -375,10 +405,6 @@ async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
             await writer.scheduler.abandon(task)
 
 
-async def _write_progress(held: HeldTask, progress: JobProgress) -> None:
-    await held.change(partial(with_progress, progress))
-
-
 def _parsed(engine_id: str) -> tuple[str, int, int]:
     """Return the task, the delivery, and the number of liveness checks before this one."""
     id, _, delivery = engine_id.rpartition(":")
@@ -394,7 +420,7 @@ def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
     task = with_progress(result.progress, task, now)
     assert isinstance(task.work, Working)
     if result.may_retry and _has_retries(task):
-        return task.retry(now, random())
+        return retry_job(task, now, random())
     return task.settle(result.outcome, now)
 
 

@@ -180,7 +180,7 @@ class TaskWriter:
         self.external = external
         self.retry = retry
 
-    async def create(self, task: Task, call: bytes) -> bool:
+    async def create(self, task: Task, call: bytes | None) -> bool:
         """Write a new task and submit its first step. Return False if the id exists."""
 
         async def create() -> bool:
@@ -291,7 +291,7 @@ class TaskWriter:
     async def cancel(
         self,
         before: Task,
-        cancel_external: Callable[[ExternalJob], Awaitable[None]],
+        cancel_work: Callable[[Task], Awaitable[None]],
         *,
         wait: bool,
     ) -> Task | None:
@@ -302,7 +302,7 @@ class TaskWriter:
 
         Args:
             before: the task as it was read.
-            cancel_external: cancels a job of an external queue.
+            cancel_work: cancels work that is not a step of the task, such as an external job.
             wait: whether the caller waits while the write is repeated.
 
         Raises:
@@ -323,8 +323,7 @@ class TaskWriter:
             # If the task was cancelled before, its step is cancelled nevertheless: the process that
             # has cancelled the task may have died before it cancelled the step.
             await self.scheduler.cancel(before)
-            if isinstance(before.work, Following):
-                await cancel_external(before.work.ref)
+            await cancel_work(before)
             return None if before.ended else before
 
         if wait:

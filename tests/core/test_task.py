@@ -14,6 +14,7 @@ from genmcp._core.task import (
     add_progress,
     defer,
     lose_process,
+    retry_job,
     run_id,
     save_state,
 )
@@ -76,7 +77,7 @@ def test_task_of_another_release_is_rejected(packed: bytes) -> None:
         lambda task: task.check_token(0),
         lambda task: task.claim(2.0, max_crashes=3),
         lambda task: task.release(2.0),
-        lambda task: task.retry(2.0),
+        lambda task: retry_job(task, 2.0),
         lambda task: task.resubmit(2.0, 1.0),
         lambda task: add_progress(task, 2.0, 1.0, None, None),
         lambda task: task.settle(DONE, 2.0),
@@ -165,18 +166,18 @@ def test_backoff_doubles_up_to_its_bound() -> None:
     job = replace(JOB, backoff=3.0, max_backoff=20.0, jitter=0.5)
     assert [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)] == [3.0, 6.0, 12.0, 20.0, 20.0]
     assert [job.pause(n, 1.0) for n in (0, 5000)] == [1.5, 10.0]
-    assert made(Working(job)).claim(1.0, max_crashes=3).retry(100.0, 1.0).due == 100.0 + 1.5
+    assert retry_job(made(Working(job)).claim(1.0, max_crashes=3), 100.0, 1.0).due == 100.0 + 1.5
 
 
 def test_retry_waits_twice_as_long_each_time() -> None:
     """The delay doubles, each delivery has a new id, and past the last retry none is scheduled."""
-    first = made(Working(JOB)).claim(10.0, max_crashes=3).retry(10.0)
-    second = first.claim(20.0, max_crashes=3).retry(20.0)
+    first = retry_job(made(Working(JOB)).claim(10.0, max_crashes=3), 10.0)
+    second = retry_job(first.claim(20.0, max_crashes=3), 20.0)
 
     assert (first.due, first.engine_id) == (13.0, "a:b:1")
     assert (second.due, second.engine_id, second.crashes) == (26.0, "a:b:2", 0)
     with pytest.raises(IllegalTransition):
-        second.retry(30.0)
+        retry_job(second, 30.0)
 
 
 def test_progress_keeps_members_that_are_not_reported() -> None:
@@ -197,7 +198,7 @@ def test_saved_state_survives_retries_and_redelivery() -> None:
 
     assert (task.changes, 3.0) == (saved.changes, saved.updated)
     for later in (
-        saved.retry(4.0),
+        retry_job(saved, 4.0),
         saved.release(4.0).claim(5.0, max_crashes=3),
         saved.claim(4.0, max_crashes=3),
         defer(saved, 4.0, 1.0),
@@ -233,7 +234,7 @@ def test_task_keeps_its_first_outcome() -> None:
     with pytest.raises(IllegalTransition):
         task.settle(pack(Done(8)), 3.0)
     with pytest.raises(IllegalTransition):
-        task.retry(3.0)
+        retry_job(task, 3.0)
 
 
 def test_task_waits_again_after_a_step() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from genmcp import MemoryStore
-from genmcp._core.task import Task
+from genmcp._core.task import Task, retry_job
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Op, StoreEntry
@@ -80,7 +80,7 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     records = await made(store := Late(), retries=3)
     held = HeldTask(records, "a", 0)
     await held.claim(3)()
-    retry = held.retryable(Task.retry)
+    retry = held.retryable(retry_job)
     store.fails = True
     with pytest.raises(StoreUnavailable):
         await retry()

@@ -28,6 +28,8 @@ from genmcp import (
     ToolRequest,
     elicit,
     elicit_url,
+    first_of,
+    gather,
     job,
     prompt,
     roots,
@@ -79,6 +81,9 @@ class Waits(Tool[City]):
         assert_type(wait_for(search("Oslo")), Wait[int])
         assert_type(wait_for(Future[int]()), Wait[int])
         assert_type(wait_for({"where": elicit("Where?", Street)}), Wait[dict[str, Any]])
+        assert_type(gather(count.job(), look_up.job("Oslo")), Wait[tuple[int, House]])
+        assert_type(gather(*[count.job(), count.job()]), Wait[list[int]])
+        assert_type(first_of(count.job(), count.job(), count.job()), Wait[int])
         assert_type(elicit("Where?", Street).then(self.found), Continue)
 
         elicit("Where?", Street).then(self.found, self.not_found)

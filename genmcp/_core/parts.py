@@ -1,0 +1,137 @@
+"""The transitions of a task that waits for several jobs (`gather`, `first_of`).
+
+Each job is a task of its own, a *part*, with a `PartOf` as its parent and an id that is derived
+from the parent's. No client can name it: a "." cannot occur in the id of a client's task. The
+record of the parent only counts which parts have ended, so that it stays small: outcomes stay in
+the records of the parts until the parent's own step reads all of them.
+
+The parent has two steps of its own, each delivered like any other: the first creates the parts, the
+second collects their outcomes and cancels what still runs. Between them it waits without a
+delivery. The part that completes the wait submits the second step. A part ends only after it has
+been counted: if its process dies in between, its delivery is repeated and it is counted again,
+which changes nothing.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from genmcp._core.outcome import Failed, pack, pack_all
+from genmcp._core.task import Task, add_progress
+from genmcp._core.waiting import Gathering, PartOf
+from genmcp.errors import WorkerLost
+
+
+def part_id(parent: str, step: int, index: int) -> str:
+    """Return the id of a part of the task *parent*, whose step *step* waits for several jobs."""
+    return f"{parent}.{step}.{index}"
+
+
+def part_ids(task: Task) -> Sequence[str]:
+    """Return the ids of the parts of *task*; empty if it does not wait for several jobs."""
+    count = task.work.count if isinstance(task.work, Gathering) else 0
+    return [part_id(task.id, task.step, index) for index in range(count)]
+
+
+def new_parts(task: Task, node: str, now: float) -> Sequence[Task]:
+    """Return the parts of *task* as new tasks, created by the process *node*."""
+    assert isinstance(task.work, Gathering)
+    return [
+        Task(
+            id=id,
+            owner=task.owner,
+            address=task.address,
+            tool=task.tool,
+            node=node,
+            created=now,
+            updated=now,
+            due=now,
+            ttl=task.ttl,
+            on_lost=task.on_lost,
+            trace=task.trace,
+            work=work,
+            private=True,
+            parent=PartOf(task.id, task.step, index, task.work.count),
+        )
+        for index, (id, work) in enumerate(zip(part_ids(task), task.work.parts, strict=True))
+    ]
+
+
+def start_parts(task: Task, now: float) -> Task:
+    """Return *task* after all of its parts were created, and released by its worker."""
+    work = task.work
+    assert isinstance(work, Gathering)
+    waiting = task._next("start", now, work=replace(work, parts=()), held_delivery=None, crashes=0)
+    # Parts that ended meanwhile could not submit the second step.
+    return waiting.resubmit(now, 0.0) if work.complete else waiting
+
+
+def waits_for_part(task: Task, part: PartOf) -> bool:
+    """Return whether *task* still waits for *part*."""
+    work = task.work
+    return (
+        isinstance(work, Gathering)
+        and task.step == part.step
+        and not task.settled
+        and not work.complete
+        and part.index not in work.ended
+    )
+
+
+def end_part(task: Task, part: PartOf, succeeded: bool, now: float) -> Task:
+    """Return *task* with *part* counted as ended; *task* itself if it does not wait for it.
+
+    If the wait is complete then, the task is due for its second step.
+    """
+    work = task.work
+    if not isinstance(work, Gathering) or not waits_for_part(task, part):
+        return task
+    fractions = {index: each for index, each in work.fractions.items() if index != part.index}
+    work = replace(work, ended={**work.ended, part.index: succeeded}, fractions=fractions)
+    progress, total = work.progress
+    task = replace(add_progress(task, now, progress, total, None), work=work)
+    return task.resubmit(now, 0.0) if work.started and work.complete else task
+
+
+def report_part(
+    task: Task, part: PartOf, fraction: float | None, message: str | None, now: float
+) -> Task:
+    """Return *task* with the progress of *part*, of which *fraction* is done."""
+    work = task.work
+    if not isinstance(work, Gathering) or not waits_for_part(task, part):
+        return task
+    if fraction is not None:
+        work = replace(work, fractions={**work.fractions, part.index: fraction})
+    progress, total = work.progress
+    return replace(add_progress(task, now, progress, total, message), work=work)
+
+
+def outcome_parts(work: Gathering) -> Sequence[int]:
+    """Return the indices of the parts whose outcomes the outcome of a complete wait consists of."""
+    if work.mode == "outcomes":
+        return range(work.count)
+    decisive = work.mode == "first"
+    decided = [index for index, succeeded in work.ended.items() if succeeded is decisive]
+    if decided:
+        return decided[:1]
+    return [*work.ended][-1:] if work.mode == "first" else range(work.count)
+
+
+def collect(work: Gathering, outcomes: Sequence[bytes | None]) -> bytes:
+    """Return the packed outcome of a complete wait.
+
+    *outcomes* are those of `outcome_parts`. None: the record of the part does not exist any more.
+    """
+    packed = [pack(Failed(WorkerLost())) if each is None else each for each in outcomes]
+    indices = outcome_parts(work)
+    keys = [work.keys[index] for index in indices] if work.keys else []
+    if work.mode == "outcomes":
+        return pack_all(packed, keys, values=False)
+    succeeded = [work.ended[index] for index in indices]
+    failed = [each for each, good in zip(packed, succeeded, strict=True) if not good]
+    lost = [each for each, known in zip(packed, outcomes, strict=True) if known is None]
+    if failed or lost:
+        return [*failed, *lost][0]
+    if work.mode == "first" and not keys:
+        return packed[0]
+    return pack_all(packed, keys, values=True)

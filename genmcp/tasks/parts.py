@@ -1,0 +1,211 @@
+"""Waits for several jobs: creates their tasks, counts their ends, and collects their outcomes.
+
+The transitions are in `_core/parts.py`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from genmcp._core.outcome import has_succeeded
+from genmcp._core.parts import (
+    collect,
+    end_part,
+    new_parts,
+    outcome_parts,
+    part_id,
+    part_ids,
+    report_part,
+    start_parts,
+    waits_for_part,
+)
+from genmcp._core.task import Task
+from genmcp._core.waiting import ExternalJob, Finished, Following, Gathering, PartOf
+from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
+from genmcp.stores.clocks import steady
+from genmcp.tasks.attempt import outcome_rejected
+from genmcp.tasks.records import HeldTask
+from genmcp.tasks.retry import JobProgress, Write, with_progress
+from genmcp.tasks.transitions import TaskWriter
+
+_AT_ONCE: Final = 16  # records of parts that are written or read at the same time
+
+
+class TaskParts:
+    """The parts of the tasks that wait for several jobs. Owned by a `TaskRunner`.
+
+    Args:
+        writer: writes the tasks.
+        cancel_external: cancels a job of an external queue.
+        interval: the minimum number of seconds between two writes of progress to one task.
+    """
+
+    def __init__(
+        self,
+        writer: TaskWriter,
+        cancel_external: Callable[[ExternalJob], Awaitable[None]],
+        interval: float,
+    ) -> None:
+        self._writer = writer
+        self._records = writer.records
+        self._cancel_external = cancel_external
+        self._interval = interval
+
+    # The steps of the task that waits.
+
+    async def advance(self, held: HeldTask, task: Task) -> Task:
+        """Start the parts of a claimed *task*, or settle it with their outcomes; return it."""
+        assert isinstance(task.work, Gathering)
+        if not task.work.started:
+            return await self._start(held, task)
+        outcome = await self._outcome(task, task.work)
+        # Before the task is settled: if this process dies in between, the repeated step cancels
+        # them again.
+        await self.cancel(task)
+        settled = await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+        await self._each(part_ids(task), self._records.delete)
+        return settled
+
+    async def _start(self, held: HeldTask, task: Task) -> Task:
+        parts = {each.id: each for each in new_parts(task, task.node, self._records.now())}
+
+        async def start(id: str) -> None:
+            part = parts[id]
+            # The part exists if this step is repeated. It may not have been submitted then.
+            if not await self._writer.create(part, None):
+                stored = await self._records.find(id)
+                if stored is not None and not stored.task.ended:
+                    await self._writer.scheduler.submit(stored.task)
+
+        try:
+            await self._each([*parts], start)
+            return await self._writer.settle(held, start_parts)
+        except IllegalTransition:  # cancelled meanwhile, when some of the parts did not exist yet
+            await self.cancel(task)
+            raise
+        except OverShare as error:
+            outcome = outcome_rejected(error)
+            await self.cancel(task)
+            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+
+    async def _outcome(self, task: Task, work: Gathering) -> bytes:
+        outcomes: dict[str, bytes | None] = {}
+
+        async def read(id: str) -> None:
+            stored = await self._records.find(id)
+            outcomes[id] = None if stored is None else _outcome_of(stored.task)
+
+        ids = [part_id(task.id, task.step, index) for index in outcome_parts(work)]
+        await self._each(ids, read)
+        return collect(work, [outcomes[id] for id in ids])
+
+    async def cancel_work(self, task: Task) -> None:
+        """Cancel the work of *task* that its own delivery does not cancel."""
+        if isinstance(task.work, Following):
+            await self._cancel_external(task.work.ref)
+        else:
+            await self.cancel(task)
+
+    async def cancel(self, task: Task) -> None:
+        """Cancel the parts of *task* that have not ended."""
+        # A part that was counted is not cancelled, although it may not have ended yet: that would
+        # drop its outcome.
+        ended = task.work.ended if isinstance(task.work, Gathering) else {}
+        running = [id for index, id in enumerate(part_ids(task)) if index not in ended]
+        await self._each(running, self._cancel)
+
+    async def _cancel(self, id: str) -> None:
+        stored = await self._records.find(id)
+        if stored is not None and not stored.task.ended:
+            with suppress(TaskNotFound):
+                await self._writer.cancel(stored.task, self.cancel_work, wait=False)
+
+    async def _each(self, ids: Sequence[str], act: Callable[[str], Awaitable[object]]) -> None:
+        for first in range(0, len(ids), _AT_ONCE):
+            await asyncio.gather(*(act(id) for id in ids[first : first + _AT_ONCE]))
+
+    # The parts.
+
+    async def check_wanted(self, held: HeldTask, part: PartOf) -> None:
+        """Check that the task of a claimed *part* still waits for it; otherwise cancel the part.
+
+        The process that has cancelled the task may have died before it cancelled the parts.
+
+        Raises:
+            IllegalTransition: it does not.
+        """
+        parent = await self._records.find(part.task)
+        if parent is None or parent.task.ended or not waits_for_part(parent.task, part):
+            await held.change(Task.cancel)
+            raise IllegalTransition(f"attempt at {held.id}", "not needed any more")
+
+    async def end(self, held: HeldTask, task: Task, part: PartOf) -> None:
+        """Count the settled *task* of a part as ended, and end it."""
+        assert task.outcome is not None
+        succeeded = has_succeeded(task.outcome)
+
+        async def count() -> Task | None:
+            try:
+                parent = await self._records.change(
+                    part.task, lambda task, now: end_part(task, part, succeeded, now)
+                )
+            except TaskNotFound:
+                return None
+            # Also if it was counted before: the process that counted it may have died since then.
+            if not parent.ended and parent.needs_delivery:
+                await self._writer.scheduler.submit(parent)
+            return parent
+
+        retry = self._writer.retry
+        await retry.retry_until_written(lambda: retry.uninterrupted(count()))
+        result, error = (task.outcome, None) if succeeded else (None, task.outcome)
+        await self._writer.finish(held, Finished(result=result, error=error))
+
+    def progress_of(self, held: HeldTask, task: Task) -> Write:
+        """Return a function that writes the progress of *task*.
+
+        A part also reports it to the task that waits for it. All parts of a task together write to
+        its record as often as a single job would.
+        """
+        part = task.parent
+        if part is None:
+            return partial(_write_progress, held)
+        interval = self._interval * part.count
+        due = 0.0
+
+        async def write(progress: JobProgress) -> None:
+            nonlocal due
+            await _write_progress(held, progress)
+            if steady() < due:
+                return
+            due = steady() + interval
+            try:
+                parent = await self._records.change(
+                    part.task,
+                    lambda task, now: report_part(
+                        task, part, _fraction(progress), progress.message, now
+                    ),
+                )
+                wanted = waits_for_part(parent, part)
+            except TaskNotFound:
+                wanted = False
+            if not wanted:
+                await self.check_wanted(held, part)
+
+        return write
+
+
+async def _write_progress(held: HeldTask, progress: JobProgress) -> None:
+    await held.change(partial(with_progress, progress))
+
+
+def _outcome_of(part: Task) -> bytes | None:
+    return part.outcome or part.result or part.error
+
+
+def _fraction(progress: JobProgress) -> float | None:
+    if progress.progress is None or not progress.total or progress.total < 0:
+        return None
+    return min(max(progress.progress / progress.total, 0.0), 1.0)
