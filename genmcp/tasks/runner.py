@@ -23,7 +23,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from random import random
 from secrets import token_hex
 from typing import Final, TypeAlias
 
@@ -31,43 +30,32 @@ from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import (
     LOST,
     Task,
-    defer,
     fail_wait,
     lose_process,
-    retry_job,
-    run_id,
-    save_state,
 )
 from genmcp._core.waiting import (
     ExternalJob,
     Finished,
     Following,
     Gathering,
-    Job,
     Suspended,
-    Working,
 )
 from genmcp.errors import (
     ContractError,
     IllegalTransition,
     InternalError,
     StoreError,
-    StoreUnavailable,
 )
 from genmcp.tasks.attempt import (
-    AbandonedThreads,
-    AttemptResult,
     NotRunnableHere,
     StillRuns,
-    attempt,
     finished_with_error,
 )
 from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
-from genmcp.tasks.jobs import Run, SavedState
-from genmcp.tasks.options import JobOptions, StepObserver
+from genmcp.tasks.job_runner import JobRunner
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.retry import ProgressWriter, with_progress
 from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
@@ -113,9 +101,9 @@ class TaskRunner:
         self._resume = resume
         self.external = ExternalFollower(queues, options)
         self.parts = TaskParts(writer, self.external.cancel, options.progress_interval)
+        self._jobs = JobRunner(writer, self.parts, options)
         self._options = options
         self._is_stopping = is_stopping
-        self._threads = AbandonedThreads()
         self._running = _RunningSteps(writer, options.retention)
 
     async def handle(self, engine_id: str) -> None:
@@ -209,7 +197,7 @@ class TaskRunner:
         """Run the step of a claimed task, and retain its record for as long as that takes."""
         with self._running.register(task):
             if (job := task.job) is not None:
-                task = await self._attempt(held, task, job)
+                task = await self._jobs.attempt(held, task, job)
             elif isinstance(task.work, Following) and not task.settled:
                 task = await self._follow(held, task, task.work.ref)
             elif isinstance(task.work, Gathering) and not task.settled:
@@ -219,39 +207,6 @@ class TaskRunner:
             else:
                 await self._records.touch(task)
                 await self._scheduler.submit(task)
-
-    async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
-        """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
-        if task.parent is not None:
-            await self.parts.check_wanted(held, task.parent)
-        try:
-            attempting = attempt(
-                job,
-                partial(self._run, held, task),
-                write=self.parts.progress_of(held, task),
-                options=self._options,
-                threads=self._threads,
-                has_retries=_has_retries(task),
-            )
-            result = await _observed(self._options.observer, task, attempting)
-        except NotRunnableHere as missing:
-            if deferred := await self._defer(held, task, missing):
-                return deferred
-            outcome = missing.outcome(task.deferred_seconds)
-            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
-        return await self._writer.settle(held, partial(_after_attempt, result))
-
-    async def _defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
-        """Resubmit the step for another process, and return the task.
-
-        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
-        """
-        if task.deferred_seconds >= self._options.unknown_timeout:
-            return None
-        delay = missing.delay_after(task.deferred_seconds)
-        logger.warning("task %s is deferred to another process: %s", task.id, missing)
-        write = held.retryable(lambda task, now: defer(task, now, delay))
-        return await self._writer.retry.retry_until_written(write)
 
     async def _follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow an external job for a while; return the task.
@@ -281,7 +236,7 @@ class TaskRunner:
             else:
                 result = await self._resumed(held, task, call)
         except NotRunnableHere as missing:
-            if deferred := await self._defer(held, task, missing):
+            if deferred := await self._jobs.defer(held, task, missing):
                 await self._records.touch(deferred)
                 await self._scheduler.submit(deferred)
                 return
@@ -318,22 +273,6 @@ class TaskRunner:
                 await self._scheduler.submit(released)
         except (IllegalTransition, StoreError) as rejected:
             logger.debug("%s", rejected)
-
-    def _run(self, held: HeldTask, task: Task, progress: ProgressWriter) -> Run:
-        id = run_id(task)
-        assert isinstance(task.work, Working) and id is not None
-        return Run(
-            id,
-            task.work.attempt,
-            self._options.assigns(task),
-            progress,
-            asyncio.get_running_loop(),
-            SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
-        )
-
-    async def _save(self, held: HeldTask, state: bytes) -> None:
-        write = held.retryable(lambda task, now: save_state(task, state, now))
-        await self._writer.retry.retry_until_written(write, _reject_state)
 
 
 class _RunningSteps:
@@ -384,15 +323,6 @@ class _RunningSteps:
             logger.warning("the record of task %s may expire too early: %s", task.id, error)
 
 
-async def _observed(
-    observer: StepObserver, task: Task, attempting: Awaitable[AttemptResult]
-) -> AttemptResult:
-    with observer.job_attempt(task) as report:
-        result = await attempting
-        report(result.outcome)
-        return result
-
-
 async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
     """Abandon the task if it waits for an awaitable of the step, which has failed.
 
@@ -412,24 +342,8 @@ def _parsed(engine_id: str) -> tuple[str, int, int]:
     return id, int(delivery), int(liveness_checks or 0)
 
 
-def _has_retries(task: Task) -> bool:
-    return isinstance(task.work, Working) and task.work.failures < task.work.job.retries
-
-
-def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
-    task = with_progress(result.progress, task, now)
-    assert isinstance(task.work, Working)
-    if result.may_retry and _has_retries(task):
-        return retry_job(task, now, random())
-    return task.settle(result.outcome, now)
-
-
 def _released(task: Task, now: float) -> Task:
     return lose_process(task, now) if task.bound_node else task.release(now)
-
-
-async def _reject_state(error: StoreUnavailable) -> Task:
-    raise StoreError(f"run.save: the state was not stored: {error}") from error
 
 
 def _internal_error(task: Task, error: Exception) -> Finished:

@@ -1,0 +1,110 @@
+"""Runs the jobs of claimed tasks: makes an attempt, and writes its outcome."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from random import random
+
+from genmcp._core.task import Task, defer, retry_job, run_id, save_state
+from genmcp._core.waiting import Job, Working
+from genmcp.errors import StoreError, StoreUnavailable
+from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
+from genmcp.tasks.jobs import Run, SavedState
+from genmcp.tasks.options import JobOptions, StepObserver
+from genmcp.tasks.parts import TaskParts
+from genmcp.tasks.records import HeldTask
+from genmcp.tasks.retry import ProgressWriter, with_progress
+from genmcp.tasks.transitions import TaskWriter
+
+logger = logging.getLogger("genmcp")
+
+
+class JobRunner:
+    """Makes attempts at jobs. Owned by a `TaskRunner`.
+
+    Args:
+        writer: writes the tasks.
+        parts: the jobs that are part of a wait for several jobs.
+        options: how this process works on jobs.
+    """
+
+    def __init__(self, writer: TaskWriter, parts: TaskParts, options: JobOptions) -> None:
+        self._writer = writer
+        self._parts = parts
+        self._options = options
+        self._threads = AbandonedThreads()
+
+    async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
+        """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
+        if task.parent is not None:
+            await self._parts.check_wanted(held, task.parent)
+        try:
+            attempting = attempt(
+                job,
+                partial(self._run, held, task),
+                write=self._parts.progress_of(held, task),
+                options=self._options,
+                threads=self._threads,
+                has_retries=_has_retries(task),
+            )
+            result = await _observed(self._options.observer, task, attempting)
+        except NotRunnableHere as missing:
+            if deferred := await self.defer(held, task, missing):
+                return deferred
+            outcome = missing.outcome(task.deferred_seconds)
+            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+        return await self._writer.settle(held, partial(_after_attempt, result))
+
+    async def defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
+        """Resubmit the step for another process, and return the task.
+
+        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
+        """
+        if task.deferred_seconds >= self._options.unknown_timeout:
+            return None
+        delay = missing.delay_after(task.deferred_seconds)
+        logger.warning("task %s is deferred to another process: %s", task.id, missing)
+        write = held.retryable(lambda task, now: defer(task, now, delay))
+        return await self._writer.retry.retry_until_written(write)
+
+    def _run(self, held: HeldTask, task: Task, progress: ProgressWriter) -> Run:
+        id = run_id(task)
+        assert isinstance(task.work, Working) and id is not None
+        return Run(
+            id,
+            task.work.attempt,
+            self._options.assigns(task),
+            progress,
+            asyncio.get_running_loop(),
+            SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
+        )
+
+    async def _save(self, held: HeldTask, state: bytes) -> None:
+        write = held.retryable(lambda task, now: save_state(task, state, now))
+        await self._writer.retry.retry_until_written(write, _reject_state)
+
+
+async def _observed(
+    observer: StepObserver, task: Task, attempting: Awaitable[AttemptResult]
+) -> AttemptResult:
+    with observer.job_attempt(task) as report:
+        result = await attempting
+        report(result.outcome)
+        return result
+
+
+def _has_retries(task: Task) -> bool:
+    return isinstance(task.work, Working) and task.work.failures < task.work.job.retries
+
+
+def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
+    task = with_progress(result.progress, task, now)
+    assert isinstance(task.work, Working)
+    if result.may_retry and _has_retries(task):
+        return retry_job(task, now, random())
+    return task.settle(result.outcome, now)
+
+
+async def _reject_state(error: StoreUnavailable) -> Task:
+    raise StoreError(f"run.save: the state was not stored: {error}") from error
