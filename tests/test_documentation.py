@@ -46,6 +46,7 @@ TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 BLOCKS = [block for text in TEXTS.values() for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
+TESTS = sorted(name for name in MODULES if name.startswith("test_"))
 PROGRAMS = {name: printed for name, code, printed in BLOCKS if printed or "asyncio.run(" in code}
 COMMANDS = [
     command
@@ -82,10 +83,11 @@ def applications(module: ModuleType) -> list[Any]:
 def test_examples_import_only_public_modules(name: str) -> None:
     """A reader needs `genmcp` and the folders that a page is about, and no internal module."""
     imported = re.findall(r"^\s*(?:from|import) (genmcp\S*)", MODULES[name], re.MULTILINE)
-    assert set(imported) <= {"genmcp", "genmcp.testing", "genmcp.telemetry.otel"}
+    public = {"genmcp", "genmcp.testing", "genmcp.telemetry.otel"}
+    assert {each for each in imported if not each.startswith("genmcp.testing.")} <= public
 
 
-@pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys()))
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys() - {*TESTS}))
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
     """A real client lists the tools of a page's example, whichever way it is mounted."""
     module = importlib.import_module(name)
@@ -116,6 +118,15 @@ def printed(command: str | list[str]) -> str:
 def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) -> None:
     """A program prints exactly the output that the page shows below it."""
     assert printed([sys.executable, f"{name}.py"]) == PROGRAMS[name]
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_documentation_of_tests_passes(name: str, modules: Path) -> None:
+    """A test module on a page passes, and has tests."""
+    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
+    output = printed([sys.executable, "-m", "pytest", *options, f"{name}.py"])
+
+    assert re.search(r"^\d+ passed in", output, re.MULTILINE), output
 
 
 @pytest.mark.parametrize(("command", "output"), COMMANDS)

@@ -4,10 +4,10 @@ A store has two kinds of data, each retained until it expires: small **records**
 changed by compare-and-set, and ordered **logs** of events, which can be replayed and then followed
 live. Sessions, tasks, subscriptions and replay buffers are made of nothing else.
 
-Every store passes the contract tests, which check the guarantees given here:
-tests/stores/test_store_contract.py (records and logs), tests/stores/test_accounts_contract.py
-(accounts, capacity and reserve), and tests/stores/test_deliveries_contract.py (`deliveries`). They
-do not check durability (`durable`) or access by other processes (`shared`).
+Every store passes the contract tests, which check the guarantees given here. They are in
+`genmcp/testing/contracts`: `StoreContract` (records and logs), `AccountsContract` (accounts,
+capacity and reserve), `DeliveriesContract` (`deliveries`) and `SharedContract` (`shared`). They do
+not check durability (`durable`).
 """
 
 from abc import ABC, abstractmethod

@@ -1,13 +1,4 @@
-"""A client for tests: the real `Client`, connected in memory to the real endpoint.
-
-    async with connect(suite) as client:
-        result = await client.call("add", {"a": 1, "b": 2})
-
-    assert result.content == [TextContent("3.0")]
-
-No socket is opened, but every request takes the whole path of one over HTTP: headers, revision,
-limits, event streams.
-"""
+"""A client in memory that records notifications: `connect`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -40,8 +31,6 @@ from genmcp.protocol.params import (
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
-
-__all__ = ["Notification", "RecordingClient", "connect"]
 
 # Results are not cached: a test that lists tools twice needs the second list from the server.
 _DEFAULTS = ClientOptions(cache_size=0)

@@ -1,0 +1,9 @@
+"""Test suites that every store passes, for pytest. docs/stores.md, "Adding a store"."""
+
+import pytest
+
+# Modules of tests outside of a test folder: their assertions show values only if pytest is told.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{name}" for name in ("accounts", "bench", "deliveries", "engine", "logs"))
+)
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("records", "shared", "store")))

@@ -1,0 +1,51 @@
+"""The stores under test in tests/stores/test_contracts.py. Each bench is one of them.
+
+A bench provides the fixture `store` and, if the store is shared, `other` on the same data, and says
+how their time passes: see `genmcp.testing.contracts.bench.StoreBench`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Store
+from genmcp.testing.contracts.bench import CAPACITY, StoreBench
+from tests.support.clock import Clock
+
+
+class ClockBench(StoreBench):
+    """A bench whose time is a clock that stands still until a test moves it."""
+
+    @pytest.fixture(autouse=True)
+    def clock(self) -> Clock:
+        """Return the clock of every instance in the test."""
+        self._clock = Clock()
+        return self._clock
+
+    async def advance(self, seconds: float) -> None:
+        await self._clock.advance(seconds)
+
+
+class MemoryBench(ClockBench):
+    @pytest.fixture
+    async def store(self, clock: Clock) -> AsyncIterator[Store]:
+        async with aclosing(MemoryStore(max_bytes=CAPACITY, clock=clock)) as store:
+            yield store
+
+
+class SQLiteBench(ClockBench):
+    @pytest.fixture
+    async def store(self, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
+        path = tmp_path / "store.db"
+        async with aclosing(SQLiteStore(path, max_bytes=CAPACITY, clock=clock)) as store:
+            yield store
+
+    @pytest.fixture
+    async def other(self, store: Store, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
+        path = tmp_path / "store.db"
+        async with aclosing(SQLiteStore(path, max_bytes=CAPACITY, clock=clock)) as other:
+            yield other

@@ -1,0 +1,87 @@
+"""The contracts of every store, and the rules of what is written, which no store decides.
+
+A further store needs a bench in tests/stores/benches.py and a class here. Durability, and access by
+several processes rather than instances, are tested with each store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from genmcp.errors import ContractError
+from genmcp.stores.deliveries import Deliveries
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Store, subject_of
+from genmcp.testing.contracts.accounts import AccountsContract
+from genmcp.testing.contracts.deliveries import QUEUES, DeliveriesContract
+from genmcp.testing.contracts.records import ExpiryContract
+from genmcp.testing.contracts.shared import SharedContract
+from genmcp.testing.contracts.store import StoreContract
+from tests.stores.benches import MemoryBench, SQLiteBench
+
+
+class ExactWakeUps(DeliveriesContract):
+    """Stores whose signal is set only by changes, which the interface does not demand."""
+
+    async def test_news_is_only_what_may_be_due(self, deliveries: Deliveries) -> None:
+        """A claim, a renewal and a drop wake no worker, nor does an operation without effect."""
+        await deliveries.put("a")
+        with deliveries.news() as news:
+            await deliveries.lost("n1", ())  # by now older notifications are known
+            await asyncio.sleep(0)
+            news.clear()
+
+            await deliveries.claim(QUEUES, "n1", 30, 1)
+            await deliveries.renew("n1", ["a"], 10)
+            await deliveries.put("a")
+            await deliveries.cancel("never")
+            await deliveries.release("n2", "a")
+            await deliveries.drop("n1", "a")
+            await deliveries.lost("", ())
+            waiting = asyncio.ensure_future(news.wait())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+
+class TestMemoryStore(MemoryBench, StoreContract, AccountsContract, ExactWakeUps):
+    """The store in memory."""
+
+
+class TestSQLiteStore(SQLiteBench, StoreContract, AccountsContract, ExactWakeUps, SharedContract):
+    """The store in a file."""
+
+
+class TestSleepingStore(ExpiryContract):
+    """A store whose clock no test can set: `advance` sleeps."""
+
+    unit = 0.05
+
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[Store]:
+        async with aclosing(MemoryStore()) as store:
+            yield store
+
+
+def test_store_need_not_have_deliveries() -> None:
+    """A third-party store has none unless it provides them."""
+
+    class Plain(MemoryStore):
+        deliveries = Store.deliveries  # type: ignore[assignment]
+
+    assert Plain().deliveries is None
+
+
+def test_append_keeps_at_least_one() -> None:
+    """A log that keeps nothing cannot be followed."""
+    with pytest.raises(ContractError, match="keep must be at least 1"):
+        Append("log", b"", ttl=60, keep=0)
+
+
+@pytest.mark.parametrize("name", ["task:7", "task:7#call", "task:7#", "task:7#a#b"])
+def test_subject_ends_at_the_first_number_sign(name: str) -> None:
+    """Further ones belong to the part: it may be text of a client."""
+    assert subject_of(name) == "task:7"
