@@ -1,6 +1,6 @@
 """Limits: the settings, the counters of open things, and the store accounts of clients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import inf
@@ -46,6 +46,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             max_waiting_calls_per_principal, max_waiting_calls_per_session,
             max_waiting_calls_per_address.
         max_waiting_calls_per_tool: the number of waiting calls of one tool.
+        max_calls_per_minute_per_principal: the number of calls (of tools, prompts, resources,
+            completions) that one principal may start per minute of the store's clock, at all
+            processes that share the store. Each process may start more before the store has
+            answered, up to a quarter of the number or 10 calls, and may leave up to a twentieth
+            unused. Default None: unlimited.
+        count_across_processes: whether `max_waiting_calls_per_principal` and
+            `max_streams_per_principal` hold for all processes that share the store together. The
+            counts of other processes are about a second old. Default False: for each process.
         anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
             from 0 to 1, that all clients without a principal may have together.
         max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
@@ -108,6 +116,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_calls_per_session: int = 1_000
     max_waiting_calls_per_address: int = 1_000
     max_waiting_calls_per_tool: int = 10_000
+    max_calls_per_minute_per_principal: int | None = None
+    count_across_processes: bool = False
     anonymous_share: float = 0.8
     max_result_bytes: int = 16 * 1024 * 1024
     progress_per_second: float = inf
@@ -145,10 +155,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             ConfigurationError: one of them is out of range.
         """
         for name in self.__struct_fields__:
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(
-                    f"Limits.{name} must be positive, not {getattr(self, name)!r}"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, bool | None) and value <= 0:
+                raise ConfigurationError(f"Limits.{name} must be positive, not {value!r}")
         if self.max_containers < self.max_depth:
             raise ConfigurationError(
                 f"Limits.max_containers must not be less than max_depth, {self.max_depth}: "
@@ -207,10 +216,26 @@ class ConcurrencyLimit:
 
     full: whether some client may have reached a limit. noun: the counted things, for error
     messages. retry_after: the seconds after which a client may try again, for error responses.
+    opened: called for each acquired unit. quota: called with the principal of each client that is
+    checked; `full` is then always true.
     """
 
-    def __init__(self, setting: str, limits: Limits, noun: str, *, retry_after: int = 1) -> None:
-        self.full = False
+    def __init__(
+        self,
+        setting: str,
+        limits: Limits,
+        noun: str,
+        *,
+        retry_after: int = 1,
+        opened: Callable[[], None] | None = None,
+        quota: Callable[[str], None] | None = None,
+    ) -> None:
+        self.full = quota is not None
+        self._opened = opened
+        self._quota = quota
+        # The shares of principals that other processes have in use, see `set_elsewhere`.
+        self._elsewhere: dict[Share, int] = {}
+        self._must_check = quota is not None
         self._setting = setting
         self._noun = noun
         self._retry_after = retry_after
@@ -239,7 +264,8 @@ class ConcurrencyLimit:
         """
         for share in _shares(client, tool):
             most, counter = self._most_of.get(share[0]), self._counters.get(share)
-            if most is not None and (counter.count if counter else 0) + size > most:
+            used = (counter.count if counter else 0) + self._elsewhere.get(share, 0)
+            if most is not None and used + size > most:
                 if share[0] == "anonymous":
                     raise self._overloaded(
                         f" of clients without authentication: {most}",
@@ -249,6 +275,8 @@ class ConcurrencyLimit:
                 raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
         if self._total + size > self._most:
             raise self._overloaded(f": {self._most}", self._setting)
+        if self._quota is not None and client.principal is not None:
+            self._quota(client.principal)
 
     def _overloaded(self, bound: str, setting: str, *, status: int = 503) -> Overloaded:
         message = f"Too many {self._noun}{bound} (limit: {setting})"
@@ -268,9 +296,13 @@ class ConcurrencyLimit:
                     most = self._most_of.get(share[0])
                     if most is None:
                         continue
+                    if self._elsewhere:
+                        most -= self._elsewhere.get(share, 0)
                     counter = self._counters[share] = _Counter(share, most)
                 slots.append(counter)
             self._count(slots, size)
+        if self._opened is not None:
+            self._opened()
         return slots
 
     def release(self, slots: Slots, *, size: int = 1) -> None:
@@ -278,7 +310,8 @@ class ConcurrencyLimit:
         with self._lock:
             self._count(slots, -size)
             for counter in slots:
-                if not counter.count:
+                # Units of size 0 share a counter that the release of another may have removed.
+                if not counter.count and self._counters.get(counter.share) is counter:
                     del self._counters[counter.share]
 
     @contextmanager
@@ -301,7 +334,33 @@ class ConcurrencyLimit:
             was_full = counter.count >= counter.most
             counter.count += size
             self._full_ones += (counter.count >= counter.most) - was_full
-        self.full = self._total >= self._most or self._full_ones > 0
+        self._check_full()
+
+    def _check_full(self) -> None:
+        full = self._total >= self._most or self._full_ones > 0
+        self.full = full or self._must_check
+
+    def principals(self) -> dict[str, int]:
+        """Return the number of open units of each principal."""
+        with self._lock:
+            counters = [*self._counters.values()]
+        return {each.share[1]: each.count for each in counters if each.share[0] == "principal"}
+
+    def set_elsewhere(self, counts: Mapping[str, int]) -> None:
+        """Set the number of units that each principal has open in other processes."""
+        most = self._most_of.get("principal")
+        if most is None:
+            return
+        with self._lock:
+            self._elsewhere = {("principal", name): count for name, count in counts.items()}
+            self._must_check = self._quota is not None or any(
+                count >= most for count in counts.values()
+            )
+            for share, counter in self._counters.items():
+                if share[0] == "principal":
+                    counter.most = most - self._elsewhere.get(share, 0)
+            self._full_ones = sum(each.count >= each.most for each in self._counters.values())
+            self._check_full()
 
 
 def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:

@@ -125,7 +125,7 @@ async def test_mux_offers_levels_only_where_the_server_logs() -> None:
 
 @pytest.mark.parametrize("field", Limits.__struct_fields__)
 @pytest.mark.parametrize("value", [0, -1])
-def test_limits_are_positive(field: str, value: int) -> None:
+def test_limits_are_positive(field: str, value: Any) -> None:
     """An invalid limit is rejected, by name."""
     with pytest.raises(ValueError, match=field):
         Limits(**{field: value})

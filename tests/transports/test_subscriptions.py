@@ -455,7 +455,7 @@ class Notes(ResourceRepo):
         return key["path"]
 
 
-def notes(**limits: int) -> Endpoint:
+def notes(**limits: Any) -> Endpoint:
     suite = Suite(name="test", version="1", resources=[Notes()])
     return Endpoint(Mux(suite, limits=Limits(**limits)))
 
@@ -519,3 +519,21 @@ async def test_listener_does_not_keep_its_body() -> None:
 
     # The connections of the test keep two pieces of a body no longer than it takes to send them.
     assert after - before < 1_000_000
+
+
+async def test_streams_of_one_client_without_uris_end() -> None:
+    """They have no size, and count towards one share: the end of the first leaves the other."""
+    app = notes()
+    client = Client(app, client=("192.0.2.1", 1))
+    wanted = {"notifications": {"resourcesListChanged": True}}
+    async with (
+        client.open(client.request("subscriptions/listen", wanted, id=1)) as first,
+        client.open(client.request("subscriptions/listen", wanted, id=2)) as second,
+    ):
+        for stream in (first, second):
+            await stream.event()
+        for stream in (first, second):
+            stream.disconnect()
+            await stream.over()
+
+    assert len(app.mux.streams) == 0
