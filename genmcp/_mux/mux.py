@@ -110,10 +110,9 @@ class Mux:
         audience: the name that sealed values are bound to; default: that of the server. Give muxes
             that share a secret different ones.
         telemetry: one or several observers of requests.
-        clock: returns Unix time in seconds, by which sessions, cursors and other sealed values
-            expire, and tasks if the mux makes its own store; another store has a clock of its own.
-            Default: that of a shared store, else `time.time`. Tests give a clock to expire things
-            without waiting.
+        clock: returns Unix time in seconds, by which sealed values (sessions, cursors) expire, and
+            tasks if the mux makes its own store. Default: that of a shared store, else `time.time`.
+            Tests give a clock to expire things without waiting.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -171,6 +170,7 @@ class Mux:
         state = self.sessions, self.session_streams, self.tasks
         self.builtin = BuiltinMethods(server, *state, self.encoder, bounds, self.owners)
         self.offers = partial(is_offered, server)
+        self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
 
@@ -211,6 +211,7 @@ class Mux:
             Overloaded: too many ended sessions are remembered; this one stays open.
         """
         await self.broadcast.end(session, client)
+        self.observers.session_ended(session, self.store.now())
         await self.session_streams.end(session.key, self.owners.of(client))
 
     async def _answer(self, request: Request, channel: Channel) -> EncodedResponse:
@@ -373,6 +374,12 @@ def mux_of(target: Mux | Server) -> Mux:
         ConfigurationError: it is not one server; a hub, or a registry, has many.
     """
     return target if isinstance(target, Mux) else Mux(target)
+
+
+def add_telemetry(mux: Mux, telemetry: Telemetry) -> None:
+    """Let *telemetry* observe *mux* as well from now on."""
+    mux.observers.add(telemetry)
+    mux.answer = mux._observed
 
 
 def error_of(error: Exception) -> McpError:

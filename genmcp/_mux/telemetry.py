@@ -5,7 +5,7 @@ Implementations are in `genmcp.telemetry`.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from genmcp._core.outcome import Failed, unpack
 from genmcp._core.request import Request
+from genmcp._core.session import Session
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Suspended, Working
+from genmcp._mux.gauges import Gauges
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, McpError, StoreError
 from genmcp.protocol.content import TextContent
@@ -23,6 +25,7 @@ from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.options import StepObserver
+from genmcp.tasks.worker import TaskWorker
 
 logger = logging.getLogger("genmcp")
 
@@ -92,6 +95,18 @@ class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
     trace: Mapping[str, str] | None
 
 
+class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A legacy session that its client has ended.
+
+    key: its key, which is not the id that the client has. version: its revision. seconds: the time
+    since its `initialize`.
+    """
+
+    key: str
+    version: str
+    seconds: float
+
+
 class Telemetry:
     """Observes the requests of a mux: override the methods for the events of interest.
 
@@ -134,6 +149,12 @@ class Telemetry:
         handle if the client received a handle. `request_resumed` is called in the asyncio.Task of
         the step.
         """
+
+    def attached(self, gauges: Gauges) -> None:
+        """Handle the creation of a mux with this telemetry. *gauges* give its state at any time."""
+
+    def session_ended(self, session: EndedSession) -> None:
+        """Handle the end of a session by its client."""
 
     def trace_context(self, mark: Any) -> Mapping[str, str] | None:
         """Return the trace context of a request, to be stored with a call that becomes a task.
@@ -186,13 +207,31 @@ class Observers(StepObserver):
     """
 
     def __init__(self, given: Telemetry | Iterable[Telemetry]) -> None:
-        self.all: Sequence[Telemetry] = [given] if isinstance(given, Telemetry) else [*given]
+        self.all: list[Telemetry] = [given] if isinstance(given, Telemetry) else [*given]
         for each in self.all:
             if not isinstance(each, Telemetry):
                 raise ConfigurationError(f"telemetry takes instances of Telemetry, not {each!r}")
 
     def __bool__(self) -> bool:
         return bool(self.all)
+
+    def attach(self, open_calls: Sized, open_streams: Sized, worker: TaskWorker) -> None:
+        """Notify all observers of their mux; the arguments are those of `Gauges`."""
+        self._gauges = Gauges(open_calls, open_streams, worker)
+        for each in self.all:
+            _call(each.attached, self._gauges)
+
+    def add(self, telemetry: Telemetry) -> None:
+        """Notify *telemetry* as well from now on."""
+        self.all.append(telemetry)
+        _call(telemetry.attached, self._gauges)
+
+    def session_ended(self, session: Session, now: float) -> None:
+        """Notify all observers of the end of *session*."""
+        lasted = max(0.0, now - session.issued)
+        ended = EndedSession(key=session.key, version=session.version, seconds=lasted)
+        for each in self.all:
+            _call(each.session_ended, ended)
 
     def began(self, request: Request, channel: Channel) -> Marks:
         """Notify all observers of the start of *request*; return their marks."""

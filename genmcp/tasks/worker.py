@@ -230,7 +230,7 @@ class TaskWorker:
         self._heartbeats = heartbeats
         self._handler = handler
         self.options = options
-        self._prefix = prefix
+        self.prefix = prefix
         self._follows = follows
         self._durable = self.dormant = durable
         self.busy: Callable[[], bool] = lambda: False
@@ -271,17 +271,18 @@ class TaskWorker:
 
     @property
     def problem(self) -> str | None:
-        """The reason why no steps are delivered to this process, or None.
-
-        None if the engine serves, and also if the store is not durable and nothing has started the
-        worker yet: there are no steps then.
-        """
+        """The reason why no steps are delivered here; None if the engine serves, or need not."""
         serving = self._serving
         if serving is None:
             return "not started" if self._durable else None
         if serving.ending or self.resting:
             return "stopped"
         return None if serving.ready.done() else "starting"
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which this serves; None if it does not."""
+        return None if self._serving is None or self._serving.over else self._serving.loop
 
     @property
     def ending(self) -> bool:
@@ -383,7 +384,7 @@ class TaskWorker:
     ) -> None:
         async with self.engine.serve(
             self._handler,
-            queues=[engine_queue(self._prefix, queue) for queue in queues],
+            queues=[engine_queue(self.prefix, queue) for queue in queues],
             concurrency=concurrency,
             max_per_owner=max_per_owner,
             lease=self.options.lease,
@@ -427,20 +428,20 @@ class _Serving:
     ) -> None:
         # A `concurrent.futures.Future`, because any event loop may wait for it.
         self.ready: Future[None] = Future()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self.request = _StopRequest()
         self.delivering: Sequence[asyncio.Task[None]] = ()
-        before = after if after is not None and after._loop is self._loop else None
+        before = after if after is not None and after.loop is self.loop else None
         # In an empty context: the steps must not see context variables of the request that happened
         # to start the worker.
-        self._task = self._loop.create_task(self._run(serve, before), context=Context())
+        self._task = self.loop.create_task(self._run(serve, before), context=Context())
         self._task.add_done_callback(self._done)
 
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return self._task.done() or self._loop.is_closed()
+        return self._task.done() or self.loop.is_closed()
 
     @property
     def ending(self) -> bool:
@@ -453,14 +454,14 @@ class _Serving:
 
     async def stop(self, request: _StopRequest) -> None:
         """Stop it, and wait for its end, from any loop."""
-        if self._loop is asyncio.get_running_loop():
+        if self.loop is asyncio.get_running_loop():
             self.request = request
             self.stopping.set()
             if request.within is not None:
-                self._loop.call_later(request.within, self._end_grace)
+                self.loop.call_later(request.within, self._end_grace)
             await self.wait()
-        elif self._loop.is_running():
-            stopping = asyncio.run_coroutine_threadsafe(self.stop(request), self._loop)
+        elif self.loop.is_running():
+            stopping = asyncio.run_coroutine_threadsafe(self.stop(request), self.loop)
             await asyncio.wrap_future(stopping)
 
     async def _run(

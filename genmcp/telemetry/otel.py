@@ -27,7 +27,7 @@ __all__ = ["OpenTelemetry"]
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 
 # Faults of the client do not make the span an error (conventions, `rpc.response.status_code`).
-_CLIENT_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
+CLIENT_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 
 _METHODS: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
 # The name for methods that MCP does not have. Names sent by clients are not used, since they would
@@ -134,19 +134,24 @@ class OpenTelemetry(Telemetry):
 
     def request_rejected(self, rejection: Rejection) -> None:
         """Create a span without duration. Its name is the method, or `_OTHER` if MCP lacks it."""
-        method = rejection.method if rejection.method in _METHODS else None
-        attributes: dict[str, str] = {"mcp.method.name": method or _UNKNOWN_METHOD}
+        method = method_name(rejection.method)
+        attributes: dict[str, str] = {"mcp.method.name": method}
         if rejection.id is not None:
             attributes["jsonrpc.request.id"] = str(rejection.id)
         if rejection.session is not None:
             attributes["mcp.session.id"] = rejection.session
         span = self._tracer.start_span(
-            method or _UNKNOWN_METHOD,
+            method,
             kind=SpanKind.SERVER,
             attributes={**self._attributes, **attributes},
         )
         _set_code(span, rejection.error.code, rejection.error.message)
         span.end()
+
+
+def method_name(method: str | None) -> str:
+    """Return *method*, or `_OTHER` if MCP lacks it."""
+    return method if method in _METHODS else _UNKNOWN_METHOD
 
 
 def job_error_type(error: BaseException) -> str:
@@ -221,7 +226,7 @@ def _set_failure(span: Span, failure: RequestFailure) -> None:
 
 def _set_code(span: Span, code: int, message: str) -> None:
     span.set_attribute("rpc.response.status_code", str(code))
-    if code not in _CLIENT_FAULTS:
+    if code not in CLIENT_FAULTS:
         _set_error(span, str(code), message)
 
 

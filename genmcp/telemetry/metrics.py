@@ -1,0 +1,213 @@
+"""OpenTelemetry metrics of a server, by the semantic conventions for MCP (extra `otel`).
+
+The names, units, attributes and buckets of `mcp.server.*` follow
+open-telemetry/semantic-conventions-genai, "Semantic conventions for Model Context Protocol",
+"Metrics", which are in development. The names that begin with `genmcp.` are our own.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+
+from genmcp._core.request import Request
+from genmcp._mux.gauges import Gauges
+from genmcp._mux.telemetry import EndedSession, JobAttempt, Rejection, RequestFailure, Telemetry
+from genmcp.channel import Channel
+from genmcp.errors import StoreError
+from genmcp.protocol.prompts import GetPromptRequestParams
+from genmcp.protocol.tools import CallToolRequestParams
+from genmcp.protocol.value import Result
+from genmcp.stores.deliveries import Backlog
+from genmcp.telemetry.otel import CLIENT_FAULTS, HTTP, job_error_type, method_name
+
+__all__ = ["OpenTelemetryMetrics"]
+
+BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""The boundaries in seconds that the conventions give for each duration."""
+
+# Attributes are cached by the request's method, revision and tool. The number of tools may be
+# unlimited (a server of its own may find any name), so the cache is emptied at this size.
+_CACHED: Final = 4096
+_NO_BACKLOG: Final = Backlog(0, 0, 0.0)
+
+Attributes = Mapping[str, str]
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
+
+
+class OpenTelemetryMetrics(Telemetry):
+    """Measures requests, sessions and jobs, and reports the state of the process.
+
+    Instruments:
+        mcp.server.operation.duration: seconds from the start of a request to its end.
+        mcp.server.session.duration: seconds from `initialize` to the end of a session by its
+            client. Sessions that expire are not measured; from revision 2026-07-28 on there are
+            none.
+        genmcp.server.rejections: messages that never became a request.
+        genmcp.server.open_calls, genmcp.server.open_streams: calls that wait, and open streams.
+        genmcp.job.duration, genmcp.job.wait: seconds of an attempt at a job, and those between the
+            time when it was due and its start.
+        genmcp.queue.depth, genmcp.queue.age: ids in a queue, by `genmcp.delivery.state` (waiting or
+            held), and seconds for which the oldest has been due.
+        genmcp.lease.losses: steps that were taken over from a process that had died or was
+            suspended.
+        genmcp.store.errors: failed operations of the store in steps and requests.
+
+    Args:
+        provider: the meter provider. Default: the global one.
+        attributes: further attributes of the measurements of requests and sessions. Default: those
+            of the HTTP transport.
+    """
+
+    def __init__(
+        self, provider: MeterProvider | None = None, *, attributes: Attributes = HTTP
+    ) -> None:
+        self._attributes = dict(attributes)
+        self._cache: dict[tuple[str, str, str | None], Attributes] = {}
+        self._gauges: list[Gauges] = []
+        meter = metrics.get_meter("genmcp", meter_provider=provider)
+        self._operations = _duration(
+            meter,
+            "mcp.server.operation.duration",
+            "MCP request or notification duration as observed on the receiver from the time it was "
+            "received until the result or ack is sent.",
+        )
+        self._sessions = _duration(
+            meter,
+            "mcp.server.session.duration",
+            "The duration of the MCP session as observed on the MCP server.",
+        )
+        self._jobs = _duration(meter, "genmcp.job.duration", "Duration of an attempt at a job.")
+        self._waits = _duration(
+            meter, "genmcp.job.wait", "Time from when a job was due until an attempt at it began."
+        )
+        self._rejections = meter.create_counter(
+            "genmcp.server.rejections", "{message}", "Messages that never became a request."
+        )
+        self._lease_losses = meter.create_counter(
+            "genmcp.lease.losses", "{step}", "Steps that were taken over from another process."
+        )
+        self._store_errors = meter.create_counter(
+            "genmcp.store.errors", "{error}", "Failed operations of the store."
+        )
+        for name, unit, observe, description in (
+            ("server.open_calls", "{call}", self._open_calls, "Calls that wait."),
+            ("server.open_streams", "{stream}", self._open_streams, "Open streams."),
+            ("queue.depth", "{delivery}", self._depths, "Deliveries in a queue."),
+            ("queue.age", "s", self._ages, "How long the oldest delivery has been due."),
+        ):
+            meter.create_observable_gauge(f"genmcp.{name}", [observe], unit, description)
+
+    def attached(self, gauges: Gauges) -> None:
+        """Report the gauges of a mux from now on."""
+        self._gauges.append(gauges)
+
+    def request_began(self, request: Request, channel: Channel) -> float:
+        """Return the start time."""
+        return time.perf_counter()
+
+    def request_ended(self, request: Request, result: Result, mark: float) -> None:
+        """Record the duration."""
+        self._operations.record(time.perf_counter() - mark, self._describe(request))
+
+    def request_failed(self, request: Request, failure: RequestFailure, mark: float) -> None:
+        """Record the duration, with the error."""
+        attributes = {**self._describe(request)}
+        if failure.code is None:
+            attributes["error.type"] = failure.kind
+        else:
+            attributes["rpc.response.status_code"] = str(failure.code)
+            if failure.code not in CLIENT_FAULTS:
+                attributes["error.type"] = str(failure.code)
+        self._operations.record(time.perf_counter() - mark, attributes)
+
+    def request_rejected(self, rejection: Rejection) -> None:
+        """Count the message."""
+        attributes = {
+            "mcp.method.name": method_name(rejection.method),
+            "rpc.response.status_code": str(rejection.error.code),
+        }
+        self._rejections.add(1, {**self._attributes, **attributes})
+
+    def session_ended(self, session: EndedSession) -> None:
+        """Record the duration."""
+        attributes = {**self._attributes, "mcp.protocol.version": session.version}
+        self._sessions.record(session.seconds, attributes)
+
+    def job_began(self, job: JobAttempt) -> float:
+        """Record how long the job has waited, and return the start time."""
+        self._waits.record(job.queued, _job_attributes(job))
+        return time.perf_counter()
+
+    def job_ended(self, job: JobAttempt, error: BaseException | None, mark: float) -> None:
+        """Record the duration."""
+        attributes = _job_attributes(job)
+        if error is not None:
+            attributes["error.type"] = job_error_type(error)
+        self._jobs.record(time.perf_counter() - mark, attributes)
+
+    def lease_lost(self) -> None:
+        """Count the step."""
+        self._lease_losses.add(1)
+
+    def store_failed(self, error: StoreError) -> None:
+        """Count the failure."""
+        self._store_errors.add(1, {"error.type": type(error).__name__})
+
+    def _describe(self, request: Request) -> Attributes:
+        params = request.params
+        is_call = isinstance(params, CallToolRequestParams)
+        name: str | None = None
+        if isinstance(params, CallToolRequestParams | GetPromptRequestParams):
+            name = params.name
+        key = request.method, request.revision.version, name
+        found = self._cache.get(key)
+        if found is None:
+            attributes = {"mcp.method.name": key[0], "mcp.protocol.version": key[1]}
+            if name is not None:
+                attributes["gen_ai.tool.name" if is_call else "gen_ai.prompt.name"] = name
+            if is_call:
+                attributes["gen_ai.operation.name"] = "execute_tool"
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
+            found = self._cache[key] = {**self._attributes, **attributes}
+        return found
+
+    def _open_calls(self, options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sum(each.open_calls for each in self._gauges))]
+
+    def _open_streams(self, options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sum(each.open_streams for each in self._gauges))]
+
+    def _depths(self, options: CallbackOptions) -> Iterable[Observation]:
+        for queue, backlog in self._backlogs():
+            for state in ("waiting", "held"):
+                attributes = {"genmcp.queue": queue, "genmcp.delivery.state": state}
+                yield Observation(getattr(backlog, state), attributes)
+
+    def _ages(self, options: CallbackOptions) -> Iterable[Observation]:
+        for queue, backlog in self._backlogs():
+            yield Observation(backlog.age, {"genmcp.queue": queue})
+
+    def _backlogs(self) -> Iterable[tuple[str, Backlog]]:
+        """Return the backlog of each queue; that of a name which several muxes use is one."""
+        found: dict[str, Backlog] = {}
+        for each in self._gauges:
+            for queue, (waiting, held, age) in each.backlogs().items():
+                other = found.get(queue, _NO_BACKLOG)
+                found[queue] = Backlog(
+                    waiting + other.waiting, held + other.held, max(age, other.age)
+                )
+        return found.items()
+
+
+def _duration(meter: Meter, name: str, description: str) -> metrics.Histogram:
+    return meter.create_histogram(
+        name, "s", description, explicit_bucket_boundaries_advisory=BUCKETS
+    )
+
+
+def _job_attributes(job: JobAttempt) -> dict[str, str]:
+    return {"genmcp.job.name": job.name, "genmcp.queue": job.queue, "gen_ai.tool.name": job.tool}
