@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome
+from genmcp._core.groups import first_of, gather
+from genmcp._core.outcome import Done, Failed, JobExpired, Outcome
 from genmcp._core.request import PromptRequest, Request, ResourceRequest, ToolRequest
-from genmcp._core.waiting import Continue, ExternalJob, Job, first_of, gather, wait_for
+from genmcp._core.waiting import Continue, ExternalJob, Job, wait_for
 from genmcp._mux.limits import Limits
 from genmcp._mux.mux import Mux
 from genmcp._mux.telemetry import Telemetry
@@ -117,7 +118,7 @@ from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
-from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from genmcp.tasks.options import JobOptions
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Tool
@@ -239,6 +240,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidSeal",
     "Job",
+    "JobExpired",
     "JobOptions",
     "Limits",
     "ListPromptsResult",
@@ -311,6 +313,7 @@ __all__ = [
     "ServerError",
     "SessionNotFound",
     "SessionRegistries",
+    "SoftTimeLimit",
     "StdioOptions",
     "Store",
     "StoreError",

@@ -177,6 +177,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ),
         ("outcomes", "look_up", {"ends": "well"}, "3 of well"),
         ("outcomes", "look_up", {"ends": "shown"}, "That went wrong: There is no such part."),
+        ("excerpts", "excerpt", {}, "line 1, line 2, line 3"),
         ("pages", "describe", {"page": "a page"}, "A Page: 6 characters"),
         ("pages", "race", {"page": "a page"}, "A Page"),
         ("outcomes", "look_up", {"ends": "hidden"}, "Nothing was found: it failed unexpectedly"),

@@ -58,6 +58,12 @@ Outcome: TypeAlias = Done[Any] | Failed
 """The outcome of a wait."""
 
 
+class JobExpired(WaitTimedOut):
+    """The job was not started within its `expires`."""
+
+    _text = "it was not started in time"
+
+
 class _Packed(msgspec.Struct, omit_defaults=True):
     """An outcome as JSON: the value, or the stored name of the error and its fields.
 
@@ -76,6 +82,7 @@ _FAILURES: dict[str, type[WaitError]] = {
     "Raised": WorkRaised,
     "Lost": WorkerLost,
     "TimedOut": WaitTimedOut,
+    "Expired": JobExpired,
     "Cancelled": WaitCancelled,
     "Unable": CapabilityMissing,
 }

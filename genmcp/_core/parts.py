@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from genmcp._core.outcome import Failed, pack, pack_all
 from genmcp._core.task import Task, add_progress
-from genmcp._core.waiting import Gathering, PartOf
+from genmcp._core.waiting import Gathering, PartOf, scheduled
 from genmcp.errors import WorkerLost
 
 
@@ -45,15 +45,16 @@ def new_parts(task: Task, node: str, now: float) -> Sequence[Task]:
             node=node,
             created=now,
             updated=now,
-            due=now,
+            due=due,
             ttl=task.ttl,
             on_lost=task.on_lost,
             trace=task.trace,
-            work=work,
+            work=waits_for,
             private=True,
             parent=PartOf(task.id, task.step, index, task.work.count),
         )
         for index, (id, work) in enumerate(zip(part_ids(task), task.work.parts, strict=True))
+        for waits_for, due in [scheduled(work, now)]
     ]
 
 

@@ -45,6 +45,7 @@ from genmcp._core.waiting import (
     Suspended,
     Work,
     Working,
+    scheduled,
 )
 from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
 
@@ -288,13 +289,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         # An awaitable that `continue_` returned runs in the worker that has claimed this delivery.
         # Any other work begins with the next delivery, whose new id no worker has claimed.
         runs_here = isinstance(suspended.work, Awaiting)
+        work, due = scheduled(suspended.work, now)
         return self._next(
             "suspend",
             now,
-            due=now,
+            due=due,
             step=suspended.step,
             continuation=suspended.continuation,
-            work=suspended.work,
+            work=work,
             delivery_id=self.delivery_id + 1,
             held_delivery=self.held_delivery if runs_here else None,
             crashes=0,
@@ -417,46 +419,6 @@ def run_id(task: Task) -> str | None:
     It contains the step, since one call may have several jobs, one after another.
     """
     return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
-
-
-def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
-    """Return *task* waiting for the next attempt at its job; *chance* is as for `Job.pause`.
-
-    Raises:
-        IllegalTransition: it has no job, or all attempts were made.
-    """
-    work = task.work
-    if not isinstance(work, Working) or task.settled or work.failures >= work.job.retries:
-        raise IllegalTransition("retry", task.status)
-    delay = work.job.pause(work.failures, chance)
-    return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
-
-
-def defer(task: Task, now: float, delay: float) -> Task:
-    """Return *task* waiting for a process that has the code for its step.
-
-    During a rolling deploy a worker may lack the tool or the job. This does not count as an
-    attempt.
-    """
-    seconds = task.deferred_seconds + delay
-    deferred = replace(task.resubmit(now, delay), deferred_seconds=seconds)
-    if isinstance(task.work, Working) and not task.settled:
-        return replace(deferred, work=replace(task.work, attempt=task.work.attempt - 1))
-    return deferred
-
-
-def save_state(task: Task, state: bytes, now: float) -> Task:
-    """Return *task* with the *state*, as JSON, that an attempt at its job has saved.
-
-    `changes` is not incremented: followers do not see the state, and a job that saves often would
-    push their messages out of the log.
-
-    Raises:
-        IllegalTransition: its job does not run.
-    """
-    if task.job is None or not isinstance(task.work, Working):
-        raise IllegalTransition("save", "settled" if task.settled else task.status)
-    return replace(task, updated=now, work=replace(task.work, saved=state))
 
 
 def record_ttl(task: Task, retention: float) -> float | None:

@@ -14,8 +14,6 @@ from genmcp.errors import ContractError
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
-A = TypeVar("A")
-B = TypeVar("B")
 
 _LONGEST = 64  # characters of the key of a question
 
@@ -84,8 +82,10 @@ class Wait(Generic[T_co]):
 class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
 
-    timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
-    is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
+    delay: seconds before it is due. expires: seconds after that by which it must have ended, over
+    all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
+    unlimited); soft_timeout: seconds after which the function is told. retries: how often a failed
+    job is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
     each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
     to 1, that is random (default 0.25), so that jobs which failed together are not retried
     together.
@@ -94,7 +94,10 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     name: str
     arguments: Mapping[str, Any]
     queue: str = "default"
+    delay: float = 0.0
+    expires: float | None = None
     timeout: float | None = None
+    soft_timeout: float | None = None
     retries: int = 0
     backoff: float = 1.0
     max_backoff: float = 3600.0
@@ -129,7 +132,9 @@ class JobGroup(Wait[T_co]):
 
     __slots__ = ("keys", "mode", "parts")
 
-    def __init__(self, function: str, jobs: "Sequence[JobsOrMapping]", mode: GroupMode) -> None:
+    def __init__(
+        self, function: str, jobs: Sequence[Wait[Any] | Mapping[str, Wait[Any]]], mode: GroupMode
+    ) -> None:
         only = jobs[0] if len(jobs) == 1 else None
         named: Mapping[str, Any] = only if isinstance(only, Mapping) else {}
         self.keys = tuple(named)
@@ -146,60 +151,6 @@ class JobGroup(Wait[T_co]):
                     f"{function}() takes jobs and external jobs, or one dict of them, not "
                     f"{type(each).__name__}"
                 )
-
-
-JobsOrMapping: TypeAlias = Wait[Any] | Mapping[str, Wait[Any]]
-
-
-@overload
-def gather(jobs: Mapping[str, Wait[Any]], /, *, return_outcomes: bool = False) -> Wait[Any]: ...
-@overload
-def gather(
-    job1: Wait[A], job2: Wait[B], /, *, return_outcomes: Literal[False] = False
-) -> Wait[tuple[A, B]]: ...
-@overload
-def gather(*jobs: Wait[T], return_outcomes: Literal[False] = False) -> Wait[list[T]]: ...
-@overload
-def gather(*jobs: Wait[T], return_outcomes: Literal[True]) -> Wait[list[Done[T] | Failed]]: ...
-def gather(*jobs: JobsOrMapping, return_outcomes: bool = False) -> Wait[Any]:
-    """Return a wait for several jobs, which run at the same time.
-
-        return gather(thumbnail.job(url), transcribe.job(url)).then(self.done)
-        return gather({"thumb": thumbnail.job(url), "text": transcribe.job(url)}).then(self.done)
-
-    The value is a list of their values in the order of the jobs, or a dict under the same keys.
-
-    Args:
-        *jobs: jobs or external jobs, or one dict of them. At most `JobOptions.max_parts` (100).
-        return_outcomes: False (the default): the first job that fails makes the wait fail with its
-            error, and the other jobs are cancelled. True: the value contains `Done(value)` or
-            `Failed(error)` for each job, and the wait does not fail.
-
-    Raises:
-        ContractError: (a TypeError) there is no job, or one of *jobs* is something else.
-    """
-    return JobGroup("gather", jobs, "outcomes" if return_outcomes else "all")
-
-
-@overload
-def first_of(jobs: Mapping[str, Wait[T]], /) -> Wait[dict[str, T]]: ...
-@overload
-def first_of(*jobs: Wait[T]) -> Wait[T]: ...
-def first_of(*jobs: JobsOrMapping) -> Wait[Any]:
-    """Return a wait for the first of several jobs that succeeds; the others are then cancelled.
-
-        return first_of(ask_here.job(text), ask_there.job(text)).then(self.answered)
-
-    The value is that of the job, or a dict with its key only. If all jobs fail, the wait fails with
-    the error of the last one.
-
-    Args:
-        *jobs: as for `gather`.
-
-    Raises:
-        ContractError: as for `gather`.
-    """
-    return JobGroup("first_of", jobs, "first")
 
 
 WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]
@@ -362,13 +313,21 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 
     attempt: how often the job was started. failures: how often it has failed. saved: the state, as
     JSON, that the job has saved for its next attempt, or None. The next job of the call starts
-    without this state.
+    without this state. deadline: Unix time after which no attempt begins, and running ones end.
     """
 
     job: Job
     attempt: int = 0
     failures: int = 0
     saved: bytes | None = None
+    deadline: float | None = None
+
+    def scheduled(self, now: float) -> tuple["Working", float]:
+        """Return this wait as it begins at *now*, and the time when the job is due."""
+        due = now + self.job.delay
+        if self.job.expires is None:
+            return self, due
+        return msgspec.structs.replace(self, deadline=due + self.job.expires), due
 
 
 class Following(msgspec.Struct, frozen=True, tag="following"):
@@ -466,6 +425,11 @@ class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
 
 
 Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking | AwaitingInput
+
+
+def scheduled(work: Work, now: float) -> tuple[Work, float]:
+    """Return *work* as a task begins to wait for it at *now*, and the time when it is due."""
+    return work.scheduled(now) if isinstance(work, Working) else (work, now)
 
 
 class Suspended(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ from genmcp._core.waiting import (
     Suspended,
     Work,
     Working,
+    scheduled,
 )
 from genmcp._mux.bus import MessageBus
 from genmcp._mux.sinks import Services, StoredRequest
@@ -234,6 +235,7 @@ class Tasks:
     ) -> Task:
         """Return a new task for the call of *channel*, which waits for *work*."""
         services, now = self._services, self._services.store.now()
+        work, due = scheduled(work, now)
         return Task(
             id=id,
             owner=channel.principal,
@@ -242,7 +244,7 @@ class Tasks:
             node=services.bus.node,
             created=now,
             updated=now,
-            due=now,
+            due=due,
             ttl=ttl,
             on_lost=channel.request.policy.on_worker_lost,
             step=0 if suspended is None else suspended.step,

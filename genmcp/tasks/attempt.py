@@ -33,6 +33,7 @@ from genmcp.errors import (
 from genmcp.tasks.jobs import JobFunction, Run, find_job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
+from genmcp.tasks.time_limits import with_soft_limit
 
 logger = logging.getLogger("genmcp")
 
@@ -159,7 +160,7 @@ async def attempt(
         StillRuns: the attempt was cancelled, and the thread of the function continues.
         asyncio.CancelledError: the attempt was cancelled, and so is the function.
     """
-    name = f"job {job.name}"
+    name, grace = f"job {job.name}", options.cancel_grace
     linger = options.linger if has_retries else 0.0
     function = _function_of(job)
     progress = ProgressWriter(write, lambda: working.cancel(), interval=options.progress_interval)
@@ -171,10 +172,11 @@ async def attempt(
         )
     call = partial(function, run, **job.arguments)
     in_thread = None if function.is_async else ThreadCall(partial(_called, call))
-    work = _awaited(call) if in_thread is None else options.in_thread(in_thread)
+    awaited = partial(with_soft_limit, call, job.soft_timeout)
+    work = _awaited(awaited) if in_thread is None else options.in_thread(in_thread)
     working = asyncio.create_task(work, name=name)
     try:
-        result = await _result_of(working, job.timeout, options.cancel_grace)
+        result = await _result_of(working, job.timeout, grace, function.retries_on)
         unwritten = await progress.close()  # from now on the next report ends the thread
         if in_thread is not None and result.may_retry and has_retries:
             result = await _linger(result, in_thread, name, linger)
@@ -253,7 +255,10 @@ def _exits_wrapped() -> Iterator[None]:
 
 
 async def _result_of(
-    working: "asyncio.Task[Any]", timeout: float | None, cancel_grace: float
+    working: "asyncio.Task[Any]",
+    timeout: float | None,
+    cancel_grace: float,
+    retries_on: Callable[[BaseException], bool],
 ) -> AttemptResult:
     try:
         await asyncio.wait({working}, timeout=timeout)
@@ -262,13 +267,13 @@ async def _result_of(
         raise
     if not working.done():
         await _cancel(working, cancel_grace)
-        return AttemptResult(pack(Failed(WaitTimedOut())), may_retry=True)
+        return AttemptResult(pack(Failed(WaitTimedOut())), may_retry=retries_on(TimeoutError()))
     if working.cancelled():
         return AttemptResult(pack(Failed(WaitCancelled())), may_retry=False)
     name = working.get_name()
     if (error := working.exception()) is not None:
-        cause = error.__cause__ if isinstance(error, ExitRequested) else None
-        return AttemptResult(pack_failure(name, cause or error), may_retry=True)
+        cause = (error.__cause__ if isinstance(error, ExitRequested) else None) or error
+        return AttemptResult(pack_failure(name, cause), may_retry=retries_on(cause))
     try:
         return AttemptResult(pack_result(name, working.result()), may_retry=False)
     except ContractError as wrong:

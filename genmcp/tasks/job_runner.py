@@ -3,12 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 from functools import partial
+from math import inf
 from random import random
 
-from genmcp._core.task import Task, defer, retry_job, run_id, save_state
+from msgspec.structs import replace
+
+from genmcp._core.job_transitions import defer, expired_outcome, retry_job, save_state
+from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Job, Working
-from genmcp.errors import StoreError, StoreUnavailable
+from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
 from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobOptions, StepObserver
@@ -39,10 +44,17 @@ class JobRunner:
         """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
         if task.parent is not None:
             await self._parts.check_wanted(held, task.parent)
+        assert isinstance(task.work, Working)
+        if task.work.deadline is not None:
+            left = task.work.deadline - self._writer.records.now()
+            if left <= 0:
+                outcome = expired_outcome(task.work)
+                return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+            job = replace(job, timeout=min(job.timeout or inf, left))
         try:
             attempting = attempt(
                 job,
-                partial(self._run, held, task),
+                partial(self._run, held, task, job),
                 write=self._parts.progress_of(held, task),
                 options=self._options,
                 threads=self._threads,
@@ -68,16 +80,20 @@ class JobRunner:
         write = held.retryable(lambda task, now: defer(task, now, delay))
         return await self._writer.retry.retry_until_written(write)
 
-    def _run(self, held: HeldTask, task: Task, progress: ProgressWriter) -> Run:
-        id = run_id(task)
+    def _run(self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter) -> Run:
+        id, loop = run_id(task), asyncio.get_running_loop()
         assert isinstance(task.work, Working) and id is not None
+        limits = [each for each in (job.soft_timeout, job.timeout) if each is not None]
         return Run(
             id,
             task.work.attempt,
             self._options.assigns(task),
             progress,
-            asyncio.get_running_loop(),
+            loop,
             SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
+            failures=task.work.failures,
+            retries=job.retries,
+            _ends=loop.time() + min(limits) if limits else None,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:
@@ -102,7 +118,8 @@ def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
     task = with_progress(result.progress, task, now)
     assert isinstance(task.work, Working)
     if result.may_retry and _has_retries(task):
-        return retry_job(task, now, random())
+        with suppress(IllegalTransition):  # the next attempt would begin after the deadline
+            return retry_job(task, now, random())
     return task.settle(result.outcome, now)
 
 

@@ -4,7 +4,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import wait
+from copy import copy
+from datetime import UTC, datetime
 from functools import partial, update_wrapper
+from math import inf
 from typing import (
     Any,
     Concatenate,
@@ -13,6 +16,7 @@ from typing import (
     ParamSpec,
     TypedDict,
     TypeVar,
+    cast,
     overload,
 )
 
@@ -24,8 +28,9 @@ from genmcp._core.outcome import check_json
 from genmcp._core.waiting import Job
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.retry import ProgressWriter
+from genmcp.tasks.time_limits import SoftTimeLimit
 
-__all__ = ["Job", "JobFunction", "Run", "SavedState", "find_job", "job"]
+__all__ = ["Job", "JobFunction", "Run", "SavedState", "SoftTimeLimit", "find_job", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,6 +80,9 @@ class Run(msgspec.Struct, frozen=True, eq=False):
             to other systems.
         attempt: the number of this attempt, counted from 1.
         assigns: the assigns of the call that waits for the job.
+        failures: how many earlier attempts have failed. Attempts that ended with a crash or a
+            shutdown of their worker do not count.
+        retries: how many failures are followed by another attempt: `@job(retries=)`.
     """
 
     id: str
@@ -83,6 +91,19 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     _progress: ProgressWriter
     _loop: asyncio.AbstractEventLoop
     _state: SavedState
+    failures: int = 0
+    retries: int = 0
+    _ends: float | None = None
+
+    @property
+    def time_left(self) -> float | None:
+        """The seconds until the first time limit of this attempt, at least 0; None: unlimited.
+
+        That is `soft_timeout` if the job has one, otherwise `timeout`, or what is left of
+        `expires` if that is less. It may be read in the thread of a `def` job, which no time limit
+        can interrupt.
+        """
+        return None if self._ends is None else max(0.0, self._ends - self._loop.time())
 
     async def progress(
         self, done: float, total: float | None = None, message: str | None = None
@@ -168,6 +189,7 @@ _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+_OF_FUNCTION: Final = ("retry_on", "do_not_retry")  # the options that no record contains
 _SCRIPT: Final = "__main__:"
 _functions: dict[str, "JobFunction[Any, Any]"] = {}
 
@@ -177,11 +199,25 @@ class JobKeywords(TypedDict, total=False):
 
     name: str
     queue: str
+    delay: float
+    expires: float
     timeout: float
+    soft_timeout: float
     retries: int
     backoff: float
     max_backoff: float
     jitter: float
+    retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    do_not_retry: type[BaseException] | tuple[type[BaseException], ...]
+
+
+class JobSchedule(TypedDict, total=False):
+    """The options of `JobFunction.options`, as described there."""
+
+    delay: float
+    at: datetime
+    expires: float
+    queue: str
 
 
 class JobFunction(Generic[P, R_co]):
@@ -198,6 +234,8 @@ class JobFunction(Generic[P, R_co]):
         self.home = f"{function.__module__}:{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
         self._function = function
+        self._retry_on = _error_types(self.home, "retry_on", options, BaseException)
+        self._do_not_retry = _error_types(self.home, "do_not_retry", options, ())
         self._template = _template(self.home, options)
         self._signature = _signature(self.name, function)
         update_wrapper(self, function)
@@ -213,6 +251,38 @@ class JobFunction(Generic[P, R_co]):
     def name(self) -> str:
         """The name under which workers find the function."""
         return self._template.name
+
+    def options(self, **options: Unpack[JobSchedule]) -> "JobFunction[P, R_co]":
+        """Return this function with other options for the jobs that it makes.
+
+            return remind.options(at=tomorrow).job(text).then(self.reminded)
+
+        Args:
+            delay: seconds before the job is due, from when the call begins to wait.
+            at: the time when it is due, a `datetime` with a time zone, in place of *delay*. A past
+                time is now.
+            expires: as for `@job`.
+            queue: as for `@job`.
+
+        Raises:
+            ConfigurationError: an option is unknown or wrong.
+        """
+        if unknown := options.keys() - JobSchedule.__annotations__.keys():
+            raise ConfigurationError(f"{self.name}: no job has the option {', '.join(unknown)}")
+        changes: dict[str, Any] = dict(options)
+        if (at := changes.pop("at", None)) is not None:
+            if not isinstance(at, datetime) or at.tzinfo is None:
+                raise ConfigurationError(
+                    f"{self.name}: at must be a datetime with a time zone, not {at!r}"
+                )
+            changes["delay"] = max(0.0, (at - datetime.now(UTC)).total_seconds())
+        made = copy(self)
+        made._template = _checked(self.name, replace(self._template, **changes))
+        return made
+
+    def retries_on(self, error: BaseException) -> bool:
+        """Return whether a job that raised *error* is tried again, if it has retries left."""
+        return isinstance(error, self._retry_on) and not isinstance(error, self._do_not_retry)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Check that the function accepts *arguments*, which another release may have stored.
@@ -271,12 +341,22 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
             worker has to import the module. Required for a function of a script (the module
             `__main__`).
         queue: the queue for its jobs. Default: "default".
+        delay: seconds before the job is due. Default 0.
+        expires: seconds, from when it is due, within which the job must have ended, with all of its
+            attempts and the time in its queue. A job that was not started by then fails with
+            `JobExpired`. Default: unlimited.
         timeout: seconds that one attempt may take. Default: unlimited.
+        soft_timeout: seconds of an attempt after which `SoftTimeLimit` is raised inside an `async
+            def` function, so that it can save its state or return what it has before its *timeout*.
+            A `def` function reads `run.time_left`. Default: none.
         retries: how often a failed job runs again. Default 0.
         backoff: seconds before the first retry; doubled for each further one. Default 1.
         max_backoff: the maximum number of seconds before a retry. Default 3600.
         jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
             jobs which failed together are not retried together. Default 0.25.
+        retry_on: the exception types after which the job is tried again; an exceeded *timeout* is a
+            `TimeoutError`. Default: all.
+        do_not_retry: exception types after which it is not tried again. Default: none.
 
     Raises:
         ConfigurationError: another function has that name; it is a function of a script without a
@@ -315,15 +395,26 @@ def _template(name: str, options: JobKeywords) -> Job:
     """Return the job without arguments, after checking the options."""
     if unknown := options.keys() - JobKeywords.__annotations__.keys():
         raise ConfigurationError(f"{name}: @job has no option {', '.join(sorted(unknown))}")
-    template = replace(Job(name=name, arguments={}), **options)
+    own: dict[str, Any] = {key: each for key, each in options.items() if key not in _OF_FUNCTION}
+    return _checked(name, replace(Job(name=name, arguments={}), **own))
+
+
+def _checked(name: str, template: Job) -> Job:
+    """Return *template*, after checking its options."""
     try:
         # A worker decodes the job with these types: wrong ones must fail here and not there.
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
-    if template.timeout is not None and template.timeout <= 0:
-        raise ConfigurationError(f"{name}: timeout must be positive, not {template.timeout!r}")
-    for option in ("retries", "backoff", "max_backoff"):
+    for option in ("timeout", "soft_timeout", "expires"):
+        if (value := getattr(template, option)) is not None and value <= 0:
+            raise ConfigurationError(f"{name}: {option} must be positive, not {value!r}")
+    if (template.soft_timeout or 0.0) >= (template.timeout or inf):
+        raise ConfigurationError(
+            f"{name}: soft_timeout={template.soft_timeout!r} must be less than "
+            f"timeout={template.timeout!r}"
+        )
+    for option in ("delay", "retries", "backoff", "max_backoff"):
         if getattr(template, option) < 0:
             raise ConfigurationError(f"{name}: {option} must not be negative")
     if template.backoff > template.max_backoff:
@@ -334,6 +425,16 @@ def _template(name: str, options: JobKeywords) -> Job:
     if not 0 <= template.jitter <= 1:
         raise ConfigurationError(f"{name}: jitter must be from 0 to 1, not {template.jitter!r}")
     return template
+
+
+def _error_types(
+    name: str, option: str, options: JobKeywords, default: Any
+) -> type[BaseException] | tuple[type[BaseException], ...]:
+    given: Any = options.get(option, default)
+    types = given if isinstance(given, tuple) else (given,)
+    if all(isinstance(each, type) and issubclass(each, BaseException) for each in types):
+        return cast("tuple[type[BaseException], ...]", types)
+    raise ConfigurationError(f"{name}: {option} must be exception types, not {given!r}")
 
 
 def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:

@@ -121,7 +121,9 @@ class TaskRunner:
         if stored is None or stored.task.ended:
             return
         task = stored.task
-        if task.bound_node is not None:
+        if liveness_checks < 0:
+            await self._scheduler.expire(task, delivery, -liveness_checks)
+        elif task.bound_node is not None:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
             elif delivery == task.held_delivery:
@@ -336,7 +338,10 @@ async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
 
 
 def _parsed(engine_id: str) -> tuple[str, int, int]:
-    """Return the task, the delivery, and the number of liveness checks before this one."""
+    """Return the task, the delivery, and the number of liveness checks before this one.
+
+    A negative number is that of a check of a deadline; the second value is then a step.
+    """
     id, _, delivery = engine_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)

@@ -14,8 +14,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from genmcp._core.job_transitions import expire_job
 from genmcp._core.task import Task, add_answers, lose_process, publish_task
-from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work
+from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
@@ -71,6 +72,7 @@ class TaskScheduler:
                 queue = job.queue
                 if queue not in self.heartbeats.queues:
                     await self._warn_if_unserved(queue)
+                await self._check_deadline(task, 1)
             elif isinstance(task.work, Following) and not task.settled:
                 queue = self._external
             await self._engine.submit(
@@ -91,6 +93,42 @@ class TaskScheduler:
             delay=delay or self.heartbeats.lease,
             owner=self._records.owner_of(task),
         )
+
+    async def _check_deadline(self, task: Task, number: int) -> None:
+        """Schedule a check whether a job that has a deadline is still waiting then.
+
+        Without it, a job in a queue that no process serves would not fail in time. The number makes
+        the id unique, and is negative to distinguish the check from those of `check_later`.
+        """
+        if isinstance(task.work, Working) and task.work.deadline is not None:
+            await self._engine.submit(
+                f"{task.id}:{task.step}.{-number}",
+                queue=engine_queue(self._prefix, CONTINUATIONS),
+                delay=max(0.0, task.work.deadline - self._records.now()),
+                owner=self._records.owner_of(task),
+            )
+
+    async def expire(self, task: Task, step: int, number: int) -> None:
+        """Fail the job of *task* if its deadline has passed and no worker has claimed it.
+
+        A worker that runs the job ends it at its deadline itself. *step* is the step for which this
+        check was scheduled, as check *number*.
+        """
+        work = task.work
+        if task.settled or task.held_delivery is not None or step != task.step:
+            return
+        if not isinstance(work, Working) or work.deadline is None:
+            return
+        if work.deadline > self._records.now():  # the clocks of two processes differ a little
+            await self._check_deadline(task, number + 1)
+            return
+        held = HeldTask(self._records, task.id, task.fencing_token)
+        try:
+            expired = await held.change(expire_job)
+        except IllegalTransition:  # claimed, or ended meanwhile
+            return
+        await self.cancel(task)
+        await self.submit(expired)
 
     async def cancel(self, task: Task) -> None:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""

@@ -6,18 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from genmcp._core.job_transitions import defer, retry_job, save_state
 from genmcp._core.outcome import Done, Failed, pack, unpack
-from genmcp._core.task import (
-    LOST,
-    Task,
-    add_answers,
-    add_progress,
-    defer,
-    lose_process,
-    retry_job,
-    run_id,
-    save_state,
-)
+from genmcp._core.task import LOST, Task, add_answers, add_progress, lose_process, run_id
 from genmcp._core.waiting import (
     Asking,
     Awaiting,

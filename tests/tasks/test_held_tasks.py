@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from genmcp import MemoryStore
-from genmcp._core.task import Task, retry_job
+from genmcp._core.job_transitions import retry_job
+from genmcp._core.task import Task
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Op, StoreEntry

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -133,6 +134,12 @@ async def yields(run: Run) -> Any:
         (many, {}, r"\*urls"),
         (yields, {}, "yields"),
         (named, {"timeout": 0}, "timeout"),
+        (named, {"soft_timeout": 0}, "soft_timeout"),
+        (named, {"soft_timeout": 5, "timeout": 5}, "less than timeout"),
+        (named, {"expires": 0}, "expires"),
+        (named, {"delay": -1}, "delay"),
+        (named, {"retry_on": "OSError"}, "retry_on"),
+        (named, {"do_not_retry": (OSError, 1)}, "do_not_retry"),
         (named, {"retries": -1}, "retries"),
         (named, {"backoff": -1}, "backoff"),
         (named, {"max_backoff": -1}, "max_backoff"),
@@ -149,6 +156,31 @@ def test_invalid_job_is_rejected_at_import(
     """Wrong configuration fails when the module is imported."""
     with pytest.raises(ConfigurationError, match=says):
         job(**options)(function)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001
+        ({"at": 5}, "time zone"),
+        ({"delay": -1}, "delay"),
+        ({"retries": 2}, "retries"),
+    ],
+)
+def test_wrong_options_of_a_job_are_rejected(options: Any, says: str) -> None:
+    """Where they are given, and not in a worker."""
+    with pytest.raises(ConfigurationError, match=says):
+        transcribe.options(**options)
+
+
+def test_start_time_becomes_a_delay() -> None:
+    """A time that has passed is now. The function itself keeps its options."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+
+    assert 3590 < transcribe.options(at=later).job("u").delay <= 3600
+    assert transcribe.options(at=datetime(2000, 1, 1, tzinfo=UTC)).job("u").delay == 0
+    assert transcribe.options(queue="slow", expires=5.0).job("u").queue == "slow"
+    assert transcribe.job("u").queue == "default"
 
 
 def test_function_of_a_script_needs_a_name() -> None:

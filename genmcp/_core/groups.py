@@ -1,0 +1,66 @@
+"""Waits for several jobs: `gather` and `first_of`."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, overload
+
+from typing_extensions import TypeVar
+
+from genmcp._core.outcome import Done, Failed
+from genmcp._core.waiting import JobGroup, Wait
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+
+JobsOrMapping: TypeAlias = Wait[Any] | Mapping[str, Wait[Any]]
+
+
+@overload
+def gather(jobs: Mapping[str, Wait[Any]], /, *, return_outcomes: bool = False) -> Wait[Any]: ...
+@overload
+def gather(
+    job1: Wait[A], job2: Wait[B], /, *, return_outcomes: Literal[False] = False
+) -> Wait[tuple[A, B]]: ...
+@overload
+def gather(*jobs: Wait[T], return_outcomes: Literal[False] = False) -> Wait[list[T]]: ...
+@overload
+def gather(*jobs: Wait[T], return_outcomes: Literal[True]) -> Wait[list[Done[T] | Failed]]: ...
+def gather(*jobs: JobsOrMapping, return_outcomes: bool = False) -> Wait[Any]:
+    """Return a wait for several jobs, which run at the same time.
+
+        return gather(thumbnail.job(url), transcribe.job(url)).then(self.done)
+        return gather({"thumb": thumbnail.job(url), "text": transcribe.job(url)}).then(self.done)
+
+    The value is a list of their values in the order of the jobs, or a dict under the same keys.
+
+    Args:
+        *jobs: jobs or external jobs, or one dict of them. At most `JobOptions.max_parts` (100).
+        return_outcomes: False (the default): the first job that fails makes the wait fail with its
+            error, and the other jobs are cancelled. True: the value contains `Done(value)` or
+            `Failed(error)` for each job, and the wait does not fail.
+
+    Raises:
+        ContractError: (a TypeError) there is no job, or one of *jobs* is something else.
+    """
+    return JobGroup("gather", jobs, "outcomes" if return_outcomes else "all")
+
+
+@overload
+def first_of(jobs: Mapping[str, Wait[T]], /) -> Wait[dict[str, T]]: ...
+@overload
+def first_of(*jobs: Wait[T]) -> Wait[T]: ...
+def first_of(*jobs: JobsOrMapping) -> Wait[Any]:
+    """Return a wait for the first of several jobs that succeeds; the others are then cancelled.
+
+        return first_of(ask_here.job(text), ask_there.job(text)).then(self.answered)
+
+    The value is that of the job, or a dict with its key only. If all jobs fail, the wait fails with
+    the error of the last one.
+
+    Args:
+        *jobs: as for `gather`.
+
+    Raises:
+        ContractError: as for `gather`.
+    """
+    return JobGroup("first_of", jobs, "first")

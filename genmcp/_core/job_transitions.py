@@ -1,0 +1,68 @@
+"""The transitions of a task that waits for a job: retries, deferrals, deadlines, saved state."""
+
+from msgspec.structs import replace
+
+from genmcp._core.outcome import Failed, JobExpired, pack
+from genmcp._core.task import Task
+from genmcp._core.waiting import Working
+from genmcp.errors import IllegalTransition, WaitTimedOut
+
+
+def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
+    """Return *task* waiting for the next attempt at its job; *chance* is as for `Job.pause`.
+
+    Raises:
+        IllegalTransition: it has no job, all attempts were made, or the next one would begin after
+            its deadline.
+    """
+    work = task.work
+    if not isinstance(work, Working) or task.settled or work.failures >= work.job.retries:
+        raise IllegalTransition("retry", task.status)
+    delay = work.job.pause(work.failures, chance)
+    if work.deadline is not None and now + delay >= work.deadline:
+        raise IllegalTransition("retry", "past its deadline")
+    return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
+
+
+def expire_job(task: Task, now: float) -> Task:
+    """Return *task* with its job failed, which has passed its deadline; for any process to go on.
+
+    Raises:
+        IllegalTransition: it has no job with a deadline.
+    """
+    work = task.work
+    if not isinstance(work, Working) or task.settled or work.deadline is None:
+        raise IllegalTransition("expire", task.status)
+    return task.settle(expired_outcome(work), now).take_over(now)
+
+
+def expired_outcome(work: Working) -> bytes:
+    """Return the packed outcome of a job that has passed its deadline."""
+    return pack(Failed(WaitTimedOut() if work.failures else JobExpired()))
+
+
+def defer(task: Task, now: float, delay: float) -> Task:
+    """Return *task* waiting for a process that has the code for its step.
+
+    During a rolling deploy a worker may lack the tool or the job. This does not count as an
+    attempt.
+    """
+    seconds = task.deferred_seconds + delay
+    deferred = replace(task.resubmit(now, delay), deferred_seconds=seconds)
+    if isinstance(task.work, Working) and not task.settled:
+        return replace(deferred, work=replace(task.work, attempt=task.work.attempt - 1))
+    return deferred
+
+
+def save_state(task: Task, state: bytes, now: float) -> Task:
+    """Return *task* with the *state*, as JSON, that an attempt at its job has saved.
+
+    `changes` is not incremented: followers do not see the state, and a job that saves often would
+    push their messages out of the log.
+
+    Raises:
+        IllegalTransition: its job does not run.
+    """
+    if task.job is None or not isinstance(task.work, Working):
+        raise IllegalTransition("save", "settled" if task.settled else task.status)
+    return replace(task, updated=now, work=replace(task.work, saved=state))

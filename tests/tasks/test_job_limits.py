@@ -1,0 +1,229 @@
+"""When jobs start and end: delays, deadlines, time limits, and the errors that are retried."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp._core.outcome import Done, Failed, JobExpired
+from genmcp._core.waiting import Gathering, JobGroup, Suspended, Working
+from genmcp.errors import WaitTimedOut, WorkRaised
+from genmcp.tasks.jobs import Run, SoftTimeLimit, job
+from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(request.param, tmp_path) as bench:
+        yield bench
+
+
+started: "asyncio.Queue[Run]"
+cleaned: "asyncio.Queue[str]"
+
+
+@pytest.fixture(autouse=True)
+async def _queues() -> None:
+    global started, cleaned
+    started, cleaned = asyncio.Queue(), asyncio.Queue()
+
+
+@job
+async def quick(run: Run) -> int:
+    started.put_nowait(run)
+    return run.attempt
+
+
+@job(soft_timeout=0.05, timeout=30)
+async def stops_in_time(run: Run) -> str:
+    started.put_nowait(run)
+    try:
+        await asyncio.Event().wait()
+    except SoftTimeLimit:
+        await run.save("half")
+    return "as far as it got"
+
+
+@job(soft_timeout=0.05, retries=1, backoff=0.01)
+async def in_groups(run: Run) -> str:
+    started.put_nowait(run)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for name in ("a", "b"):
+            group.create_task(cleans(name))
+    return "unreachable"
+
+
+async def cleans(name: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        cleaned.put_nowait(name)
+
+
+@job(soft_timeout=30)
+async def ends_first(run: Run) -> str:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(0.01):
+        await asyncio.Event().wait()
+    return "unreachable"
+
+
+@job(timeout=30, soft_timeout=20)
+def blocks(run: Run) -> float:
+    assert run.time_left is not None
+    return run.time_left
+
+
+@job(retries=5, backoff=0.01, retry_on=(OSError, ValueError), do_not_retry=FileNotFoundError)
+async def raises(run: Run, errors: list[str]) -> int:
+    started.put_nowait(run)
+    names = {"OSError": OSError, "FileNotFoundError": FileNotFoundError, "KeyError": KeyError}
+    if run.failures < len(errors):
+        raise names[errors[run.failures]]
+    return run.failures
+
+
+@job(retries=1, backoff=30.0, expires=10.0, jitter=0.0)
+async def fails_late(run: Run) -> None:
+    started.put_nowait(run)
+    raise ValueError("secret")
+
+
+async def run_of() -> Run:
+    async with asyncio.timeout(BOUND):
+        return await started.get()
+
+
+async def outcome(bench: Bench, work: Any) -> Any:
+    jobs = bench.jobs()
+    await jobs.create(made(work, step=1, continuation=b"c"), b"")
+    await ended(jobs)
+    (outcome,) = bench.resumed.outcomes
+    return outcome
+
+
+# When a job starts
+
+
+async def test_delayed_job_starts_at_its_time(bench: Bench) -> None:
+    """Not before, and the record says when."""
+    jobs = bench.jobs()
+    now = jobs.records.now()
+    bench.resumed.gives = [Suspended(2, b"c", Working(quick.options(delay=0.3).job()))]
+
+    await jobs.create(made(Working(quick.job()), step=1, continuation=b"c"), b"")
+    await run_of()
+    waiting = await until(jobs, lambda task: task.step == 2)
+    await ended(jobs)
+
+    assert waiting.due >= now + 0.3
+    assert jobs.records.now() >= waiting.due - 0.01
+
+
+async def test_delay_of_a_job_in_a_group_is_its_own(bench: Bench) -> None:
+    """The others start at once."""
+    jobs = bench.jobs()
+    group = JobGroup("gather", [quick.job(), quick.options(delay=3600).job()], "first")
+
+    await jobs.create(made(Gathering.of(group), step=1, continuation=b"c"), b"")
+    await ended(jobs)
+
+    assert bench.resumed.outcomes == [Done(1)]
+
+
+async def test_job_expires_in_a_queue_without_a_worker(bench: Bench) -> None:
+    """Its call continues at the deadline, although no process serves the queue."""
+    work = quick.options(queue="nobody", expires=0.05).job()
+    waiting, _ = Working(work).scheduled(bench.store().now())
+
+    result = await outcome(bench, waiting)
+
+    assert result == Failed(JobExpired())
+    assert isinstance(result.error, WaitTimedOut)
+    assert str(result.error) == "it was not started in time"
+
+
+async def test_job_that_comes_too_late_does_not_start(bench: Bench) -> None:
+    """A worker that claims it after its deadline does not run it."""
+    waiting, _ = Working(quick.options(expires=1.0).job()).scheduled(bench.store().now() - 5.0)
+
+    assert await outcome(bench, waiting) == Failed(JobExpired())
+    assert started.empty()
+
+
+async def test_deadline_ends_a_running_attempt(bench: Bench) -> None:
+    """It bounds the time of all attempts together."""
+    waiting, _ = Working(hangs.options(expires=0.1).job()).scheduled(bench.store().now())
+
+    assert await outcome(bench, waiting) == Failed(WaitTimedOut())
+    assert (await run_of()).time_left == 0.0
+
+
+@job(timeout=600, retries=3, backoff=0.01)
+async def hangs(run: Run) -> None:
+    started.put_nowait(run)
+    await asyncio.Event().wait()
+
+
+async def test_retry_after_the_deadline_is_not_waited_for(bench: Bench) -> None:
+    """The job fails at once, with the error of the attempt that was made."""
+    waiting, _ = Working(fails_late.job()).scheduled(bench.store().now())
+
+    result = await outcome(bench, waiting)
+
+    assert isinstance(result.error, WorkRaised)
+    assert result.error.type_name == "ValueError"
+
+
+# Soft time limits
+
+
+async def test_soft_limit_lets_a_job_finish(bench: Bench) -> None:
+    """The function catches it at its await, and has until the hard limit."""
+    assert await outcome(bench, Working(stops_in_time.job())) == Done("as far as it got")
+    assert (await run_of()).saved == "half"
+
+
+async def test_soft_limit_that_is_not_caught_times_out(bench: Bench) -> None:
+    """Task groups and timeouts of the function end their work first; the job is retried."""
+    assert await outcome(bench, Working(in_groups.job())) == Failed(WaitTimedOut())
+    assert [(await run_of()).attempt for _ in range(2)] == [1, 2]
+    assert sorted([cleaned.get_nowait() for _ in range(4)]) == ["a", "a", "b", "b"]
+
+
+async def test_soft_limit_leaves_other_timeouts_alone(bench: Bench) -> None:
+    """A timeout of the function itself is a TimeoutError there, as without a limit."""
+    assert await outcome(bench, Working(ends_first.job())) == Failed(WaitTimedOut())
+
+
+async def test_blocking_job_sees_the_time_it_has(bench: Bench) -> None:
+    """No exception can be raised in its thread."""
+    result = await outcome(bench, Working(blocks.job()))
+
+    assert 10 < result.value <= 20
+
+
+# Retries
+
+
+async def test_error_is_retried_if_its_type_is_listed(bench: Bench) -> None:
+    """The job sees how often it has failed, and how often it may."""
+    assert await outcome(bench, Working(raises.job(["OSError", "OSError"]))) == Done(2)
+    runs = [await run_of() for _ in range(3)]
+    assert [(each.attempt, each.failures, each.retries) for each in runs] == [
+        (1, 0, 5),
+        (2, 1, 5),
+        (3, 2, 5),
+    ]
+
+
+@pytest.mark.parametrize("error", ["FileNotFoundError", "KeyError"])
+async def test_other_errors_are_not_retried(bench: Bench, error: str) -> None:
+    """A type that is excluded, and one that is not listed."""
+    result = await outcome(bench, Working(raises.job([error])))
+
+    assert result.error.type_name == error
+    assert started.qsize() == 1
