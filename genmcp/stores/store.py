@@ -12,12 +12,12 @@ not check durability (`durable`).
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from genmcp.errors import ContractError
-from genmcp.stores.accounts import Owner, Usage
+from genmcp.stores.accounts import Capacity, Owner, Usage
 from genmcp.stores.deliveries import Deliveries
 
 _PART: Final = "#"
@@ -168,6 +168,18 @@ def check_one_subject(ops: Sequence[Op]) -> None:
             )
 
 
+class StoreTotals(NamedTuple):
+    """How full a store is.
+
+    Attributes:
+        used: the records and events in it, and their bytes.
+        capacity: its capacity and reserve.
+    """
+
+    used: Usage
+    capacity: Capacity
+
+
 class Store(ABC):
     """Stores records and logs. Safe for any number of event loops and threads at the same time.
 
@@ -266,6 +278,21 @@ class Store(ABC):
         Entries are records and events; bytes are those of keys, values and data. Expired data may
         be included until it is removed, which happens soon.
         """
+
+    async def totals(self) -> StoreTotals | None:
+        """Return how full the store is, for `genmcp store stats`. Default: None, unknown.
+
+        Expired data may be included. The cost may be proportional to the number of entries.
+        """
+        return None
+
+    async def problems(self) -> Sequence[str]:
+        """Return what an operator should change, for `genmcp store check`. Default: nothing.
+
+        Each problem is a sentence that names the setting, its present value, and the remedy: a
+        server that loses acknowledged writes at a restart, or evicts keys, or accepts no writes.
+        """
+        return ()
 
     @abstractmethod
     async def touch(self, key: str, ttl: float) -> bool:

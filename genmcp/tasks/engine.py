@@ -199,7 +199,7 @@ class _LocalWorker:
     """Claims ids, runs their handlers, and renews the leases. Owned by one `LocalEngine.serve`.
 
     It does not know tasks: the handler, `TaskRunner.handle`, reads and writes their records. Its
-    leases expire independently of the heartbeat of the process (`tasks/worker.py`).
+    leases expire independently of the heartbeat of the process (`tasks/heartbeats.py`).
     """
 
     def __init__(

@@ -33,9 +33,9 @@ from genmcp.errors import (
 )
 from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.follower import TaskFollower
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.records import HeldTask, Stored, Transition
 from genmcp.tasks.transitions import TaskWriter
-from genmcp.tasks.worker import Heartbeats
 
 logger = logging.getLogger("genmcp")
 

@@ -2,7 +2,7 @@
 
 The data of the task *id*, under the namespace of its service:
 
-- `task:{id}`: the task itself;
+- `task:{id}`: the task itself, with the labels of `labels_of` unless it is private;
 - `task:{id}#call`: the raw request, as long as the task is open;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
 
@@ -47,6 +47,33 @@ Transition: TypeAlias = Callable[[Task, float], Task | None]
 
 It may be called repeatedly, because the write is repeated after a conflict.
 """
+
+
+def state_of(task: Task) -> str:
+    """Return the state of *task* for an operator: its status, or "queued".
+
+    A task is queued while its next step waits for a process that takes it.
+    """
+    if task.status == "working" and task.needs_delivery and task.held_delivery is None:
+        return "queued"
+    return task.status
+
+
+def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
+    """Return the labels under which `Store.find` finds the record of *task*.
+
+    They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
+    and the principal, each after *namespace*. A private task has none: it is a call in progress,
+    whose record costs time in every call with an idempotency key.
+    """
+    if task.private:
+        return ()
+    labels = [f"{namespace}state:{state_of(task)}"]
+    if task.job is not None:
+        labels.append(f"{namespace}queue:{task.job.queue}")
+    if task.owner is not None:
+        labels.append(f"{namespace}owner:{task.owner}")
+    return tuple(labels)
 
 
 class Stored(NamedTuple):
@@ -201,6 +228,7 @@ class TaskRecords:
     def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
         self.store = store
         self._options = options
+        self._namespace = prefix
         self._prefix = f"{prefix}task:"
         self.followed: dict[str, FollowedTask] = {}
         self.now = store.now
@@ -242,11 +270,15 @@ class TaskRecords:
         ttl, owner = terms = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         version = 0 if replaces is None else replaces.version
-        ops: list[Op] = [Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner, new=True)]
+        labels = labels_of(task, self._namespace)
+        record = Put(
+            slot, task.pack(), ttl=ttl, expect=version, owner=owner, new=True, labels=labels
+        )
+        ops: list[Op] = [record]
         if replaces is not None and not replaces.task.private:
             ttl, owner = self._terms(replaces.task)
-            packed = replaces.task.pack()
-            ops.append(Put(self.key(replaces.task.id), packed, ttl=ttl, owner=owner))
+            packed, labels = replaces.task.pack(), labels_of(replaces.task, self._namespace)
+            ops.append(Put(self.key(replaces.task.id), packed, ttl=ttl, owner=owner, labels=labels))
         if call is not None:
             ops.append(self._put_call(key, call, *terms))
         if not task.private:  # a private task has no followers before its first change
@@ -268,7 +300,9 @@ class TaskRecords:
         """
         ttl, owner = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
-        ops: list[Op] = [Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner)]
+        labels = labels_of(task, self._namespace)
+        record = Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner, labels=labels)
+        ops: list[Op] = [record]
         if call is not None:
             ops.append(self._put_call(key, call, ttl, owner))
         elif task.end in ("completed", "failed") and not task.private:

@@ -7,8 +7,8 @@ If a process dies, its work continues as follows:
   again. After `max_crashes`, or at the first crash of a job with `on_worker_lost="fail"`, its wait
   ends with `Failed(WorkerLost())` instead.
 - A call, or an awaitable, that runs in the process (`Task.bound_node`): the process does not renew
-  its heartbeat (`tasks/worker.py`). The next liveness check, `_check_node`, calls `lose_process`:
-  the running call fails, or its wait ends with WorkerLost.
+  its heartbeat (`tasks/heartbeats.py`). The next liveness check, `_check_node`, calls
+  `lose_process`: the running call fails, or its wait ends with WorkerLost.
 - A step that was written and not submitted: the next reader of the record submits it
   (`TaskScheduler.recover`).
 - An external job does not depend on the process: another process follows it again.

@@ -15,13 +15,14 @@ from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
+from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.transitions import TaskScheduler, TaskWriter
-from genmcp.tasks.worker import Heartbeats, Presence, TaskWorker
+from genmcp.tasks.worker import TaskWorker
 
 __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 

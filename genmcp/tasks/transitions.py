@@ -22,9 +22,9 @@ from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
-from genmcp.tasks.worker import Heartbeats
 
 logger = logging.getLogger("genmcp")
 

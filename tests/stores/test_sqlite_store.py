@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import sys
@@ -682,6 +683,16 @@ async def test_file_without_labels_is_migrated(path: Path) -> None:
         assert await store.count("state:queued") == 1
     async with aclosing(SQLiteStore(path)) as store:  # opened again, not migrated again
         assert await store.count("state:queued") == 1
+
+
+async def test_file_that_may_outgrow_its_disk_is_a_problem(path: Path) -> None:
+    """An operator learns of it before writes fail, and what to change."""
+    free = shutil.disk_usage(path.parent).free
+    async with aclosing(SQLiteStore(path, max_bytes=10**6)) as store:
+        assert await store.problems() == ()
+    async with aclosing(SQLiteStore(path, max_bytes=2 * free)) as store:
+        (problem,) = await store.problems()
+    assert f"max_bytes={2 * free}" in problem
 
 
 def test_sqlite_store_refuses_a_bound_of_nothing(path: Path) -> None:

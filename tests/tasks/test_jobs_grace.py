@@ -9,10 +9,12 @@ import pytest
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.deliveries import Delivery
-from genmcp.stores.memory import MemoryDeliveries, MemoryStore
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.memory_deliveries import MemoryDeliveries
 from genmcp.tasks.engine import Engine, LocalEngine
+from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.worker import Heartbeats, Presence, TaskWorker
+from genmcp.tasks.worker import TaskWorker
 from tests.tasks.bench import BOUND
 
 

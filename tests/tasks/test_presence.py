@@ -10,10 +10,10 @@ import pytest
 
 from genmcp._core.waiting import Running, Working
 from genmcp.stores.memory import MemoryStore
+from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.worker import Heartbeats, Presence
 from tests.tasks.bench import Bench, ended, made, opened, until
 
 

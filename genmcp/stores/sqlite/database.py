@@ -106,16 +106,20 @@ class AccountTable:
             StoreFull: only the reserve is left.
         """
         if self._free is None:
-            pages, unused, page = (
-                self._pragma(name) for name in ("page_count", "freelist_count", "page_size")
-            )
-            self._free = int(self._capacity.size_for(new=True)) - (pages - unused) * page
+            self._free = int(self._capacity.size_for(new=True)) - self.file_size()
         if size > self._free:
             raise StoreFull(
                 f"the SQLite store is full: max_bytes={self._capacity.size}, of which "
                 f"reserve={self._capacity.reserve} is not for new work"
             )
         self._free -= size
+
+    def file_size(self) -> int:
+        """Return the bytes of the file that are in use."""
+        pages, unused, page = (
+            self._pragma(name) for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - unused) * page
 
     def save(self) -> None:
         """Write the changed accounts."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -36,6 +37,7 @@ from genmcp.stores.store import (
     Op,
     Store,
     StoreEntry,
+    StoreTotals,
     check_one_subject,
 )
 
@@ -133,6 +135,30 @@ class SQLiteStore(Store):
             return AccountTable(connection.execute, self._settings.capacity).used(account)
 
         return await self._database().read(query)
+
+    async def totals(self) -> StoreTotals:
+        capacity = self._settings.capacity
+
+        def query(connection: Connection, now: float) -> StoreTotals:
+            (entries,) = connection.execute(
+                "SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM events)"
+            ).fetchone()
+            size = AccountTable(connection.execute, capacity).file_size()
+            return StoreTotals(Usage(entries, size), capacity)
+
+        return await self._database().read(query)
+
+    async def problems(self) -> Sequence[str]:
+        room = self._settings.capacity.size - (await self.totals()).used.size
+        free = shutil.disk_usage(self._settings.path.parent).free
+        if free >= room:
+            return ()
+        problem = (
+            f"the disk of {str(self._settings.path)!r} has {free} bytes left, but the file may "
+            f"grow by {room} (max_bytes={self._settings.capacity.size}): lower max_bytes, or make "
+            f"room on the disk"
+        )
+        return (problem,)
 
     async def touch(self, key: str, ttl: float) -> bool:
         return bool(await self._database().write(partial(touch_record, key=key, ttl=ttl)))

@@ -224,6 +224,19 @@ class AccountsContract(StoreBench):
         await store.apply(Put("task", b"x" * 24_990, owner=MALLORY))
         await store.apply(Put("task", b"x" * 25_400, owner=MALLORY))
 
+    async def test_totals_grow_with_the_data(self, store: Store) -> None:
+        """A store that knows how full it is counts records, events and bytes."""
+        before = await store.totals()
+        if before is None:
+            return
+        assert before.capacity.size == CAPACITY
+        await store.apply(Put("k", b"x" * 100_000), Append("k", b"x", ttl=600))
+        after = await store.totals()
+        assert after is not None
+        added = after.used.minus(before.used)
+        assert added.entries == 2
+        assert added.size > 50_000  # a store may count the pages of its file
+
     async def test_full_store_raises_store_full(self, store: Store) -> None:
         """A write that has no room at all raises StoreFull and names the setting."""
         with pytest.raises(StoreFull, match="max_bytes=1000000"):

@@ -1,0 +1,128 @@
+"""Tasks are found in their store by state, queue and owner."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from genmcp._core.task import Task
+from genmcp._core.waiting import Asking, Working
+from genmcp.stores.store import Store
+from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import TaskRecords, labels_of
+from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(request.param, tmp_path) as bench:
+        yield bench
+
+
+class Gate:
+    """Shows that the job runs, and ends it."""
+
+    started: asyncio.Event
+    release: asyncio.Event
+
+
+@job(queue="slow")
+async def labelled_job(run: Run) -> str:
+    Gate.started.set()
+    await Gate.release.wait()
+    return "printed"
+
+
+async def labels(store: Store) -> dict[str, list[str]]:
+    """The keys under each label that has any."""
+    values = {
+        "state": ("queued", "working", "input_required", "completed", "failed", "cancelled"),
+        "queue": ("default", "slow"),
+        "owner": ("ann", "bob"),
+    }
+    found = {}
+    for kind, each in values.items():
+        for value in each:
+            if page := await store.find(f"{kind}:{value}"):
+                found[f"{kind}:{value}"] = [entry.key for entry in page]
+    return found
+
+
+async def test_labels_follow_the_task(bench: Bench) -> None:
+    """A task is queued, working and completed, in its queue while its job waits or runs."""
+    Gate.started, Gate.release = asyncio.Event(), asyncio.Event()
+    server, worker = bench.jobs("n1", queues=["default"]), bench.jobs("n2", queues=["slow"])
+    store = server.records.store
+    task = made(Working(labelled_job.job()), owner="ann", ttl=60.0)
+    await server.create(task, b"{}")
+    waiting = {"queue:slow": ["task:t1"], "owner:ann": ["task:t1"]}
+    assert await labels(store) == {"state:queued": ["task:t1"], **waiting}
+
+    async with asyncio.timeout(BOUND):
+        await worker.start()
+        await Gate.started.wait()
+    assert await labels(store) == {"state:working": ["task:t1"], **waiting}
+
+    Gate.release.set()
+    await ended(server, owner="ann")
+    assert await labels(store) == {"state:completed": ["task:t1"], "owner:ann": ["task:t1"]}
+
+
+async def test_cancelled_task_is_found_as_cancelled(bench: Bench) -> None:
+    """Every writer of a record writes its labels, not only its worker."""
+    server = bench.jobs(queues=["default"])
+    await server.create(made(Working(labelled_job.job()), owner="bob", ttl=60.0), b"{}")
+    await server.cancel("t1", "bob")
+
+    expected = {"state:cancelled": ["task:t1"], "owner:bob": ["task:t1"]}
+    assert await labels(server.records.store) == expected
+
+
+def test_labels_are_within_the_namespace() -> None:
+    """Several services share a store. A private task, which no client knows, has no labels."""
+    task = made(Working(labelled_job.job()), owner="ann:b/c")
+
+    assert labels_of(task, "shop/") == (
+        "shop/state:queued",
+        "shop/queue:slow",
+        "shop/owner:ann:b/c",
+    )
+    assert labels_of(made(Asking({"a": b"{}"})), "") == ("state:input_required",)
+    assert labels_of(made(Working(labelled_job.job()), private=True), "") == ()
+
+
+async def test_earlier_call_with_a_key_keeps_its_labels(bench: Bench) -> None:
+    """The record of an earlier call moves to a key of its own, where it is still found."""
+    slot = "k" + "0" * 40
+    records = TaskRecords(bench.store(), JobOptions())
+    first, second = (
+        made(Working(labelled_job.job()), id=f"{slot}-{number:016x}", ttl=60.0) for number in (1, 2)
+    )
+    await records.create(first, b"{}")
+    stored = await records.find(first.id)
+    assert stored is not None
+    cancelled: Task = stored.task.cancel(2.0)
+    await records.write(cancelled, stored.version, stored.task)
+    stored = await records.find(first.id)
+    await records.create(second, b"{}", replaces=stored)
+
+    assert await labels(records.store) == {
+        "state:queued": [f"task:{slot}"],
+        "state:cancelled": [f"task:{slot}#{1:016x}"],
+        "queue:slow": [f"task:{slot}"],
+    }
+
+
+async def test_services_and_their_processes_are_found(bench: Bench) -> None:
+    """An operator finds the services of a store, their processes, and the served queues."""
+    jobs = bench.jobs("n1", queues=["default", "slow"])
+    await jobs.start()
+    store = jobs.records.store
+
+    assert [each.key for each in await store.find("genmcp:services")] == ["service"]
+    assert [each.key for each in await store.find("nodes")] == ["node:n1"]
+    assert {each.key for each in await store.find("served")} == {"served:default", "served:slow"}
+    await jobs.aclose()
+    assert await store.find("nodes") == []
