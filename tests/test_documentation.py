@@ -83,7 +83,13 @@ def applications(module: ModuleType) -> list[Any]:
 def test_examples_import_only_public_modules(name: str) -> None:
     """A reader needs `genmcp` and the folders that a page is about, and no internal module."""
     imported = re.findall(r"^\s*(?:from|import) (genmcp\S*)", MODULES[name], re.MULTILINE)
-    public = {"genmcp", "genmcp.testing", "genmcp.telemetry.metrics", "genmcp.telemetry.otel"}
+    public = {
+        "genmcp",
+        "genmcp.testing",
+        "genmcp.telemetry.metrics",
+        "genmcp.telemetry.otel",
+        "genmcp.telemetry.otel_client",
+    }
     assert {each for each in imported if not each.startswith("genmcp.testing.")} <= public
 
 

@@ -20,6 +20,7 @@ from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.question.elicitation import check_schemes
+from genmcp.telemetry.client import ClientTelemetry
 from genmcp.version import __version__
 
 MASK: Final = "***"
@@ -311,6 +312,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_output: Whether structured results are checked against the tool's `outputSchema`.
         http: Settings for servers over HTTP.
         stdio: Settings for servers over stdio.
+        telemetry: Observes the requests, and sends the trace context on: an `OpenTelemetryClient`
+            of `genmcp.telemetry.otel_client`, for example. None (default): nothing is observed.
 
     Raises:
         ConfigurationError: A setting is out of its range.
@@ -350,6 +353,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     check_output: bool = True
     http: HttpOptions = HttpOptions()
     stdio: StdioOptions = StdioOptions()
+    telemetry: ClientTelemetry | None = None
 
     def __post_init__(self) -> None:
         """Check every option."""

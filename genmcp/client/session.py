@@ -18,6 +18,7 @@ from genmcp.client.options import ClientOptions, Command
 from genmcp.client.requests import Requests
 from genmcp.client.subscriptions import ChangeStream, OpenChangeStreams
 from genmcp.client.tool_catalog import ToolCatalog
+from genmcp.client.transports.base import Transport
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.params import LoggingLevel
@@ -43,13 +44,8 @@ class ClientSession:
         self._server_key = _server_key(target, transport.server_name)
         runner = HandlerRunner(handler, options)
         self._cache = ResultCache(options.cache_size)
-        self.connection = Connection(
-            transport,
-            runner,
-            options,
-            self._handle,
-            REVISION_CACHE.get(self._server_key, options.era_ttl),
-        )
+        remembered = REVISION_CACHE.get(self._server_key, options.era_ttl)
+        self.connection = _connection(transport, runner, options, self._handle, remembered)
         self._timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
         self._streams = OpenChangeStreams(self.connection, self._timeouts)
         self.requests = Requests(self.connection, runner, self._cache, options)
@@ -187,3 +183,14 @@ def _server_key(target: Target, server_name: str) -> str:
     if parts.scheme not in ("http", "https"):
         return ""
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def _connection(
+    transport: Transport, runner: Any, options: ClientOptions, *rest: Any
+) -> Connection:
+    if options.telemetry is None:
+        return Connection(transport, runner, options, *rest)
+    # Imported here, since most clients have no telemetry.
+    from genmcp.client.observed import ObservedConnection
+
+    return ObservedConnection(options.telemetry, transport, runner, options, *rest)

@@ -68,19 +68,21 @@ class OpenTelemetryMetrics(Telemetry):
         self._cache: dict[tuple[str, str, str | None], Attributes] = {}
         self._gauges: list[Gauges] = []
         meter = metrics.get_meter("genmcp", meter_provider=provider)
-        self._operations = _duration(
+        self._operations = duration_histogram(
             meter,
             "mcp.server.operation.duration",
             "MCP request or notification duration as observed on the receiver from the time it was "
             "received until the result or ack is sent.",
         )
-        self._sessions = _duration(
+        self._sessions = duration_histogram(
             meter,
             "mcp.server.session.duration",
             "The duration of the MCP session as observed on the MCP server.",
         )
-        self._jobs = _duration(meter, "genmcp.job.duration", "Duration of an attempt at a job.")
-        self._waits = _duration(
+        self._jobs = duration_histogram(
+            meter, "genmcp.job.duration", "Duration of an attempt at a job."
+        )
+        self._waits = duration_histogram(
             meter, "genmcp.job.wait", "Time from when a job was due until an attempt at it began."
         )
         self._rejections = meter.create_counter(
@@ -203,7 +205,8 @@ class OpenTelemetryMetrics(Telemetry):
         return found.items()
 
 
-def _duration(meter: Meter, name: str, description: str) -> metrics.Histogram:
+def duration_histogram(meter: Meter, name: str, description: str) -> metrics.Histogram:
+    """Return a histogram of seconds, with the boundaries of the conventions."""
     return meter.create_histogram(
         name, "s", description, explicit_bucket_boundaries_advisory=BUCKETS
     )
