@@ -178,6 +178,7 @@ class ToolOptions(Metadata, total=False):
     result_ttl: float
     single_use: bool
     on_worker_lost: OnLost | None
+    queue: str | None
     cache_ttl: float
     cache_scope: CacheScope
     visible: Visible

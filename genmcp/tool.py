@@ -106,6 +106,8 @@ class Tool(DescribedComponent, Generic[A]):
             that sends the same answer again resumes the call again. Default False.
         on_worker_lost: whether to "rerun" or "fail" a job whose worker has died. Default None:
             "rerun" if the annotations declare the tool idempotent or read-only, otherwise "fail".
+        queue: the queue of the jobs that its calls wait for, except those of `@job(queue=)`.
+            Default: "default".
         cache_ttl: seconds for which a client may cache the list of tools (2026-07-28,
             server/utilities, "Caching"). Default 0.
         cache_scope: "public" if a cache may share the list between users, else "private". Default
@@ -133,6 +135,7 @@ class Tool(DescribedComponent, Generic[A]):
     result_ttl: float = 86400.0
     single_use: bool = False
     on_worker_lost: OnLost | None = None  # None: `Policy.of` decides, by the annotations
+    queue: str | None = None
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -91,6 +91,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     # The default for prompts and resources, which have no jobs. For a tool, `of` always passes a
     # value: `Tool.on_worker_lost`, or if that is None a choice by the tool's annotations.
     on_worker_lost: OnLost = "fail"
+    queue: str | None = None
 
     @property
     def eager(self) -> bool:
@@ -121,6 +122,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if values["task"] == "never" and values["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
+        values["queue"] = queue = getattr(provider, "queue", None)
+        if queue is not None and (not isinstance(queue, str) or not queue):
+            raise ConfigurationError(f"{owner}.queue must be the name of a queue, not {queue!r}")
         if values["on_worker_lost"] is None:
             values["on_worker_lost"] = "rerun" if _may_rerun(annotations) else "fail"
         return cls(**values)

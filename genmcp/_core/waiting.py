@@ -15,6 +15,7 @@ from genmcp.errors import ContractError
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
 
+_DEFAULT_QUEUE = "default"
 _LONGEST = 64  # characters of the key of a question
 
 Method: TypeAlias = (
@@ -93,7 +94,7 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     name: str
     arguments: Mapping[str, Any]
-    queue: str = "default"
+    queue: str = _DEFAULT_QUEUE
     delay: float = 0.0
     expires: float | None = None
     timeout: float | None = None
@@ -102,6 +103,12 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     backoff: float = 1.0
     max_backoff: float = 3600.0
     jitter: float = 0.25
+
+    def in_queue(self, queue: str) -> "Job[T_co]":
+        """Return this job in *queue*, unless it has a queue of its own."""
+        if self.queue != _DEFAULT_QUEUE:
+            return self
+        return msgspec.structs.replace(self, queue=queue)
 
     def pause(self, failures: int, chance: float) -> float:
         """Return the seconds to wait before the attempt after *failures* failures.
@@ -235,6 +242,16 @@ class Continue:
     def work(self) -> "StoredWork | None":
         """The awaited work that is kept in the store; None for any other wait."""
         return self._on if isinstance(self._on, Job | ExternalJob | JobGroup) else None
+
+    def use_queue(self, queue: str) -> None:
+        """Put the awaited jobs into *queue*, except those that have a queue of their own."""
+        if isinstance(self._on, Job):
+            self._on = self._on.in_queue(queue)
+        elif isinstance(self._on, JobGroup):
+            parts = self._on.parts
+            self._on.parts = tuple(
+                each.in_queue(queue) if isinstance(each, Job) else each for each in parts
+            )
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""

@@ -121,6 +121,8 @@ class Continuations:
         response, or Suspended, if the call is a task.
         """
         self._check_size(step)
+        if (queue := channel.request.policy.queue) is not None:
+            step.use_queue(queue)
         await channel._settle()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)

@@ -57,8 +57,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a process works on jobs. Times are in seconds.
 
     Args:
-        queues: the queues from which this process takes jobs. Default: `("default",)`.
-        concurrency: the maximum number of jobs at once. Default 10.
+        queues: the queues from which this process takes jobs. Default: `("default",)`. A mapping
+            gives each queue a concurrency of its own: `{"urgent": 2, "default": 10}`.
+        concurrency: the maximum number of jobs at once, of all queues together; not used if
+            *queues* is a mapping. Default 10.
         continuation_concurrency: the maximum number of other steps at once, such as methods that
             continue a call. They do not depend on *queues*. Default 1000.
         refs: the maximum number of jobs of external queues that are followed at once. Default 1000.
@@ -105,7 +107,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         ConfigurationError: an option is out of range; the message names it.
     """
 
-    queues: Collection[str] = ("default",)
+    queues: Collection[str] | Mapping[str, int] = ("default",)
     concurrency: int = 10
     continuation_concurrency: int = 1000
     refs: int = 1000
@@ -149,7 +151,22 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"JobOptions.write_retry_delays must be one or more pauses in seconds, not "
                 f"{self.write_retry_delays!r}"
             )
-        if not self.queues or isinstance(self.queues, str):
+        numbers = self.queues.values() if isinstance(self.queues, Mapping) else ()
+        if not self.queues or isinstance(self.queues, str) or any(each < 1 for each in numbers):
             raise ConfigurationError(
-                f"JobOptions.queues must be names of queues, not {self.queues!r}"
+                f"JobOptions.queues must be names of queues, or a dict of their concurrency, which "
+                f"is at least 1, not {self.queues!r}"
             )
+
+    def job_slots(self) -> Sequence[tuple[Collection[str], int, int]]:
+        """Return sets of queues, how many of their jobs may run at once, and how many per client.
+
+        The client's number is at least 1.
+        """
+        together = {tuple(self.queues): self.concurrency}
+        if isinstance(self.queues, Mapping):
+            together = {(queue,): number for queue, number in self.queues.items()}
+        return [
+            (queues, number, max(1, round(number * self.share_of_client)))
+            for queues, number in together.items()
+        ]

@@ -192,11 +192,8 @@ class TaskWorker:
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
         # Only jobs have a limit per client. Other steps are short, or wait for an external queue.
-        share = max(1, round(options.concurrency * options.share_of_client))
-        served: list[tuple[Collection[str], int, int | None]] = [
-            (options.queues, options.concurrency, share),
-            ((CONTINUATIONS,), options.continuation_concurrency, None),
-        ]
+        served: list[tuple[Collection[str], int, int | None]] = [*options.job_slots()]
+        served.append(((CONTINUATIONS,), options.continuation_concurrency, None))
         if self._follows:
             served.append(((EXTERNAL,), options.refs, None))
         barrier = asyncio.Barrier(len(served))
