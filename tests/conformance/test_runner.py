@@ -40,7 +40,8 @@ def test_runner_names_the_scenarios_that_are_not_run(
     """ "0 failed" alone would hide that most client scenarios need features the client lacks."""
     suite = tmp_path / "suite.py"
     suite.write_text(SUITE)
-    options = Namespace(url=None, client=True, scenario=None, selections=["2025-11-25"])
+    selections = ["2025-11-25"]
+    options = Namespace(url=None, client=True, scenario=None, selections=selections, replicas=0)
 
     status = runner.run(options, [sys.executable, str(suite)])
 

@@ -1,21 +1,47 @@
-"""The official Python client, of both eras, against a real uvicorn."""
+"""The official Python client, of both eras, against a real uvicorn.
+
+Also against three servers over one store, behind a balancer without affinity: each has a mux, an
+event loop and connections of its own.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp.types import ImageContent
+from mcp.types import ElicitResult, ImageContent
 from starlette.applications import Starlette
 
-from genmcp import Channel, Image, Tool, ToolError, ToolRequest, tool
-from tests.support.asgi import PATIENCE, serving
+from genmcp import (
+    Accepted,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Image,
+    Mux,
+    Outcome,
+    ResourceRepo,
+    Suite,
+    Tool,
+    ToolError,
+    ToolRequest,
+    elicit,
+    tool,
+)
+from tests.support.asgi import PATIENCE
+from tests.support.balancer import Balancer
 from tests.support.serving import serve
+from tests.support.stores import KINDS, shared_store
 
 MODES = ["auto", "legacy"]
+NOTE = "note://today"
 
 
 @tool
@@ -79,11 +105,87 @@ async def held() -> Held:
     return Held()
 
 
-@pytest.fixture
-async def url(held: Held) -> AsyncIterator[str]:
-    endpoint = serving(add, work, fail, picture, poll, held)
-    async with serve(Starlette(routes=[endpoint.route("/mcp")])) as base:
-        yield f"{base}/mcp"
+class Sure(msgspec.Struct):
+    sure: bool
+
+
+class Asks(Tool):
+    """Asks its user."""
+
+    name = "asks"
+
+    def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return Continue("asked", elicit("Are you sure?", Sure))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        match outcome:
+            case Done(Accepted(Sure(sure))):
+                return f"sure: {sure}"
+            case _:
+                return repr(outcome)
+
+
+class Notes(ResourceRepo):
+    """A note for every URI."""
+
+    name = "notes"
+    template = "note://{+path}"
+
+    async def read(self, key: dict[str, str], channel: Channel) -> str | None:
+        return key["path"]
+
+
+def suite_of(held: Held) -> Suite:
+    """Return a suite with a tool that changes a resource."""
+    tools = [add, work, fail, picture, poll, held, Asks()]
+    suite = Suite(name="test", version="1", tools=tools, resources=[Notes()])
+
+    @tool
+    async def change(channel: Channel) -> str:
+        """Changes a note."""
+        channel.changes.resource_updated(NOTE)
+        return "changed"
+
+    suite.add(change)
+    return suite
+
+
+@asynccontextmanager
+async def replicas(store: str, held: Held, count: int) -> AsyncIterator[Balancer]:
+    async with AsyncExitStack() as stack:
+        bases = []
+        for _ in range(count):
+            mux = Mux(suite_of(held), store=store, secret="known to all of the replicas")
+            app = Starlette(routes=[Endpoint(mux).route("/mcp")], lifespan=closing(mux))
+            bases.append(await stack.enter_async_context(serve(app, lifespan="on")))
+        yield await stack.enter_async_context(Balancer(bases))
+
+
+def closing(mux: Mux) -> Callable[[Any], Any]:
+    """Return a lifespan that closes *mux*, and its store, on the loop that it was used on."""
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        yield
+        await mux.aclose()
+
+    return lifespan
+
+
+@pytest.fixture(params=["one", *KINDS])
+async def url(request: pytest.FixtureRequest, held: Held, tmp_path: Path) -> AsyncIterator[str]:
+    """One server with a store in memory, or three over a store of each kind."""
+    if request.param == "one":
+        endpoint = Endpoint(suite_of(held))
+        async with serve(Starlette(routes=[endpoint.route("/mcp")])) as base:
+            yield f"{base}/mcp"
+        return
+    async with (
+        shared_store(request.param, tmp_path) as store,
+        replicas(store.url, held, 3) as balancer,
+    ):
+        yield f"{balancer.url}/mcp"
+        assert min(balancer.sent) > 0, balancer.sent
 
 
 def text_of(result: Any) -> str:
@@ -100,7 +202,7 @@ async def test_official_client_lists_and_calls(url: str, mode: Any) -> None:
         drawn = await client.call_tool("picture", {})
         version = client.session.protocol_version
 
-    assert [each.name for each in tools] == ["add", "work", "fail", "picture", "poll", "held"]
+    assert [each.name for each in tools][:6] == ["add", "work", "fail", "picture", "poll", "held"]
     assert text_of(result) == "3"
     (image,) = drawn.content
     assert isinstance(image, ImageContent)
@@ -207,3 +309,52 @@ async def test_official_client_sets_levels_and_pings(url: str) -> None:
         await client.call_tool("work", {})
 
     assert logged == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_official_client_answers_questions(url: str, mode: Any) -> None:
+    """By a new request, or by a response that may reach another replica than the question's."""
+    asked: list[str] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"sure": True})
+
+    async with Client(url, mode=mode, elicitation_callback=answer) as client:
+        results = [text_of(await client.call_tool("asks", {})) for _ in range(4)]
+
+    assert results == ["sure: True"] * 4
+    assert asked == ["Are you sure?"] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*removed as of 2026-07-28")
+async def test_official_client_of_a_session_is_notified_of_changes(url: str) -> None:
+    """Its listening stream, its subscription and the change reach different replicas."""
+    updated = asyncio.Queue[str]()
+
+    async def received(message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/resources/updated":
+            updated.put_nowait(str(message.params.uri))
+
+    async with Client(url, mode="legacy", message_handler=received) as client:
+        await client.subscribe_resource(NOTE)
+        async with asyncio.timeout(PATIENCE):
+            while updated.empty():  # the listening stream may begin after the first change
+                await client.call_tool("change", {})
+                await asyncio.sleep(0.05)
+
+    assert updated.get_nowait() == NOTE
+
+
+async def test_official_client_listens_for_changes(url: str) -> None:
+    """The stream stays with its replica; the change is announced at another."""
+    async with (
+        asyncio.timeout(PATIENCE),
+        Client(url) as client,
+        client.listen(resource_subscriptions=[NOTE]) as changes,
+    ):
+        for _ in range(3):
+            await client.call_tool("change", {})
+        event = await anext(aiter(changes))
+
+    assert NOTE in repr(event)

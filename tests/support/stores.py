@@ -22,7 +22,13 @@ class SharedStore(NamedTuple):
 
 @asynccontextmanager
 async def shared_store(kind: str, folder: Path) -> AsyncIterator[SharedStore]:
-    """Yield a store of this *kind*, `sqlite`, `redis` or `postgres`; *folder* is for its file."""
+    """Yield a store of this *kind*, `sqlite`, `redis` or `postgres`; *folder* is for its file.
+
+    A URL is yielded as it is.
+    """
+    if "://" in kind:
+        yield SharedStore(kind)
+        return
     if kind == "sqlite":
         yield SharedStore(f"sqlite:///{folder}/store.db")
         return
