@@ -55,28 +55,33 @@ class OwnerShare:
         held: the number of deliveries of each owner that the node holds already.
     """
 
-    __slots__ = ("_held", "_most", "full")
+    __slots__ = ("_held", "full", "most")
 
     def __init__(self, most: int, held: Mapping[str, int]) -> None:
-        self._most = most
+        self.most = most
         self._held = Counter(held)
         self.full: Collection[str] = {owner for owner in held if held[owner] >= most}
         """The owners that have reached the limit."""
 
+    @property
+    def held(self) -> Mapping[str, int]:
+        """The number of deliveries of each owner that the node holds."""
+        return self._held
+
     def copy(self) -> "OwnerShare":
         """Return an independent copy, with the same counts."""
-        return OwnerShare(self._most, self._held)
+        return OwnerShare(self.most, self._held)
 
     def take(self, owner: str) -> bool:
         """Count one more delivery of *owner*, and return True.
 
         If *owner* has reached the limit, count nothing and return False.
         """
-        if owner and self._held[owner] >= self._most:
+        if owner and self._held[owner] >= self.most:
             return False
         if owner:
             self._held[owner] += 1
-            if self._held[owner] >= self._most:
+            if self._held[owner] >= self.most:
                 self.full = {*self.full, owner}
         return True
 

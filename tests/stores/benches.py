@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from genmcp.stores.memory import MemoryStore
+from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 from genmcp.testing.contracts.bench import CAPACITY, StoreBench
 from tests.support.clock import Clock
+from tests.support.postgres_server import fresh_schema, shared_postgres
 
 
 class ClockBench(StoreBench):
@@ -49,3 +51,22 @@ class SQLiteBench(ClockBench):
         path = tmp_path / "store.db"
         async with aclosing(SQLiteStore(path, max_bytes=CAPACITY, clock=clock)) as other:
             yield other
+
+
+class PostgresBench(ClockBench):
+    @pytest.fixture
+    async def store(self, clock: Clock) -> AsyncIterator[Store]:
+        self._schema = fresh_schema()
+        async with aclosing(self._open(clock)) as store:
+            await store.migrate()
+            yield store
+
+    @pytest.fixture
+    async def other(self, store: Store, clock: Clock) -> AsyncIterator[Store]:
+        async with aclosing(self._open(clock)) as other:
+            yield other
+
+    def _open(self, clock: Clock) -> PostgresStore:
+        # One reader: a test that waits for a read knows that earlier reads are complete.
+        url = shared_postgres()
+        return PostgresStore(url, schema=self._schema, max_bytes=CAPACITY, readers=1, clock=clock)

@@ -19,7 +19,7 @@ from genmcp.testing.contracts.deliveries import QUEUES, DeliveriesContract
 from genmcp.testing.contracts.records import ExpiryContract
 from genmcp.testing.contracts.shared import SharedContract
 from genmcp.testing.contracts.store import StoreContract
-from tests.stores.benches import MemoryBench, SQLiteBench
+from tests.stores.benches import MemoryBench, PostgresBench, SQLiteBench
 
 
 class ExactWakeUps(DeliveriesContract):
@@ -53,6 +53,12 @@ class TestMemoryStore(MemoryBench, StoreContract, AccountsContract, ExactWakeUps
 
 class TestSQLiteStore(SQLiteBench, StoreContract, AccountsContract, ExactWakeUps, SharedContract):
     """The store in a file."""
+
+
+class TestPostgresStore(
+    PostgresBench, StoreContract, AccountsContract, DeliveriesContract, SharedContract
+):
+    """The store in a PostgreSQL database."""
 
 
 class TestSleepingStore(ExpiryContract):

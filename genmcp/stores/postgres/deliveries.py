@@ -1,0 +1,181 @@
+"""Deliveries in a PostgreSQL database.
+
+Owners take turns as in `SQLiteStore`: a due delivery has a *turn*, and deliveries are claimed in
+the order of turns. An owner's next delivery gets the turn after its last one, but no lower turn
+than that of the delivery to be claimed next. A delivery that waits for its delay, or is held, has
+no turn: a claim assigns one when the delivery is due. Claims that run at the same time skip the
+rows of each other (SKIP LOCKED). Two of them may assign the same turn, which only makes the order
+between owners less exact.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
+from genmcp.stores.postgres.connection import Row
+from genmcp.stores.postgres.lanes import StatementKind
+from genmcp.stores.postgres.listener import ANY_QUEUE, queue_token
+from genmcp.stores.postgres.loops import ConnectionRegistry
+from genmcp.stores.postgres.statements import from_text, to_json, to_text
+
+
+class PostgresDeliveries(Deliveries):
+    """Deliveries between processes. Owned by a `PostgresStore`."""
+
+    def __init__(self, connections: ConnectionRegistry) -> None:
+        self._connections = connections
+        kind = self._kind
+        self._put = kind(
+            "SELECT unnest(genmcp.put(%(puts)s::jsonb, %(now)s, %(sender)s))",
+            lambda items: {"puts": to_json(items)},
+        )
+        self._claim = kind(
+            "SELECT * FROM genmcp.claim(%(queues)s::text[], %(node)s, %(lease)s, %(limit)s,"
+            " %(delay)s, %(started)s, %(most)s, %(owners)s::text[], %(held)s::bigint[],"
+            " %(full)s::text[], %(now)s)"
+        )
+        self._renew = kind(
+            "WITH mine AS (SELECT id FROM genmcp.deliveries"
+            "  WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s ORDER BY id FOR UPDATE)"
+            " UPDATE genmcp.deliveries AS d"
+            "  SET due = genmcp.clock(%(now)s) + %(lease)s, turn = NULL"
+            " FROM mine WHERE d.id = mine.id RETURNING d.id"
+        )
+        self._held = kind(
+            "SELECT id FROM genmcp.deliveries WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s"
+        )
+        self._release = kind(
+            "WITH released AS (UPDATE genmcp.deliveries"
+            "  SET node = NULL, due = genmcp.clock(%(now)s), turn = NULL"
+            "  WHERE id = %(id)s AND node = %(node)s RETURNING queue)"
+            " SELECT queue, genmcp.tell_queues(%(sender)s, ARRAY[queue]) FROM released"
+        )
+        self._drop = kind(
+            "DELETE FROM genmcp.deliveries AS d"
+            " USING unnest(%(ids)s::text[], %(nodes)s::text[]) AS h(id, node)"
+            " WHERE d.id = h.id AND d.node = h.node",
+            lambda items: {
+                "ids": [item["id"] for item in items],
+                "nodes": [item["node"] for item in items],
+            },
+        )
+        self._cancel = kind(
+            "WITH removed AS (DELETE FROM genmcp.deliveries WHERE id = %(id)s RETURNING queue)"
+            " SELECT queue, genmcp.tell_queues(%(sender)s, ARRAY[queue]) FROM removed"
+        )
+        self._next_due = kind(
+            "SELECT genmcp.next_due(%(queues)s::text[], %(full)s::text[], %(now)s)"
+        )
+        self._backlog = kind(
+            # An expired lease counts as waiting, also if a claim has assigned a turn to it already.
+            "SELECT count(*) FILTER (WHERE node IS NULL OR due <= now),"
+            " count(*) FILTER (WHERE node IS NOT NULL AND due > now),"
+            " greatest(0, max(now - due) FILTER (WHERE node IS NULL OR due <= now))"
+            " FROM genmcp.deliveries, genmcp.clock(%(now)s) AS now WHERE queue = %(queue)s"
+        )
+
+    async def put(
+        self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
+    ) -> None:
+        put = {"i": to_text(id), "q": to_text(queue), "d": delay, "o": to_text(owner)}
+        self._wake(await self._request(self._put, put))
+
+    async def claim(
+        self,
+        queues: Collection[str],
+        node: str,
+        lease: float,
+        limit: int,
+        *,
+        takeover_delay: float = 0.0,
+        share: OwnerShare = UNBOUNDED,
+    ) -> Sequence[Delivery]:
+        held = share.held
+        rows = await self._request(
+            self._claim,
+            {
+                "queues": _texts(queues),
+                "node": node,
+                "lease": lease,
+                "limit": limit,
+                "delay": takeover_delay,
+                # By the clock of the server: the claim may reach it late, if it was suspended.
+                "started": self._connections.clock.now(),
+                "most": share.most,
+                "owners": [to_text(owner) for owner in held],
+                "held": list(held.values()),
+                "full": _texts(share.full),
+            },
+        )
+        return [Delivery(*map(from_text, row)) for row in rows]
+
+    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
+        item = {"node": node, "ids": _texts(ids), "lease": lease}
+        return _without(ids, await self._request(self._renew, item))
+
+    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
+        item = {"node": node, "ids": _texts(ids)}
+        return _without(ids, await self._request(self._held, item))
+
+    async def release(self, node: str, id: str) -> None:
+        self._wake(await self._request(self._release, {"node": node, "id": to_text(id)}))
+
+    async def drop(self, node: str, id: str) -> None:
+        await self._request(self._drop, {"node": node, "id": to_text(id)})
+
+    async def cancel(self, id: str) -> None:
+        self._wake(await self._request(self._cancel, {"id": to_text(id)}))
+
+    async def next_due(
+        self, queues: Collection[str], share: OwnerShare = UNBOUNDED
+    ) -> float | None:
+        item = {"queues": _texts(queues), "full": _texts(share.full)}
+        ((due,),) = await self._request(self._next_due, item)
+        return None if due is None else float(due)
+
+    async def backlog(self, queue: str) -> Backlog:
+        ((waiting, held, age),) = await self._request(self._backlog, {"queue": to_text(queue)})
+        return Backlog(waiting, held, age)
+
+    @contextmanager
+    def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
+        connections = self._connections.current()
+        tokens = [queue_token(to_text(queue)) for queue in queues] or [ANY_QUEUE]
+        with connections.waiters.signal(tokens) as signal:
+            connections.listener.start()
+            yield signal
+
+    async def _request(self, kind: StatementKind, item: Mapping[str, object]) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._connections.current().work.request(kind, item)
+        return rows
+
+    def _wake(self, rows: Sequence[Row]) -> None:
+        """Wake the workers of this process for the queues in *rows*."""
+        self._connections.sender.wake({queue_token(queue) for queue, *_ in rows})
+
+    def _kind(
+        self, sql: str, columns: Callable[[Any], dict[str, object]] | None = None
+    ) -> StatementKind:
+        """Return a kind of statement; *columns* returns the parameters for several items."""
+        options, sender = self._connections.options, self._connections.sender
+
+        def parameters(items: Sequence[dict[str, object]], until: float) -> dict[str, object]:
+            given = columns(items) if columns else items[0]
+            return {**given, "now": options.now, "sender": sender.id}
+
+        def results(items: Sequence[Any], rows: Sequence[Row]) -> list[Sequence[Row]]:
+            return [rows, *((),) * (len(items) - 1)]
+
+        limit = 100 if columns else 1
+        return StatementKind(options.in_schema(sql), parameters, results, limit=limit)
+
+
+def _texts(names: Collection[str]) -> list[str]:
+    return [to_text(name) for name in dict.fromkeys(names)]
+
+
+def _without(ids: Collection[str], held: Sequence[Row]) -> list[str]:
+    found = {from_text(id) for (id,) in held}
+    return [id for id in ids if id not in found]

@@ -1,0 +1,62 @@
+"""The schema in the database: its tables and functions, and how they are brought up to date."""
+
+from importlib.resources import files
+from typing import Final
+
+from genmcp.errors import ConfigurationError
+from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, session
+
+# The script of each version, which brings the version before up to it. The first one makes all.
+_SCRIPTS: Final = ("schema.sql",)
+
+
+async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
+    """Create the schema, or bring it up to the version of this release; return the SQL.
+
+    All of it is one transaction, under a lock: if several processes call this, one of them does it.
+
+    Args:
+        options: those of the store.
+        dry_run: whether to return the SQL without executing it. Default False.
+
+    Returns:
+        The statements, "" if the schema is up to date.
+
+    Raises:
+        ConfigurationError: the server rejects the connection or a statement, or the schema is newer
+            than this release.
+    """
+    async with session(options) as connection:
+        await connection.fetch("BEGIN")
+        name = options.schema
+        lock = f"SELECT pg_advisory_xact_lock(hashtextextended('{name}.migrate', 0))::text"
+        await connection.fetch(lock)
+        ((exists,),) = await connection.fetch(f"SELECT to_regclass('{name}.meta') IS NOT NULL")
+        version = 0
+        if exists:
+            ((version,),) = await connection.fetch(f"SELECT max(version) FROM {name}.meta")
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{options.address}: the schema {name!r} has version {version}, of a newer "
+                f"release: this one knows {SCHEMA_VERSION}. Install the newer release of genmcp"
+            )
+        if version == SCHEMA_VERSION:
+            return ""
+        sql = _sql(options, version)
+        if not dry_run:
+            await connection.run_script(sql)
+            await connection.fetch("COMMIT")
+        return sql
+
+
+def _sql(options: PostgresOptions, version: int) -> str:
+    folder = files("genmcp.stores.postgres")
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in _SCRIPTS[version:]]
+    return "\n".join(
+        (
+            f"CREATE SCHEMA IF NOT EXISTS {options.schema};",
+            *(options.in_schema(script) for script in scripts),
+            f"DELETE FROM {options.schema}.meta;",
+            f"INSERT INTO {options.schema}.meta VALUES ({SCHEMA_VERSION});",
+        )
+    )

@@ -1,0 +1,590 @@
+-- Version 1 of the schema of a PostgresStore. "genmcp." stands for the name of the schema, also in
+-- the name of the channel, genmcp.news.
+--
+-- Times are seconds since 1970, by the clock of the server. Every function takes p_now, which is
+-- null except in tests.
+--
+-- Locks: whoever changes a record or a log holds the advisory lock of its subject until the end of
+-- the transaction (genmcp.lock_of). A call takes all locks of its subjects at once, in the order of
+-- their numbers; later ones are only tried. The counters in genmcp.accounts are written last, in
+-- the order of their names. Deadlocks can therefore hardly happen, and the caller repeats a
+-- transaction that one has ended.
+
+CREATE TABLE genmcp.meta (version int NOT NULL);
+
+-- Numbers the creations of records and logs. A record that is created begins with the version
+-- (number << 20) + 1, a log with the event id (number << 20) + 1. So neither continues where an
+-- earlier one of the same name has been. After a million changes of one record or log the sequence
+-- is advanced past its number (genmcp.next_id).
+CREATE SEQUENCE genmcp.creations;
+
+-- sweep_at is at most deadline, and the only column of time with an index: a write that extends the
+-- deadline leaves it, so that PostgreSQL need not write the indexes (heap-only tuples). The sweep
+-- moves it on.
+CREATE TABLE genmcp.records (
+    key text COLLATE "C" PRIMARY KEY,
+    value bytea NOT NULL,
+    version bigint NOT NULL,
+    deadline float8 NOT NULL,
+    sweep_at float8 NOT NULL,
+    accounts text COLLATE "C",
+    labels text[] NOT NULL DEFAULT '{}'
+) WITH (fillfactor = 80);
+CREATE INDEX records_sweep ON genmcp.records (sweep_at) WHERE sweep_at < 'infinity';
+
+CREATE TABLE genmcp.labels (
+    label text COLLATE "C",
+    key text COLLATE "C",
+    PRIMARY KEY (label, key)
+);
+
+-- base identifies the log among all of its name. All events after floor are present; last is the id
+-- of the newest event that the log ever had. The row of an expired log stays for an hour.
+CREATE TABLE genmcp.logs (
+    name text COLLATE "C" PRIMARY KEY,
+    base bigint NOT NULL,
+    floor bigint NOT NULL,
+    last bigint NOT NULL,
+    held int NOT NULL,
+    size bigint NOT NULL,
+    written float8 NOT NULL,
+    deadline float8 NOT NULL,
+    sweep_at float8 NOT NULL,
+    accounts text COLLATE "C"
+) WITH (fillfactor = 80);
+CREATE INDEX logs_sweep ON genmcp.logs (sweep_at);
+CREATE INDEX logs_accounts ON genmcp.logs (accounts) WHERE accounts IS NOT NULL;
+
+CREATE TABLE genmcp.events (
+    log bigint,
+    id bigint,
+    data bytea NOT NULL,
+    PRIMARY KEY (log, id)
+);
+
+-- The usage of an account is the sum of its rows. Each connection counts in a row of its own (up to
+-- 16), so that writes of one client do not wait for each other. The name '' counts everything.
+CREATE TABLE genmcp.accounts (
+    name text COLLATE "C",
+    shard int,
+    entries bigint NOT NULL,
+    size bigint NOT NULL,
+    PRIMARY KEY (name, shard)
+) WITH (fillfactor = 50);
+
+-- A due delivery has a turn, and deliveries are claimed in the order of turns: see deliveries.py.
+CREATE TABLE genmcp.deliveries (
+    id text COLLATE "C" PRIMARY KEY,
+    number bigint GENERATED ALWAYS AS IDENTITY,
+    queue text COLLATE "C" NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    due float8 NOT NULL,
+    turn bigint,
+    node text
+);
+CREATE INDEX deliveries_turn ON genmcp.deliveries (queue, turn, number) WHERE turn IS NOT NULL;
+CREATE INDEX deliveries_owner ON genmcp.deliveries (queue, owner, turn) WHERE turn IS NOT NULL;
+CREATE INDEX deliveries_due ON genmcp.deliveries (queue, due, number) WHERE turn IS NULL;
+
+CREATE TYPE genmcp.growth AS (accounts text, entries bigint, size bigint);
+
+CREATE FUNCTION genmcp.clock(p_now float8) RETURNS float8 LANGUAGE sql AS $$
+    SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
+$$;
+
+CREATE FUNCTION genmcp.lock_of(p_name text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT hashtextextended('genmcp.' || split_part(p_name, '#', 1), 0)
+$$;
+
+CREATE FUNCTION genmcp.next_id(p_last bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF (p_last + 1) & 1048575 = 0 THEN
+        WHILE nextval('genmcp.creations') <= (p_last + 1) >> 20 LOOP
+        END LOOP;
+    END IF;
+    RETURN p_last + 1;
+END
+$$;
+
+CREATE FUNCTION genmcp.count_growth(p_growth genmcp.growth[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO genmcp.accounts AS a (name, shard, entries, size)
+    SELECT name, pg_backend_pid() % 16, sum(g.entries), sum(g.size)
+    FROM unnest(p_growth) AS g,
+         unnest(array_append(string_to_array(g.accounts, E'\n'), '')) AS name
+    GROUP BY name
+    HAVING sum(g.entries) <> 0 OR sum(g.size) <> 0
+    ORDER BY name
+    ON CONFLICT (name, shard) DO UPDATE
+    SET entries = a.entries + excluded.entries, size = a.size + excluded.size
+$$;
+
+-- Perform writes, each of them completely or not at all, and return the failures as a JSON array.
+--
+-- p_writes: a JSON array. Each write has operations "o" and limits "a" (see below), and "k": the
+--   growth in bytes up to which no limit applies.
+-- p_values: the values and data of all operations in order.
+-- p_subjects: all subjects, each once.
+-- p_until: the time of the server after which nothing may be written any more.
+-- p_news: what the listening processes are notified of; empty: nothing.
+CREATE FUNCTION genmcp.apply(
+    p_writes jsonb, p_values bytea[], p_subjects text[], p_until float8, p_now float8, p_news text
+) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    v_now float8;
+    v_write record;
+    v_op record;
+    v_limit record;
+    v_record record;
+    v_value int := 0;
+    v_first int;
+    v_there boolean;
+    v_live boolean;
+    v_version bigint;
+    v_deadline float8;
+    v_accounts text;
+    v_size bigint;
+    v_written text[];
+    v_growth genmcp.growth[];
+    v_batch genmcp.growth[] := '{}';
+    v_failure jsonb;
+    v_failures jsonb;
+BEGIN
+    PERFORM pg_advisory_xact_lock(number)
+    FROM (SELECT DISTINCT genmcp.lock_of(subject) AS number FROM unnest(p_subjects) AS subject
+          ORDER BY 1) AS locks;
+    -- Checked with all locks held. A call that comes too late, because it stayed in a buffer while
+    -- this server was suspended, is rejected: its caller has given up, and a later write to the
+    -- same subject may have been acknowledged. One that comes in time is completed before any
+    -- later write, because that waits for the lock.
+    IF extract(epoch FROM clock_timestamp()) > p_until THEN
+        RAISE EXCEPTION 'the write reached the server too late' USING ERRCODE = 'GM002';
+    END IF;
+    v_now := genmcp.clock(p_now);
+
+    FOR v_write IN
+        SELECT ordinality::int - 1 AS number, value -> 'o' AS operations, value -> 'a' AS limits,
+               (value ->> 'k')::bigint AS slack
+        FROM jsonb_array_elements(p_writes) WITH ORDINALITY
+    LOOP
+        v_growth := '{}';
+        v_written := '{}';
+        v_first := v_value;
+        BEGIN
+            -- k: p(ut), a(ppend) or d(elete); n: the key or log; t: ttl; e: expect; a: accounts;
+            -- l: labels; m, b: the maximum number of events and bytes.
+            FOR v_op IN
+                SELECT * FROM jsonb_to_recordset(v_write.operations) AS operation(
+                    k text, n text, t float8, e bigint, a text, l text[], m int, b bigint)
+            LOOP
+                IF v_op.k = 'a' THEN
+                    v_value := v_value + 1;
+                    v_written := v_written || v_op.n;
+                    v_growth := v_growth || genmcp.append_event(
+                        v_op.n, p_values[v_value], v_now, v_op.t, v_op.a, v_op.m, v_op.b);
+                    CONTINUE;
+                END IF;
+                SELECT version, deadline, accounts, labels,
+                       octet_length(key) + octet_length(value) AS size
+                INTO v_record FROM genmcp.records WHERE key = v_op.n;
+                v_there := FOUND;
+                v_live := v_there AND v_record.deadline > v_now;
+                v_version := CASE WHEN v_live THEN v_record.version ELSE 0 END;
+                IF v_op.e <> v_version THEN
+                    v_failure := jsonb_build_object(
+                        'f', 'conflict', 'n', v_op.n, 'e', v_op.e, 'v', v_version);
+                    RAISE EXCEPTION USING ERRCODE = 'GM001';
+                END IF;
+                IF v_there THEN
+                    v_growth := v_growth
+                        || (v_record.accounts, -1, -v_record.size)::genmcp.growth;
+                    IF v_record.labels <> '{}' AND v_record.labels IS DISTINCT FROM v_op.l THEN
+                        DELETE FROM genmcp.labels
+                        WHERE label = ANY (v_record.labels) AND key = v_op.n;
+                    END IF;
+                END IF;
+                IF v_op.k = 'd' THEN
+                    DELETE FROM genmcp.records WHERE key = v_op.n;
+                    CONTINUE;
+                END IF;
+                v_value := v_value + 1;
+                v_deadline := coalesce(v_now + v_op.t, 'infinity');
+                v_size := octet_length(v_op.n) + octet_length(p_values[v_value]);
+                v_accounts := CASE WHEN v_live THEN coalesce(v_op.a, v_record.accounts)
+                                   ELSE v_op.a END;
+                v_growth := v_growth || (v_accounts, 1, v_size)::genmcp.growth;
+                v_version := CASE WHEN v_live THEN genmcp.next_id(v_version)
+                                  ELSE (nextval('genmcp.creations') << 20) + 1 END;
+                IF v_op.l <> '{}' AND (NOT v_there OR v_record.labels <> v_op.l) THEN
+                    INSERT INTO genmcp.labels SELECT DISTINCT label, v_op.n
+                    FROM unnest(v_op.l) AS label ON CONFLICT DO NOTHING;
+                END IF;
+                IF v_there THEN
+                    UPDATE genmcp.records
+                    SET value = p_values[v_value], version = v_version, deadline = v_deadline,
+                        sweep_at = least(sweep_at, v_deadline), accounts = v_accounts,
+                        labels = v_op.l
+                    WHERE key = v_op.n;
+                ELSE
+                    INSERT INTO genmcp.records
+                    VALUES (v_op.n, p_values[v_value], v_version, v_deadline, v_deadline,
+                            v_accounts, v_op.l);
+                END IF;
+            END LOOP;
+
+            -- n: the account; c: the accounts of logs that may be dropped for it; e, s: the limits.
+            FOR v_limit IN
+                SELECT * FROM jsonb_to_recordset(v_write.limits)
+                    AS account(n text, c text, e float8, s float8)
+            LOOP
+                v_failure := genmcp.excess(v_limit.n, v_limit.e, v_limit.s, v_write.slack,
+                                           v_growth, v_batch);
+                CONTINUE WHEN v_failure IS NULL;
+                PERFORM genmcp.sweep(p_now);
+                IF v_limit.c IS NOT NULL THEN
+                    v_growth := genmcp.drop_logs(v_limit.n, v_limit.c, v_limit.e, v_limit.s,
+                                                 v_write.slack, v_growth, v_batch, v_written);
+                END IF;
+                IF genmcp.excess(v_limit.n, v_limit.e, v_limit.s, v_write.slack,
+                                 v_growth, v_batch) IS NOT NULL THEN
+                    RAISE EXCEPTION USING ERRCODE = 'GM001';
+                END IF;
+            END LOOP;
+            v_batch := v_batch || v_growth;
+        EXCEPTION WHEN SQLSTATE 'GM001' THEN
+            v_failures := coalesce(v_failures, '[]')
+                || (v_failure || jsonb_build_object('w', v_write.number));
+            SELECT v_first + count(*) INTO v_value FROM jsonb_array_elements(v_write.operations)
+                AS operation WHERE operation ->> 'k' <> 'd';
+        END;
+    END LOOP;
+
+    IF p_news <> '' THEN
+        PERFORM pg_notify('genmcp.news', p_news);
+    END IF;
+    PERFORM genmcp.count_growth(v_batch);
+    RETURN v_failures;
+END
+$$;
+
+-- Append an event; return what the log has grown by.
+CREATE FUNCTION genmcp.append_event(
+    p_name text, p_data bytea, p_now float8, p_ttl float8, p_owner text, p_keep int,
+    p_keep_bytes bigint
+) RETURNS genmcp.growth[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_log genmcp.logs;
+    v_event record;
+    v_growth genmcp.growth[] := '{}';
+    v_size bigint := octet_length(p_data);
+    v_owner text;
+    v_held int;
+BEGIN
+    SELECT * INTO v_log FROM genmcp.logs WHERE name = p_name;
+    IF NOT FOUND THEN
+        v_log.base := nextval('genmcp.creations') << 20;
+        INSERT INTO genmcp.logs
+        VALUES (p_name, v_log.base, v_log.base, v_log.base + 1, 1, v_size, p_now, p_now + p_ttl,
+                p_now + p_ttl, p_owner);
+        INSERT INTO genmcp.events VALUES (v_log.base, v_log.base + 1, p_data);
+        RETURN ARRAY[(p_owner, 1, v_size)::genmcp.growth];
+    END IF;
+    IF v_log.deadline <= p_now AND v_log.held > 0 THEN
+        DELETE FROM genmcp.events WHERE log = v_log.base;
+        v_growth := v_growth || (v_log.accounts, -v_log.held, -v_log.size)::genmcp.growth;
+        v_log.floor := v_log.last;
+        v_log.held := 0;
+        v_log.size := 0;
+    END IF;
+    v_owner := CASE WHEN v_log.held = 0 THEN p_owner ELSE coalesce(v_log.accounts, p_owner) END;
+    IF v_log.held > 0 AND v_owner IS DISTINCT FROM v_log.accounts THEN
+        -- The first owner counts for the events before it, too.
+        v_growth := v_growth || (NULL, -v_log.held, -v_log.size)::genmcp.growth
+                             || (v_owner, v_log.held, v_log.size)::genmcp.growth;
+    END IF;
+    v_log.last := genmcp.next_id(v_log.last);
+    INSERT INTO genmcp.events VALUES (v_log.base, v_log.last, p_data);
+    v_growth := v_growth || (v_owner, 1, v_size)::genmcp.growth;
+    v_log.held := v_log.held + 1;
+    v_log.size := v_log.size + v_size;
+    IF v_log.held > p_keep OR v_log.size > p_keep_bytes THEN
+        v_held := v_log.held;
+        v_size := v_log.size;
+        FOR v_event IN
+            SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
+            ORDER BY id LIMIT v_held - 1
+        LOOP
+            EXIT WHEN v_log.held <= p_keep
+                AND (p_keep_bytes IS NULL OR v_log.size <= p_keep_bytes);
+            v_log.floor := v_event.id;
+            v_log.held := v_log.held - 1;
+            v_log.size := v_log.size - v_event.size;
+        END LOOP;
+        DELETE FROM genmcp.events WHERE log = v_log.base AND id <= v_log.floor;
+        v_growth := v_growth
+            || (v_owner, v_log.held - v_held, v_log.size - v_size)::genmcp.growth;
+    END IF;
+    UPDATE genmcp.logs
+    SET floor = v_log.floor, last = v_log.last, held = v_log.held, size = v_log.size,
+        written = p_now, deadline = p_now + p_ttl, sweep_at = least(sweep_at, p_now + p_ttl),
+        accounts = v_owner
+    WHERE name = p_name;
+    RETURN v_growth;
+END
+$$;
+
+-- Return null if an account has room for the growth, or its usage, without the growth.
+CREATE FUNCTION genmcp.excess(
+    p_name text, p_entries float8, p_size float8, p_slack bigint, p_growth genmcp.growth[],
+    p_batch genmcp.growth[]
+) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    v_growth record;
+    v_batch record;
+    v_used record;
+BEGIN
+    SELECT coalesce(sum(entries), 0) AS entries, coalesce(sum(size), 0) AS size INTO v_growth
+    FROM unnest(p_growth) WHERE p_name = '' OR p_name = ANY (string_to_array(accounts, E'\n'));
+    IF v_growth.entries <= 0 AND v_growth.size <= p_slack THEN
+        RETURN NULL;
+    END IF;
+    SELECT coalesce(sum(entries), 0) AS entries, coalesce(sum(size), 0) AS size INTO v_batch
+    FROM unnest(p_batch) WHERE p_name = '' OR p_name = ANY (string_to_array(accounts, E'\n'));
+    SELECT coalesce(sum(entries), 0) + v_batch.entries AS entries,
+           coalesce(sum(size), 0) + v_batch.size AS size
+    INTO v_used FROM genmcp.accounts WHERE name = p_name;
+    IF (v_growth.entries > 0 AND v_used.entries + v_growth.entries > p_entries)
+        OR (v_growth.size > p_slack AND v_used.size + v_growth.size > p_size) THEN
+        RETURN jsonb_build_object('f', 'share', 'n', p_name, 'e', v_used.entries,
+            's', v_used.size, 'ge', v_growth.entries, 'gs', v_growth.size);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- Drop logs with the accounts p_accounts, and perhaps more, until the account has room. The log that
+-- has been idle for longest comes first. Of the logs that the write appends to, events are dropped,
+-- but never the newest one. Return p_growth, less what was dropped.
+CREATE FUNCTION genmcp.drop_logs(
+    p_name text, p_accounts text, p_entries float8, p_size float8, p_slack bigint,
+    p_growth genmcp.growth[], p_batch genmcp.growth[], p_written text[]
+) RETURNS genmcp.growth[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_growth genmcp.growth[] := p_growth;
+    v_log genmcp.logs;
+    v_name text;
+    v_event record;
+BEGIN
+    FOR v_name IN
+        SELECT name FROM genmcp.logs
+        WHERE held > 0 AND (accounts = p_accounts
+            OR (accounts > p_accounts || E'\n' AND accounts < p_accounts || E'\v'))
+        ORDER BY name = ANY (p_written), written, base
+    LOOP
+        EXIT WHEN genmcp.excess(p_name, p_entries, p_size, p_slack, v_growth, p_batch) IS NULL;
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
+        SELECT * INTO v_log FROM genmcp.logs WHERE name = v_name;
+        CONTINUE WHEN NOT FOUND;
+        FOR v_event IN
+            SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
+            ORDER BY id
+        LOOP
+            EXIT WHEN v_name = ANY (p_written) AND (v_event.id = v_log.last
+                OR genmcp.excess(p_name, p_entries, p_size, p_slack, v_growth, p_batch) IS NULL);
+            v_log.floor := v_event.id;
+            v_log.held := v_log.held - 1;
+            v_log.size := v_log.size - v_event.size;
+            v_growth := v_growth || (v_log.accounts, -1, -v_event.size)::genmcp.growth;
+        END LOOP;
+        DELETE FROM genmcp.events WHERE log = v_log.base AND id <= v_log.floor;
+        UPDATE genmcp.logs
+        SET floor = v_log.floor, held = v_log.held, size = v_log.size,
+            accounts = CASE WHEN v_log.held > 0 THEN accounts END
+        WHERE name = v_name;
+    END LOOP;
+    RETURN v_growth;
+END
+$$;
+
+-- Remove some expired records and logs; return whether there may be more. A subject that is being
+-- written is left for the next time.
+CREATE FUNCTION genmcp.sweep(p_now float8) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_now float8 := genmcp.clock(p_now);
+    v_name text;
+    v_record record;
+    v_log genmcp.logs;
+    v_growth genmcp.growth[] := '{}';
+    v_count int := 0;
+BEGIN
+    FOR v_name IN
+        SELECT key FROM genmcp.records WHERE sweep_at <= v_now ORDER BY sweep_at LIMIT 200
+    LOOP
+        v_count := v_count + 1;
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
+        UPDATE genmcp.records SET sweep_at = deadline WHERE key = v_name AND deadline > v_now;
+        DELETE FROM genmcp.records WHERE key = v_name AND deadline <= v_now
+        RETURNING accounts, labels, octet_length(key) + octet_length(value) AS size INTO v_record;
+        CONTINUE WHEN NOT FOUND;
+        DELETE FROM genmcp.labels WHERE label = ANY (v_record.labels) AND key = v_name;
+        v_growth := v_growth || (v_record.accounts, -1, -v_record.size)::genmcp.growth;
+    END LOOP;
+    FOR v_name IN
+        SELECT name FROM genmcp.logs WHERE sweep_at <= v_now ORDER BY sweep_at LIMIT 100
+    LOOP
+        v_count := v_count + 2;
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
+        SELECT * INTO v_log FROM genmcp.logs WHERE name = v_name;
+        CONTINUE WHEN NOT FOUND;
+        IF v_log.deadline > v_now THEN
+            UPDATE genmcp.logs SET sweep_at = deadline WHERE name = v_name;
+            CONTINUE;
+        END IF;
+        IF v_log.held > 0 THEN
+            DELETE FROM genmcp.events WHERE log = v_log.base;
+            v_growth := v_growth || (v_log.accounts, -v_log.held, -v_log.size)::genmcp.growth;
+        END IF;
+        IF v_log.deadline + 3600 > v_now THEN
+            UPDATE genmcp.logs
+            SET floor = last, held = 0, size = 0, accounts = NULL, sweep_at = deadline + 3600
+            WHERE name = v_name;
+        ELSE
+            DELETE FROM genmcp.logs WHERE name = v_name;
+        END IF;
+    END LOOP;
+    -- Counters that have come to nothing; only those that nobody is changing.
+    DELETE FROM genmcp.accounts WHERE (name, shard) IN (
+        SELECT name, shard FROM genmcp.accounts WHERE entries = 0 AND size = 0
+        LIMIT 200 FOR UPDATE SKIP LOCKED);
+    PERFORM genmcp.count_growth(v_growth);
+    RETURN v_count >= 200;
+END
+$$;
+
+CREATE FUNCTION genmcp.next_turn(p_queue text, p_owner text) RETURNS bigint LANGUAGE sql AS $$
+    SELECT greatest(
+        (SELECT max(turn) + 1 FROM genmcp.deliveries
+         WHERE queue = p_queue AND owner = p_owner AND turn IS NOT NULL),
+        (SELECT min(turn) FROM genmcp.deliveries WHERE queue = p_queue AND turn IS NOT NULL),
+        0)
+$$;
+
+-- Tell the listening processes that the deliveries of queues have changed.
+CREATE FUNCTION genmcp.tell_queues(p_sender text, p_queues text[]) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('genmcp.news', p_sender || coalesce(
+        (SELECT string_agg(' q' || left(md5(queue), 8), '')
+         FROM (SELECT DISTINCT unnest(p_queues) AS queue LIMIT 700) AS queues), ''))
+$$;
+
+-- Put deliveries, a JSON array with id "i", queue "q", delay "d" and owner "o"; return the queues of
+-- those that were not there.
+CREATE FUNCTION genmcp.put(p_puts jsonb, p_now float8, p_sender text)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_now float8 := genmcp.clock(p_now);
+    v_put record;
+    v_queues text[] := '{}';
+BEGIN
+    FOR v_put IN
+        SELECT * FROM jsonb_to_recordset(p_puts) AS put(i text, q text, d float8, o text)
+    LOOP
+        INSERT INTO genmcp.deliveries (id, queue, owner, due, turn)
+        VALUES (v_put.i, v_put.q, v_put.o, v_now + v_put.d,
+                CASE WHEN v_put.d <= 0 THEN genmcp.next_turn(v_put.q, v_put.o) END)
+        ON CONFLICT (id) DO NOTHING;
+        IF FOUND THEN
+            v_queues := v_queues || v_put.q;
+        END IF;
+    END LOOP;
+    IF v_queues <> '{}' THEN
+        PERFORM genmcp.tell_queues(p_sender, v_queues);
+    END IF;
+    RETURN v_queues;
+END
+$$;
+
+-- Return when a delivery is due: 0 if one is due now, null if the queues are empty.
+CREATE FUNCTION genmcp.next_due(p_queues text[], p_full text[], p_now float8)
+RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+    v_queue text;
+    v_due float8;
+BEGIN
+    FOREACH v_queue IN ARRAY p_queues LOOP
+        IF EXISTS (SELECT 1 FROM genmcp.deliveries
+                   WHERE queue = v_queue AND turn IS NOT NULL AND owner <> ALL (p_full)) THEN
+            RETURN 0;
+        END IF;
+        v_due := least(v_due, (SELECT min(due) FROM genmcp.deliveries
+                               WHERE queue = v_queue AND turn IS NULL));
+    END LOOP;
+    RETURN CASE WHEN v_due IS NOT NULL THEN greatest(v_due - genmcp.clock(p_now), 0) END;
+END
+$$;
+
+-- Claim due deliveries. p_started: when the caller began, by the clock of the server; null: not
+-- checked. p_owners, p_held: how many deliveries of these owners the node has; p_most: the limit.
+CREATE FUNCTION genmcp.claim(
+    p_queues text[], p_node text, p_lease float8, p_limit int, p_takeover_delay float8,
+    p_started float8, p_most bigint, p_owners text[], p_held bigint[], p_full text[],
+    p_now float8
+) RETURNS TABLE (id text, queue text, owner text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now float8;
+    v_extension float8 := p_takeover_delay;
+    v_late record;
+BEGIN
+    -- Without a transaction id: an idle worker writes nothing.
+    IF genmcp.next_due(p_queues, p_full, p_now) IS DISTINCT FROM 0 THEN
+        RETURN;
+    END IF;
+    v_now := genmcp.clock(p_now);
+    IF extract(epoch FROM clock_timestamp()) - p_started > p_lease / 3 THEN
+        v_extension := p_lease;
+    END IF;
+    IF v_extension > 0 THEN
+        UPDATE genmcp.deliveries SET due = v_now + v_extension, turn = NULL
+        WHERE id IN (
+            SELECT id FROM genmcp.deliveries
+            WHERE queue = ANY (p_queues) AND node IS NOT NULL AND due <= v_now
+            ORDER BY id FOR UPDATE SKIP LOCKED);
+    END IF;
+    FOR v_late IN
+        SELECT number, id, queue, owner FROM genmcp.deliveries
+        WHERE queue = ANY (p_queues) AND turn IS NULL AND due <= v_now
+        ORDER BY due, number LIMIT greatest(p_limit, 100) FOR UPDATE SKIP LOCKED
+    LOOP
+        UPDATE genmcp.deliveries SET turn = genmcp.next_turn(v_late.queue, v_late.owner)
+        WHERE id = v_late.id;
+    END LOOP;
+    -- Of several queues, the one whose first delivery has been due for longest comes first: that is
+    -- the order of the latest due time up to each delivery.
+    RETURN QUERY
+    WITH head AS MATERIALIZED (
+        SELECT due_now.* FROM unnest(p_queues) AS wanted(name) CROSS JOIN LATERAL (
+            SELECT d.id, d.number, d.queue, d.owner, d.due, d.turn FROM genmcp.deliveries AS d
+            WHERE d.queue = wanted.name AND d.turn IS NOT NULL AND d.owner <> ALL (p_full)
+            ORDER BY d.turn, d.number LIMIT p_limit FOR UPDATE SKIP LOCKED
+        ) AS due_now
+    ), merged AS (
+        SELECT head.*,
+            max(head.due) OVER (PARTITION BY head.queue ORDER BY head.turn, head.number) AS latest
+        FROM head
+    ), ranked AS (
+        SELECT merged.*,
+            row_number() OVER (PARTITION BY merged.owner
+                               ORDER BY merged.latest, merged.turn, merged.number) AS rank
+        FROM merged
+    ), chosen AS (
+        SELECT ranked.* FROM ranked
+        WHERE ranked.owner = '' OR ranked.rank + coalesce(
+            p_held[array_position(p_owners, ranked.owner)], 0) <= p_most
+        ORDER BY ranked.latest, ranked.turn, ranked.number LIMIT p_limit
+    ), claimed AS (
+        UPDATE genmcp.deliveries AS d SET node = p_node, due = v_now + p_lease, turn = NULL
+        FROM chosen WHERE d.id = chosen.id RETURNING d.id
+    )
+    SELECT chosen.id, chosen.queue, chosen.owner FROM chosen JOIN claimed USING (id)
+    ORDER BY chosen.latest, chosen.turn, chosen.number;
+END
+$$;

@@ -1,0 +1,269 @@
+"""The store in a PostgreSQL database."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from genmcp.errors import ConfigurationError, LogTruncated
+from genmcp.stores.accounts import Capacity, Usage
+from genmcp.stores.clocks import steady
+from genmcp.stores.postgres.connection import PostgresOptions, address_of
+from genmcp.stores.postgres.deliveries import PostgresDeliveries
+from genmcp.stores.postgres.lanes import StatementKind
+from genmcp.stores.postgres.listener import log_token
+from genmcp.stores.postgres.loops import ConnectionRegistry, LoopConnections
+from genmcp.stores.postgres.schema import migrate
+from genmcp.stores.postgres.statements import LogPage, ReadRequest, Statements, event_of, id_of
+from genmcp.stores.store import (
+    Delete,
+    FoundEntry,
+    LogEvent,
+    Op,
+    Put,
+    Store,
+    StoreEntry,
+    check_one_subject,
+)
+
+_SCHEMA: Final = re.compile("[a-z_][a-z0-9_]{0,54}")
+_ID: Final = re.compile("[0-7][0-9a-f]{15}")
+_ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
+_READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
+_SWEEP_INTERVAL: Final = 1.0  # seconds
+_ROW_RETENTION: Final = 3600.0  # seconds for which the row of an expired log is retained
+
+
+class PostgresStore(Store):
+    """A store in a PostgreSQL database, shared by all processes that have its URL.
+
+    The tables are made by `genmcp store migrate`, in a schema of their own. Acknowledged writes
+    survive a crash of this process and of the server. Each event loop that uses the store opens up
+    to `readers` + 3 connections, one of which listens for notifications (LISTEN): connect to the
+    server itself or to a pooler in session mode, never to one that pools transactions, and to the
+    primary server, never to a replica.
+
+    Args:
+        url: `postgresql://user:password@host:5432/database`, or another connection string of libpq.
+        schema: the name of the schema: lower-case letters, digits and "_". Default "genmcp".
+        max_bytes: the maximum number of bytes in keys, values and event data. Beyond it writes that
+            need room raise StoreFull until enough has expired. Default 4 GiB.
+        reserve: the fraction of the store, and of each client's share, that new work may not use:
+            updates of stored work need it. Default 0.1.
+        timeout: seconds that a statement may take, and that a request waits for a connection; then
+            StoreUnavailable is raised. Default 5.
+        connect_timeout: seconds for an attempt to connect. Default 5.
+        readers: the number of connections for reads. Default 2.
+        follow_refresh: seconds after which a follower reads its log although it was not notified,
+            at most. It must be below 3600. Default 60.
+        clock: for tests: returns Unix time, and replaces the clock of the server.
+
+    Raises:
+        ConfigurationError: an option is out of range, or *url* cannot be parsed.
+    """
+
+    shared = True
+    durable = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "genmcp",
+        max_bytes: int = 4 * 1024**3,
+        reserve: float = 0.1,
+        timeout: float = 5.0,
+        connect_timeout: float = 5.0,
+        readers: int = 2,
+        follow_refresh: float = 60.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        address_of(url)
+        if not _SCHEMA.fullmatch(schema):
+            raise ConfigurationError(
+                f"schema must be a name of lower-case letters, digits and '_', not {schema!r}"
+            )
+        if not 0 < follow_refresh < _ROW_RETENTION:
+            raise ConfigurationError(
+                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
+            )
+        for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if not value > 0:
+                raise ConfigurationError(f"{name} must be above 0 seconds, not {value}")
+        if readers < 1:
+            raise ConfigurationError(f"readers must be at least 1, not {readers}")
+        capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        self._options = PostgresOptions(
+            url=url,
+            schema=schema,
+            capacity=capacity,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            readers=readers,
+            follow_refresh=follow_refresh,
+            clock=clock,
+        )
+        self._connections = ConnectionRegistry(self._options)
+        self._statements = Statements(self._options, self._connections.sender)
+        self._deliveries = PostgresDeliveries(self._connections)
+        self._next_sweep = 0.0
+
+    @classmethod
+    def from_url(cls, url: str) -> "PostgresStore":
+        """Return a store for *url*, whose parameter `schema`, if present, names the schema."""
+        parts = urlsplit(url)
+        parameters = parse_qsl(parts.query, keep_blank_values=True)
+        schema = [value for name, value in parameters if name == "schema"]
+        query = urlencode([(name, value) for name, value in parameters if name != "schema"])
+        if not schema:
+            return cls(url)
+        return cls(urlunsplit(parts._replace(query=query)), schema=schema[-1])
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore: {self._options.address}, schema {self._options.schema!r}>"
+
+    @property
+    def deliveries(self) -> PostgresDeliveries:
+        return self._deliveries
+
+    def now(self) -> float:
+        clock = self._options.clock
+        return clock() if clock else self._connections.clock.now()
+
+    async def get(self, key: str) -> StoreEntry | None:
+        entry: StoreEntry | None = await self._read(self._statements.get, key)
+        return entry
+
+    async def apply(self, *ops: Op) -> None:
+        check_one_subject(ops)
+        connections = self._connections.current()
+        self._sweep_if_due(connections)
+        if ops:
+            cost = sum(_size_of(op) for op in ops)
+            await connections.writes.request(self._statements.apply, ops, cost)
+
+    async def find(
+        self, label: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[FoundEntry]:
+        found: Sequence[FoundEntry] = await self._read(
+            self._statements.find, (label, after or "", limit)
+        )
+        return found
+
+    async def count(self, label: str) -> int:
+        count: int = await self._read(self._statements.count, label)
+        return count
+
+    async def usage(self, account: str) -> Usage:
+        while await self._read(self._statements.sweep, None):
+            pass
+        usage: Usage = await self._read(self._statements.usage, account)
+        return usage
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        connections = self._connections.current()
+        touched: bool = await connections.writes.request(self._statements.touch, (key, ttl))
+        return touched
+
+    async def read(
+        self, log: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[LogEvent]:
+        page = await self._first_page(log, after, limit)
+        return [event_of(*event) for event in page.events]
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        connections = self._connections.current()
+        with connections.waiters.signal({log_token(log)}) as signal:
+            looked = self.now()
+            page = await self._first_page(log, after, _READ_AT_ONCE)
+            position: int | None = None  # None: the log does not exist
+            if page.base is not None:
+                position = page.floor if after is None else _position(log, after)
+            while True:
+                for id, data in page.events:
+                    yield event_of(id, data)
+                    position = id
+                if not await connections.listener.ready() and not page.events:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._options.follow_refresh):
+                            await signal.wait()
+                signal.clear()  # before the read: see WakeSignal
+                last_look, looked = looked, self.now()
+                request = ReadRequest(log, position, _READ_AT_ONCE)
+                page = await self._read(self._statements.read, request)
+                position = _resumed(log, position, page, looked - last_look)
+
+    async def migrate(self, *, dry_run: bool = False) -> str:
+        """Create the schema, or bring it up to this release; return the SQL.
+
+        Args:
+            dry_run: whether to return the SQL without executing it. Default False.
+
+        Returns:
+            The statements, "" if the schema is up to date.
+
+        Raises:
+            ConfigurationError: the server rejects the connection or a statement, or the schema is
+                newer than this release.
+            StoreUnavailable: the server could not be reached.
+        """
+        return await migrate(self._options, dry_run=dry_run)
+
+    async def aclose(self) -> None:
+        await self._connections.aclose()
+
+    async def _read(self, kind: StatementKind, item: Any) -> Any:
+        return await self._connections.current().reads.request(kind, item)
+
+    async def _first_page(self, log: str, after: str | None, limit: int) -> LogPage:
+        position = None if after is None else _position(log, after)
+        page: LogPage = await self._read(self._statements.read, ReadRequest(log, position, limit))
+        if after is not None and (page.base is None or not page.known):
+            raise LogTruncated(log, after)
+        return page
+
+    def _sweep_if_due(self, connections: LoopConnections) -> None:
+        if steady() < self._next_sweep:
+            return
+        self._next_sweep = steady() + _SWEEP_INTERVAL
+
+        def swept(future: asyncio.Future[bool]) -> None:
+            if not future.cancelled() and not future.exception() and future.result():
+                self._next_sweep = 0.0  # there may be more
+
+        # Nobody waits for it: a sweep that fails must not fail the write.
+        connections.reads.submit(self._statements.sweep, None).add_done_callback(swept)
+
+
+def _size_of(op: Op) -> int:
+    if isinstance(op, Delete):
+        return 0
+    return len(op.value if isinstance(op, Put) else op.data)
+
+
+def _position(log: str, after: str) -> int:
+    if not _ID.fullmatch(after):
+        raise LogTruncated(log, after)
+    return int(after, 16)
+
+
+def _resumed(log: str, position: int | None, page: LogPage, elapsed: float) -> int | None:
+    """Return the position of a follower before the events of *page*.
+
+    None: the log did not exist when the follower looked, *elapsed* seconds before this page.
+
+    Raises:
+        LogTruncated: events may have been dropped since.
+    """
+    start = position
+    if position is None or page.base is None or position < page.base:
+        # The row of a log stays for an hour after it has expired. If the row is missing, or a new
+        # one, the follower had seen all events of the old one when it looked less than an hour ago.
+        if elapsed >= _ROW_RETENTION:
+            raise LogTruncated(log, id_of(position or 0))
+        start = page.base
+    if start is not None and page.floor > start:
+        raise LogTruncated(log, id_of(start))
+    return start
