@@ -84,11 +84,11 @@ class PostgresServer:
 
     async def stop(self) -> None:
         """Stop the server in an orderly manner; sessions are closed (`fast` shutdown)."""
-        await asyncio.to_thread(self._end, signal.SIGINT)
+        await asyncio.to_thread(self.end, signal.SIGINT)
 
     async def kill(self) -> None:
         """End all processes of the server with SIGKILL."""
-        await asyncio.to_thread(self._end, signal.SIGKILL)
+        await asyncio.to_thread(self.end, signal.SIGKILL)
 
     def pause(self) -> None:
         """Suspend all processes of the server (SIGSTOP)."""
@@ -122,9 +122,14 @@ class PostgresServer:
         deadline = time.monotonic() + _PATIENCE
         while not _is_ready(status):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                self._end(signal.SIGKILL)
+                self.end(signal.SIGKILL)
                 raise RuntimeError(f"PostgreSQL did not start:\n{self.log()}")
             time.sleep(0.01)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server was started, and neither stopped nor killed since."""
+        return self._process is not None
 
     def log(self) -> str:
         """Return the end of the server's log."""
@@ -134,10 +139,11 @@ class PostgresServer:
 
     def remove(self) -> None:
         """Kill the server, and delete its data."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _end(self, number: signal.Signals) -> None:
+    def end(self, number: signal.Signals) -> None:
+        """Send the signal *number* to the server, and wait for its end. SIGKILL: all processes."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -1,0 +1,493 @@
+"""An engine on procrastinate, a job queue in PostgreSQL: the extra `procrastinate`.
+
+An id is a row of procrastinate's table of jobs. A `Worker` of procrastinate fetches rows, runs
+their handlers, renews its heartbeat, and listens for new rows and cancellations. procrastinate
+leaves four things to its user, which are here:
+
+- **Takeover.** The rows of a dead worker stay `doing`. `_ServedJobs` looks for them, and queues new
+  ones in their place.
+- **Fencing.** procrastinate acknowledges a row by its id, whoever holds it: a worker that was
+  suspended would remove the row that another one has taken over. A row that is delivered again is
+  therefore always a new row, and an acknowledgement names the worker.
+- **Failures of the database.** A `Worker` ends when one of its statements fails, and waits for its
+  handlers first, however long they take. Statements that fail are logged here, and repeated.
+- **Wake-ups.** A row that is queued again or becomes due is not announced. A new row is; for
+  delayed ones the workers poll every `poll_interval` seconds.
+
+All times are those of the database's clock.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, LiteralString
+
+from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.stores.deliveries import Backlog
+from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise
+from genmcp.tasks.retry import LogThrottle
+
+try:
+    from procrastinate import App, JobContext, PsycopgConnector
+    from procrastinate.exceptions import ConnectorException
+    from procrastinate.jobs import Job, Status
+    from procrastinate.manager import JobManager, NotificationCallback
+    from procrastinate.retry import BaseRetryStrategy, RetryDecision
+    from procrastinate.worker import Worker
+    from psycopg.errors import ForeignKeyViolation
+    from psycopg_pool import AsyncConnectionPool
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        f"the module {error.name!r} is not installed, which ProcrastinateEngine needs: "
+        'pip install "genmcp[procrastinate]"'
+    ) from error
+
+__all__ = ["ProcrastinateEngine"]
+
+logger = logging.getLogger("genmcp")
+
+_TASK: Final = "genmcp.step"
+
+# A queue is a part of the name of a channel of NOTIFY, which has at most 63 bytes.
+_QUEUE_BYTES: Final = 63 - len("procrastinate_queue_v1#")
+
+# The rows of dead workers are found by their heartbeats. procrastinate would remove those workers
+# when another one starts, after 30 seconds: the rows of a process that was suspended would be taken
+# over even by a process that must not judge it (`takeover_delay`).
+_PRUNE: Final = 86400.0
+
+_SUBMIT: Final = """
+INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, scheduled_at)
+SELECT %(queue)s::varchar, %(task)s::varchar, %(id)s::text, jsonb_build_object('id', %(id)s::text),
+       CASE WHEN %(delay)s::float > 0 THEN now() + make_interval(secs => %(delay)s::float) END
+WHERE NOT EXISTS (
+    SELECT FROM procrastinate_jobs
+    WHERE status = 'doing' AND worker_id IS NOT NULL  -- there is an index with this condition
+      AND queueing_lock = %(id)s::text AND task_name = %(task)s::varchar)
+ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
+"""
+
+_CANCEL: Final = """
+WITH waiting AS (
+    DELETE FROM procrastinate_jobs
+    WHERE status = 'todo' AND queueing_lock = %(id)s::text AND task_name = %(task)s::varchar)
+UPDATE procrastinate_jobs SET abort_requested = true
+WHERE status = 'doing' AND worker_id IS NOT NULL AND NOT abort_requested
+  AND queueing_lock = %(id)s::text AND task_name = %(task)s::varchar
+"""
+
+# Rows that run, replaced by new ones that wait. Those that were cancelled are only removed.
+_REPLACE: Final[LiteralString] = """
+WITH stale AS (
+    DELETE FROM procrastinate_jobs WHERE status = 'doing' AND id IN ({})
+    RETURNING queue_name, task_name, priority, queueing_lock, args, attempts, abort_requested)
+INSERT INTO procrastinate_jobs
+       (queue_name, task_name, priority, queueing_lock, args, attempts, scheduled_at)
+SELECT queue_name, task_name, priority, queueing_lock, args, attempts + 1,
+       CASE WHEN %(delay)s::float > 0 THEN now() + make_interval(secs => %(delay)s::float) END
+FROM stale WHERE NOT abort_requested
+ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
+"""
+_RELEASE: Final = _REPLACE.format("""
+    SELECT id FROM procrastinate_jobs
+    WHERE id = ANY(%(ids)s::bigint[]) AND worker_id = %(worker)s FOR UPDATE""")
+_TAKE_OVER: Final = _REPLACE.format("""
+    SELECT job.id FROM procrastinate_jobs job
+    LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
+    WHERE job.status = 'doing' AND job.task_name = %(task)s::varchar
+      AND job.queue_name = ANY(%(queues)s::varchar[])
+      AND (worker.id IS NULL
+           OR worker.last_heartbeat < now() - make_interval(secs => %(lease)s::float))
+      -- If this worker has no recent heartbeat either, then the database was suspended.
+      AND EXISTS (SELECT FROM procrastinate_workers
+          WHERE id = %(worker)s
+            AND last_heartbeat > now() - make_interval(secs => %(lease)s::float * 2 / 3))
+    FOR UPDATE OF job SKIP LOCKED""")
+
+_ACKNOWLEDGE: Final = """
+DELETE FROM procrastinate_jobs WHERE id = %(id)s AND status = 'doing' AND worker_id = %(worker)s
+"""
+
+_HELD: Final = """
+SELECT id, abort_requested FROM procrastinate_jobs
+WHERE status = 'doing' AND worker_id = %(worker)s
+"""
+
+_BACKLOG: Final = """
+WITH rows AS (
+    SELECT id, status, scheduled_at FROM procrastinate_jobs
+    WHERE queue_name = %(queue)s AND task_name = %(task)s AND status IN ('todo', 'doing'))
+SELECT count(*) FILTER (WHERE status = 'todo') AS waiting,
+       count(*) FILTER (WHERE status = 'doing') AS held,
+       extract(epoch FROM now() - (
+           SELECT coalesce(first.scheduled_at, event.at) FROM rows first
+           JOIN procrastinate_events event ON event.job_id = first.id AND event.type = 'deferred'
+           WHERE status = 'todo' AND coalesce(scheduled_at, now()) <= now()
+           ORDER BY first.id LIMIT 1))::float AS age
+FROM rows
+"""
+
+
+class ProcrastinateEngine(Engine):
+    """An engine on procrastinate's tables in PostgreSQL. Ids of all owners are served in order.
+
+    The tables are created by `install`, or by procrastinate's own command. The database may be that
+    of a `PostgresStore`, or another one. Each event loop has connections of its own: a pool, and
+    one connection for each `serve`, which listens.
+
+    Args:
+        url: `postgresql://user:password@host/database`, with any parameter of libpq.
+        poll_interval: seconds between two looks for delayed ids that have become due, which is how
+            late they may be. New ids are announced by the database. Default 1.
+        retry_delay: seconds before the next attempt after the database has failed. Default 1.
+        cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
+        connect_timeout: seconds until an operation fails if there is no connection. Default 5.
+        max_connections: the maximum number of connections in each pool. Default 10.
+    """
+
+    promises = (EnginePromise.LOST_LEASES, EnginePromise.BACKLOG)
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        poll_interval: float = 1.0,
+        retry_delay: float = 1.0,
+        cancel_grace: float = 5.0,
+        connect_timeout: float = 5.0,
+        max_connections: int = 10,
+    ) -> None:
+        self._url = url
+        self._poll_interval = poll_interval
+        self._retry_delay = retry_delay
+        self._cancel_grace = cancel_grace
+        self._connect_timeout = connect_timeout
+        self._max_connections = max_connections
+        self._connectors: dict[asyncio.AbstractEventLoop, PsycopgConnector] = {}
+
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
+        await self._execute(_SUBMIT, id=id, queue=_queue_name(queue), delay=delay)
+
+    async def cancel(self, id: str) -> None:
+        await self._execute(_CANCEL, id=id)
+
+    async def backlog(self, queue: str) -> Backlog:
+        try:
+            (row,) = await (await self._connector()).execute_query_all_async(
+                _BACKLOG, task=_TASK, queue=_queue_name(queue)
+            )
+        except ConnectorException as error:
+            raise _unavailable(error) from error
+        return Backlog(row["waiting"], row["held"], max(0.0, row["age"] or 0.0))
+
+    async def install(self) -> bool:
+        """Create procrastinate's tables, unless they exist; return whether they were created.
+
+        An upgrade of procrastinate may need a migration of its tables, which its documentation
+        describes.
+
+        Raises:
+            StoreUnavailable: the database cannot be reached.
+        """
+        app = App(connector=await self._connector())
+        try:
+            if await app.check_connection_async():
+                return False
+            await app.schema_manager.apply_schema_async()
+        except ConnectorException as error:
+            raise _unavailable(error) from error
+        return True
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        connector = self._connectors.pop(asyncio.get_running_loop(), None)
+        if connector is not None:
+            await connector.pool.close()
+
+    @asynccontextmanager
+    async def serve(
+        self,
+        handler: DeliveryHandler,
+        *,
+        queues: Collection[str],
+        concurrency: int,
+        lease: float,
+        max_per_owner: int | None = None,
+        grace: float = 0.0,
+        takeover_delay: Callable[[], float] = lambda: 0.0,
+    ) -> AsyncGenerator[None, None]:
+        names = [_queue_name(queue) for queue in queues]
+        jobs = _ServedJobs(await self._connector(), names, lease, takeover_delay, self._retry_delay)
+        try:
+            installed = await jobs.check_connection_async()
+        except ConnectorException:
+            installed = True  # not known until the database is back
+        if not installed:
+            raise ConfigurationError(
+                "the database has no tables of procrastinate: create them with "
+                "`ProcrastinateEngine.install`, or `procrastinate schema --apply`"
+            )
+        jobs.serve(handler, concurrency, self._poll_interval)
+        running = asyncio.create_task(jobs.run())
+        try:
+            yield
+            await jobs.drain(grace)
+        finally:
+            await jobs.close(running, self._cancel_grace)
+
+    async def _execute(self, query: LiteralString, **arguments: Any) -> None:
+        connector = await self._connector()
+        try:
+            await connector.execute_query_async(query, task=_TASK, **arguments)
+        except ConnectorException as error:
+            raise _unavailable(error) from error
+
+    async def _connector(self) -> PsycopgConnector:
+        loop = asyncio.get_running_loop()
+        connector = self._connectors.get(loop)
+        if connector is None:
+            pool = AsyncConnectionPool(
+                self._url,
+                # Each statement is a transaction: BEGIN and COMMIT would be round trips.
+                configure=lambda connection: connection.set_autocommit(True),
+                min_size=1,
+                max_size=self._max_connections,
+                timeout=self._connect_timeout,
+                # A round trip. Without it, a submission would fail for each connection that broke.
+                check=AsyncConnectionPool.check_connection,
+                open=False,
+            )
+            self._connectors[loop] = connector = PsycopgConnector()
+            await connector.open_async(pool)
+            await pool.open()
+        return connector
+
+
+class _ServedJobs(JobManager):
+    """The statements of one `Worker`, which it runs as well. Owned by one `serve`.
+
+    None of its statements makes the worker end. If the result of one is not known, a handler may be
+    missing for a row that this worker holds, or a row for a handler: `sweep` compares them.
+    """
+
+    def __init__(
+        self,
+        connector: PsycopgConnector,
+        queues: Collection[str],
+        lease: float,
+        takeover_delay: Callable[[], float],
+        retry_delay: float,
+    ) -> None:
+        super().__init__(connector)
+        self._queues = list(queues)
+        self._lease = lease
+        self._takeover_delay = takeover_delay
+        self._retry_delay = retry_delay
+        self._fetching = asyncio.Lock()
+        self._held: set[int] = set()  # the rows that were fetched and not yet acknowledged
+        self._running: dict[int, asyncio.Task[Any]] = {}  # their handlers
+        self._stopping = False
+        self._last_beat = self._unsure_until = 0.0  # by the clock of the loop
+        self._warnings = LogThrottle(logger)
+        self._worker: Worker
+
+    def serve(self, handler: DeliveryHandler, concurrency: int, poll_interval: float) -> None:
+        """Create the worker that calls *handler*."""
+        app = App(connector=self.connector)
+        app.job_manager = self
+        app.task(name=_TASK, pass_context=True, retry=_Always())(partial(self._step, handler))
+        self._worker = Worker(
+            app,
+            queues=self._queues,
+            concurrency=concurrency,
+            fetch_job_polling_interval=poll_interval,
+            abort_job_polling_interval=poll_interval,
+            update_heartbeat_interval=self._lease / 3,
+            stalled_worker_timeout=_PRUNE,
+            install_signal_handlers=False,
+        )
+
+    async def run(self) -> None:
+        """Serve until `close`."""
+        sweeping = asyncio.create_task(self._sweep_repeatedly())
+        try:
+            while not self._stopping:
+                try:
+                    await self._worker.run()  # type: ignore[no-untyped-call]
+                except ConnectorException as error:
+                    self._warn("the database cannot be reached", error)
+                    await asyncio.sleep(self._retry_delay)
+        finally:
+            sweeping.cancel()
+            await asyncio.wait({sweeping})
+
+    async def drain(self, grace: float) -> None:
+        """Fetch nothing more, and wait up to *grace* seconds for the running handlers."""
+        self._stopping = True  # the worker goes on: one that stops does not renew its heartbeat
+        async with self._fetching:
+            running = set(self._running.values())
+        if running and grace:
+            await asyncio.wait(running, timeout=grace)
+
+    async def close(self, running: "asyncio.Task[None]", cancel_grace: float) -> None:
+        """Cancel the running handlers, whose rows are released to other workers at once."""
+        self._stopping = True
+        self._worker.stop()  # type: ignore[no-untyped-call]
+        for work in self._running.values():
+            work.cancel()
+        _, late = await asyncio.wait({running}, timeout=cancel_grace)
+        if late:
+            logger.error("handlers of %s continue although they were cancelled", self._queues)
+            running.cancel()
+
+    async def _step(self, handler: DeliveryHandler, context: JobContext, id: str) -> None:
+        row, work = context.job.id, asyncio.current_task()
+        assert row is not None and work is not None
+        if self._stopping:  # it was fetched just before, and nobody would cancel its handler
+            raise _Stopping
+        self._running[row] = work
+        try:
+            await handler(id)
+        except asyncio.CancelledError:
+            if self._stopping:
+                raise
+        except Exception as error:
+            self._warn(f"the step of {id} failed, and will be repeated", error)
+            raise
+        finally:
+            del self._running[row]
+
+    # ---- what a `Worker` asks for
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        async with self._fetching:
+            if self._stopping:
+                return None
+            try:
+                job = await super().fetch_job(queues, worker_id)
+            except ConnectorException as error:
+                self._warn("jobs cannot be fetched", error)
+                if isinstance(error.__cause__, ForeignKeyViolation):
+                    # Another worker has removed this one, which was suspended for a day.
+                    self._worker.worker_id = await self.register_worker()
+                return None
+            if job is not None and job.id is not None:
+                self._held.add(job.id)
+            return job
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        try:
+            await self._execute(_ACKNOWLEDGE, id=job.id)
+        finally:
+            self._forget(job)
+
+    async def retry_job(self, job: Job, *args: Any, **options: Any) -> None:
+        try:
+            # A failed handler is not repeated at once: that would load a store that has failed.
+            delay = 0.0 if self._stopping else self._lease
+            await self._execute(_RELEASE, ids=[job.id], delay=delay)
+        finally:
+            self._forget(job)
+
+    async def list_jobs_to_abort_async(self, queue: str | None = None) -> Iterable[int]:
+        """Return the rows whose handlers must end: cancelled, or taken over by another worker."""
+        running = set(self._running)
+        rows = await self.connector.execute_query_all_async(_HELD, worker=self._worker.worker_id)
+        return running - {row["id"] for row in rows if not row["abort_requested"]}
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        try:
+            await super().update_heartbeat(worker_id)
+        except ConnectorException as error:
+            self._warn("the leases cannot be renewed", error)
+        else:
+            self._record_beat()
+
+    async def register_worker(self) -> int:
+        id = await super().register_worker()
+        self._last_beat = asyncio.get_running_loop().time()
+        return id
+
+    async def unregister_worker(self, worker_id: int) -> None:
+        try:
+            await super().unregister_worker(worker_id)
+        except ConnectorException as error:
+            self._warn("the worker cannot be removed", error)
+
+    async def listen_for_jobs(
+        self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
+    ) -> None:
+        while True:
+            try:
+                await super().listen_for_jobs(on_notification=on_notification, queues=queues)
+            except ConnectorException as error:
+                self._warn("new jobs are found later", error)
+            await asyncio.sleep(self._retry_delay)
+
+    # ---- what procrastinate leaves to its user
+
+    async def _sweep_repeatedly(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._lease / 4, 1.5))
+            try:
+                await self._sweep()
+            except ConnectorException as error:
+                self._warn("jobs of other processes cannot be taken over", error)
+
+    async def _sweep(self) -> None:
+        """Release the rows of workers that are dead, and those that this one holds in error."""
+        now = asyncio.get_running_loop().time()
+        if self._takeover_delay() <= 0 and now >= self._unsure_until:
+            await self._execute(_TAKE_OVER, queues=self._queues, lease=self._lease, delay=0)
+        # The connection may have broken after a row was fetched, or before it was acknowledged.
+        async with self._fetching:
+            held = await self.connector.execute_query_all_async(
+                _HELD, worker=self._worker.worker_id
+            )
+            if unknown := [row["id"] for row in held if row["id"] not in self._held]:
+                await self._execute(_RELEASE, ids=unknown, delay=0)
+
+    def _record_beat(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._last_beat > self._lease * 2 / 3:
+            # The database was away, and the others could not renew their heartbeats either.
+            self._unsure_until = now + self._lease
+        self._last_beat = now
+
+    async def _execute(self, query: LiteralString, **arguments: Any) -> None:
+        await self.connector.execute_query_async(
+            query, task=_TASK, worker=self._worker.worker_id, **arguments
+        )
+
+    def _forget(self, job: Job) -> None:
+        assert job.id is not None
+        self._held.discard(job.id)
+
+    def _warn(self, text: str, error: Exception) -> None:
+        self._warnings.log(logging.ERROR, "%s: %s", text, error.__cause__ or error)
+
+
+class _Stopping(Exception):
+    """The worker stops: another one is to run the handler."""
+
+
+class _Always(BaseRetryStrategy):
+    """A handler that raised is repeated."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
+        return RetryDecision()
+
+
+def _queue_name(queue: str) -> str:
+    """Return the name of *queue* in the database: its hash if it is too long."""
+    name = queue.encode()
+    return queue if len(name) <= _QUEUE_BYTES else hashlib.sha256(name).hexdigest()[:_QUEUE_BYTES]
+
+
+def _unavailable(error: ConnectorException) -> StoreUnavailable:
+    return StoreUnavailable(f"procrastinate's database: {error.__cause__ or error}")

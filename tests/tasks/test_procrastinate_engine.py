@@ -1,0 +1,111 @@
+"""The contract of engines, on procrastinate over a real PostgreSQL server."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+
+import psycopg
+import pytest
+
+from genmcp.errors import ConfigurationError
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.procrastinate import ProcrastinateEngine
+from tests.support.postgres_server import PostgresServer, fresh_schema
+from tests.tasks.engine_contract import LEASE, expect, serving
+from tests.tasks.engine_process import HandlerProbe
+from tests.tasks.shared_engine_contract import ServiceEngineContract, StartProcess
+
+
+@asynccontextmanager
+async def procrastinate_engine(url: str) -> AsyncIterator[Engine]:
+    async with aclosing(ProcrastinateEngine(url, poll_interval=0.2, retry_delay=0.1)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A server of this module, which its tests kill and start again."""
+    server = PostgresServer()
+    try:
+        server.launch()
+        yield server
+    finally:
+        server.remove()
+
+
+async def with_schema(server: PostgresServer) -> str:
+    """Create an empty schema, and return the URL of that."""
+    schema = fresh_schema()
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+        await connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
+    return f"{server.url}?options=-csearch_path%3D{schema}"
+
+
+class InstalledServer:
+    """A PostgreSQL server, and the URL of a schema with procrastinate's tables."""
+
+    def __init__(self, server: PostgresServer, url: str) -> None:
+        self._server = server
+        self.url = url
+        self.start = server.start
+        self.pause = server.pause
+        self.resume = server.resume
+
+    def kill(self) -> None:
+        self._server.end(signal.SIGKILL)
+
+
+class TestProcrastinate(ServiceEngineContract):
+    promises = ProcrastinateEngine.promises
+    factory = "tests.tasks.test_procrastinate_engine:procrastinate_engine"
+
+    @pytest.fixture
+    async def service(self, server: PostgresServer) -> AsyncIterator[InstalledServer]:
+        url = await with_schema(server)
+        async with aclosing(ProcrastinateEngine(url)) as engine:
+            await engine.install()
+        yield InstalledServer(server, url)
+        if not server.is_running:
+            server.launch()
+
+    async def test_handlers_keep_their_ids_while_the_service_is_suspended(
+        self, engine: Engine, probe: HandlerProbe, start: StartProcess, service: InstalledServer
+    ) -> None:
+        """For longer than a lease: none of the processes could renew theirs meanwhile."""
+        worker = await start()
+        await engine.submit("a")
+        await worker.expect("started a")
+        async with serving(engine, probe):
+            service.pause()
+            try:
+                await asyncio.sleep(1.5 * LEASE)
+            finally:
+                service.resume()
+            await asyncio.sleep(1.5 * LEASE)
+            worker.tell("release a")
+            await worker.expect("ended a")
+        assert not probe.counts["started", "a"]
+
+    async def test_long_name_of_a_queue(self, engine: Engine, probe: HandlerProbe) -> None:
+        """PostgreSQL announces ids on a channel whose name has at most 63 bytes."""
+        probe.holds = False
+        queue = "audience%2Fof%20a%20server/" + "q" * 200
+        async with serving(engine, probe, queue, queue[:-1]):
+            await engine.submit("a", queue=queue)
+            await engine.submit("b", queue=queue[:-1])
+            await expect(probe, "ended", "a", "b")
+
+
+async def test_tables_are_created_once(server: PostgresServer) -> None:
+    async with aclosing(ProcrastinateEngine(await with_schema(server))) as engine:
+        assert await engine.install()
+        assert not await engine.install()
+
+
+async def test_missing_tables_are_reported(server: PostgresServer) -> None:
+    """When it starts to serve, not with each id."""
+    async with aclosing(ProcrastinateEngine(await with_schema(server))) as engine:
+        with pytest.raises(ConfigurationError, match="schema --apply"):
+            async with serving(engine, HandlerProbe()):
+                pass
