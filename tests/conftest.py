@@ -67,6 +67,7 @@ _MARKERS = {
     "tests/tasks/test_jobs_blocking.py": "slow",
     "tests/tasks/test_jobs_processes.py": "slow",
     "tests/tasks/test_jobs_writes.py": "slow",
+    "tests/tasks/test_procrastinate_engine.py": "slow",
     "tests/test_documentation.py": "slow",
     "tests/transports/test_attack.py": "slow",
     "tests/transports/test_bounds.py": "slow",

@@ -24,6 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, LiteralString
+from weakref import WeakKeyDictionary
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.deliveries import Backlog
@@ -39,11 +40,11 @@ try:
     from procrastinate.worker import Worker
     from psycopg.errors import ForeignKeyViolation
     from psycopg_pool import AsyncConnectionPool
-except ModuleNotFoundError as error:
+except ImportError as missing:
     raise ConfigurationError(
-        f"the module {error.name!r} is not installed, which ProcrastinateEngine needs: "
-        'pip install "genmcp[procrastinate]"'
-    ) from error
+        'the engine "procrastinate" needs an extra: pip install "genmcp[procrastinate]" '
+        f"({missing})"
+    ) from missing
 
 __all__ = ["ProcrastinateEngine"]
 
@@ -166,7 +167,8 @@ class ProcrastinateEngine(Engine):
         self._cancel_grace = cancel_grace
         self._connect_timeout = connect_timeout
         self._max_connections = max_connections
-        self._connectors: dict[asyncio.AbstractEventLoop, PsycopgConnector] = {}
+        self._connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, PsycopgConnector]
+        self._connectors = WeakKeyDictionary()
 
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
