@@ -4,7 +4,8 @@
     python -m benchmarks.distributed redis docket    # those whose name contains one of the words
 
 One server (which runs no jobs) and two workers are started as processes for each store and engine.
-The servers of Redis and PostgreSQL are started as in the tests, with persistence.
+The servers of Redis and PostgreSQL are started as in the tests, with persistence. The server and
+its client run on one core, the workers and the store on the other, as if on another machine.
 """
 
 import argparse
@@ -23,7 +24,16 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.processes import ROOT, TICKS, free_port, surroundings
+from benchmarks.processes import (
+    LOAD_CORE,
+    ROOT,
+    SERVER_CORE,
+    TICKS,
+    family,
+    free_port,
+    pinned,
+    surroundings,
+)
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.sockets import Connection, called
@@ -69,7 +79,16 @@ async def setups(folder: Path, words: Sequence[str]) -> AsyncIterator[Iterator[S
             postgres = await stack.enter_async_context(PostgresServer())
             made.append(Setup("postgres", postgres.url))
             made.append(Setup("postgres procrastinate", postgres.url, "procrastinate"))
+        pin()
         yield (each for each in made if any_in(words, each.name))
+
+
+def pin() -> None:
+    """Pin this process to the core of the server, and its children to the other one."""
+    for pid in family(os.getpid()):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            core = SERVER_CORE if pid == os.getpid() else LOAD_CORE
+            os.sched_setaffinity(int(thread.name), {core})
 
 
 def any_in(words: Sequence[str], name: str) -> bool:
@@ -108,12 +127,14 @@ class Fleet:
     async def work(self, lease: float = 30.0) -> Process:
         """Start a worker."""
         command = ["genmcp", "worker", "benchmarks.distributed_app:mux"]
-        return await self._start(command, "default", lease)
+        return await self._start(command, "default", lease, LOAD_CORE)
 
-    async def _start(self, command: Sequence[str], queues: str, lease: float) -> Process:
+    async def _start(
+        self, command: Sequence[str], queues: str, lease: float, core: int = SERVER_CORE
+    ) -> Process:
         env = {**self._settings, "BENCHMARK_QUEUES": queues, "BENCHMARK_LEASE": str(lease)}
         process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", *command],
+            *pinned(core, sys.executable, "-m", *command),
             env=surroundings(env),
             cwd=ROOT,
             stdout=self._log,
@@ -183,11 +204,13 @@ async def measure(setup: Setup, folder: Path) -> Figures:
     return figures
 
 
-async def plain(fleet: Fleet, figures: Figures, name: str) -> None:
-    """Measure plain calls, one after the other."""
-    times = []
+async def plain(
+    fleet: Fleet, figures: Figures, name: str, end: "asyncio.Future[None] | None" = None
+) -> None:
+    """Measure plain calls, one after the other: `PLAIN` of them, or until *end* is done."""
+    times: list[float] = []
     async with await Connection.open(fleet.url) as connection:
-        for _ in range(PLAIN):
+        while not end.done() if end else len(times) < PLAIN:
             began = time.perf_counter()
             await fleet.call(connection, "echo", {"message": "hello"})
             times.append((time.perf_counter() - began) * 1e3)
@@ -245,8 +268,7 @@ async def throughput(fleet: Fleet, workers: Sequence[Process], figures: Figures)
     worker = await fleet.work()
     await fleet.noted(1)
     began = time.perf_counter()
-    await plain(fleet, figures, "plain call meanwhile")
-    await fleet.noted(JOBS)
+    await plain(fleet, figures, "plain call meanwhile", asyncio.ensure_future(fleet.noted(JOBS)))
     figures.add("jobs completed by one worker", f"{JOBS / (time.perf_counter() - began):.0f}/s")
     assert worker.returncode is None
 

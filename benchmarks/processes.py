@@ -35,19 +35,19 @@ class Served:
 
     def cpu(self) -> float:
         """Return the CPU time the server has used, in seconds."""
-        return sum(map(_cpu, _family(self.pid)))
+        return sum(map(_cpu, family(self.pid)))
 
     def memory(self) -> float:
         """Return the resident memory, in MiB."""
-        return sum(map(_memory, _family(self.pid)))
+        return sum(map(_memory, family(self.pid)))
 
 
-def _family(pid: int) -> Iterator[int]:
+def family(pid: int) -> Iterator[int]:
     """Yield a process and its descendants: granian and hypercorn serve in a child."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text().split():
-            yield from _family(int(child))
+            yield from family(int(child))
 
 
 def _cpu(pid: int) -> float:
