@@ -175,16 +175,20 @@ class CallRegistry(Multimap[str, Cancellable]):
 
 
 class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
-    """Cancels a call of a session."""
+    """Cancels a call of a session.
+
+    id: the id of the call as JSON, because msgpack has no integers of more than 64 bits.
+    """
 
     bus_name: ClassVar[str] = "Cancel"
 
     session: str
-    id: RequestId
+    id: bytes
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_cancel: Final = msgspec.msgpack.Decoder(CancelInSession).decode
+_decode_id: Final = msgspec.json.Decoder(RequestId).decode
 
 
 class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
@@ -278,7 +282,7 @@ class SessionBroadcast:
         Raises:
             StoreError: other processes cannot be notified; the call is cancelled if it runs here.
         """
-        message, limits = CancelInSession(session, id), self._limits
+        message, limits = CancelInSession(session, msgspec.json.encode(id)), self._limits
         record = Append(
             self._cancelled(session),
             _encode(message),
@@ -295,7 +299,7 @@ class SessionBroadcast:
         return f"{self._bus.log_of(EVERYBODY)}#cancelled:{session}"
 
     def _on_cancel(self, message: "CancelInSession") -> None:
-        self._calls.cancel(message.session, message.id)
+        self._calls.cancel(message.session, _decode_id(message.id))
 
     async def _recover_cancelled(self) -> None:
         """Cancel the calls in this process that were cancelled by messages that it did not read."""

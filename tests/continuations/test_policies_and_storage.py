@@ -58,7 +58,7 @@ class Bare(MemoryStore):
     [
         (Bare(), "does not deliver jobs; give an engine too"),
         (7, "store must be a Store or its URL, not 7"),
-        ("redis://x", "store: 'redis://x' is not supported"),
+        ("mongo://x", "store: 'mongo://x' is not supported"),
     ],
 )
 def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:

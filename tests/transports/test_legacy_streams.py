@@ -399,15 +399,17 @@ async def test_listener_is_taken_over_by_a_second_one() -> None:
 
 @pytest.mark.parametrize("after", ["listener/", "listener/x", "listener/0000"])
 async def test_listener_with_an_unknown_place_is_told_so(after: str) -> None:
-    """A comment reports the gap; the stored messages follow."""
+    """A comment reports the gap; the stored messages follow, and that lists may have changed."""
     client = await Client.begin(serving(), "2025-11-25")
     await tell(client, "a")
 
     async with client.listen(after=after) as listener:
         assert "missed" in ((await listener.event()).comment or "")
-        await listener.message()
+        stored = await listener.message()
+        changed = await listener.message()
 
-    assert said(listener) == ["a"]
+    assert stored["params"]["data"] == "a"
+    assert changed["method"] == "notifications/tools/list_changed"
 
 
 async def test_listener_that_reads_too_slowly_is_told_so_and_ended() -> None:

@@ -59,13 +59,12 @@ async def process(store: Store, **limits: Any) -> AsyncIterator[Endpoint]:
 
 
 class Unreadable(SQLiteStore):
-    """A store whose logs cannot be read the first time."""
+    """A store whose logs cannot be read until it is `back`."""
 
-    failures = 1
+    back = False
 
     async def read(self, log: str, after: str | None = None, limit: int = 100) -> Any:
-        if self.failures:
-            self.failures -= 1
+        if not self.back:
             raise StoreUnavailable("the store is away")
         return await super().read(log, after, limit)
 
@@ -123,10 +122,10 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
     """A request is refused with 503 until it is known which sessions have ended."""
     monkeypatch.setattr("genmcp._mux.bus._AGAIN", 0.01)
     store = Unreadable(tmp_path / "store.db")
-    store.failures = 2  # of both logs
     async with process(store) as app:
         ended.app = app
         assert (await ended.send(ended.call("mark"))).status == 503
+        store.back = True
         await until(lambda: app.mux.broadcast.current, pause=0.01)
         assert (await ended.send(ended.call("mark"))).status == 404
 
