@@ -89,6 +89,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
         "genmcp.telemetry.metrics",
         "genmcp.telemetry.otel",
         "genmcp.telemetry.otel_client",
+        "genmcp.telemetry.prometheus",
     }
     public |= {"genmcp.tasks.celery", "genmcp.tasks.procrastinate", "genmcp.tasks.temporal"}
     assert {each for each in imported if not each.startswith("genmcp.testing.")} <= public

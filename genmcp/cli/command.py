@@ -16,7 +16,7 @@ from genmcp.cli import remote
 from genmcp.cli.output import OutputError, log_to_stderr, sanitize
 from genmcp.cli.serve import ServeOptions, serve_http, serve_stdio_target
 from genmcp.cli.target import ModuleImportError, add_target_options, load_attribute, load_mux
-from genmcp.cli.worker import DEFAULT_GRACE, HostPort, WorkerOptions, run_worker
+from genmcp.cli.worker import DEFAULT_GRACE, METRICS_PATH, HostPort, WorkerOptions, run_worker
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 
@@ -121,7 +121,10 @@ def _work(arguments: argparse.Namespace) -> None:
     options = WorkerOptions(
         queues=arguments.queues, concurrency=arguments.concurrency, shutdown_grace=arguments.grace
     )
-    asyncio.run(run_worker(mux, options, app, health=arguments.health))
+    if arguments.metrics and arguments.health is None:
+        raise ConfigurationError("--metrics needs an address: --health HOST:PORT")
+    health, metrics = arguments.health, arguments.metrics
+    asyncio.run(run_worker(mux, options, app, health=health, metrics=metrics))
 
 
 def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -> None:
@@ -186,6 +189,8 @@ def _add_serve(add_parser: AddParser) -> None:
     help = "the path that responds whether requests should be sent here"
     add("--ready-path", metavar="PATH", help=f"{help} ({default.ready_path})")
     add("--no-health", action="store_true", default=None, help="serve neither of these paths")
+    help = f"serve {METRICS_PATH} for Prometheus (extra: prometheus)"
+    add("--metrics", action="store_true", default=None, help=help)
     help = "take client address and scheme from X-Forwarded-For and X-Forwarded-Proto"
     add("--proxy-headers", action="store_true", default=None, help=f"{help}, set by a proxy")
     help = "trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers"
@@ -206,6 +211,8 @@ def _add_worker(add_parser: AddParser) -> None:
     add("--grace", type=_seconds, default=DEFAULT_GRACE, metavar="SECONDS", help=help)
     help = f"serve {HEALTH_PATH} and {READY_PATH} here, for the probes of a supervisor"
     add("--health", type=_address, metavar="HOST:PORT", help=help)
+    help = f"serve {METRICS_PATH} for Prometheus at the address of --health (extra: prometheus)"
+    add("--metrics", action="store_true", help=help)
 
 
 def _add_remote(

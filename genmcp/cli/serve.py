@@ -25,7 +25,7 @@ from genmcp._transports.stdio import Streams, private_streams, serve_streams
 from genmcp._wire.http import Security
 from genmcp.cli.output import log_to_stderr
 from genmcp.cli.target import load_attribute, load_mux
-from genmcp.cli.worker import describe_state, stop_on_signals, wait_for_first
+from genmcp.cli.worker import add_prometheus, describe_state, stop_on_signals, wait_for_first
 from genmcp.errors import ConfigurationError
 from genmcp.server import Server
 from genmcp.telemetry.log import LoggingTelemetry
@@ -54,6 +54,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         health_path: the path that responds while the process is alive.
         ready_path: the path that responds whether the process should get requests.
         no_health: whether neither of these paths is served.
+        metrics: whether metrics are served for Prometheus, at `/metrics`.
         proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
             scheme of a connection.
         forwarded_allow_ips: the addresses of trusted proxies, separated by commas; implies
@@ -72,6 +73,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_path: str = HEALTH_PATH
     ready_path: str = READY_PATH
     no_health: bool = False
+    metrics: bool = False
     proxy_headers: bool = False
     forwarded_allow_ips: str | None = None
 
@@ -104,6 +106,11 @@ def serve_http(options: ServeOptions) -> int:
         ConfigurationError: the target cannot be served, or an option does not apply to it.
     """
     has_workers = options.workers > 1
+    if has_workers and options.metrics:
+        raise ConfigurationError(
+            "--metrics cannot be combined with --workers: each process has metrics of its own, and "
+            "Prometheus would read those of any one. Run several servers, or export by OTLP"
+        )
     # Loaded here as well as in each worker, so that a configuration error is reported once.
     with _without_secret_warning():
         endpoint = _create_endpoint(options)
@@ -187,6 +194,8 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
             )
         routes += health.routes(health=options.health_path, ready=options.ready_path)
         logging.getLogger("uvicorn.access").addFilter(_ProbeFilter(paths))
+    if options.metrics:
+        routes.append(add_prometheus(endpoint.mux))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -13,14 +13,16 @@ import msgspec
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
+from starlette.routing import Route
 
-from genmcp._mux.mux import Mux
-from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
+from genmcp._mux.mux import Mux, add_telemetry
+from genmcp._transports.health import Health
 from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp")
 
 DEFAULT_GRACE: Final = 5.0  # seconds
+METRICS_PATH: Final = "/metrics"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]+)):)?(?P<port>\d{1,5})"
 )
@@ -49,8 +51,30 @@ def describe_state(mux: Mux) -> str:
     return f"store: {mux.store!r}, engine: {engine}, queues: {queues}"
 
 
+def add_prometheus(mux: Mux) -> Route:
+    """Measure *mux*, and return the route with the metrics.
+
+    Raises:
+        ConfigurationError: the extra `prometheus` is not installed.
+    """
+    try:
+        from genmcp.telemetry.prometheus import Prometheus
+    except ImportError as error:
+        raise ConfigurationError(
+            f'--metrics needs an extra: pip install "genmcp[prometheus]" ({error})'
+        ) from error
+    prometheus = Prometheus()
+    add_telemetry(mux, prometheus.telemetry)
+    return prometheus.route(METRICS_PATH)
+
+
 async def run_worker(
-    mux: Mux, options: WorkerOptions, app: Any = None, *, health: "HostPort | None" = None
+    mux: Mux,
+    options: WorkerOptions,
+    app: Any = None,
+    *,
+    health: "HostPort | None" = None,
+    metrics: bool = False,
 ) -> None:
     """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
@@ -63,6 +87,7 @@ async def run_worker(
         options: the queues, concurrency and grace period.
         app: an ASGI application that sets up resources of the jobs in its lifespan. Default: none.
         health: the host and port at which `/health` and `/ready` are served. Default: none.
+        metrics: whether `/metrics` is served there too, for Prometheus. Default False.
 
     Raises:
         ConfigurationError: the store is not shared, the application does not start, or *health* is
@@ -87,7 +112,8 @@ async def run_worker(
         stack.push_async_callback(mux.aclose)
         if health is not None:
             checks = Health(mux)
-            await stack.enter_async_context(serve_health(checks, health))
+            routes = [*checks.routes(), *([add_prometheus(mux)] if metrics else [])]
+            await stack.enter_async_context(serve_routes(routes, health))
         if app is not None:
             await stack.enter_async_context(run_lifespan(app))
         stack.push_async_callback(jobs.aclose)
@@ -135,8 +161,8 @@ class _ProbeServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve_health(health: Health, address: HostPort) -> AsyncIterator[None]:
-    """Serve the routes of *health* at *address*, in this event loop.
+async def serve_routes(routes: Sequence[Route], address: HostPort) -> AsyncIterator[None]:
+    """Serve the *routes* of probes at *address*, in this event loop.
 
     In this one, because a loop that is blocked by a job must not pass as alive.
 
@@ -149,13 +175,12 @@ async def serve_health(health: Health, address: HostPort) -> AsyncIterator[None]
     except OSError as error:
         raise ConfigurationError(f"--health {address}: {error}") from error
     with listener:
-        config = uvicorn.Config(
-            Starlette(routes=health.routes()), lifespan="off", log_config=None, access_log=False
-        )
+        app = Starlette(routes=routes)
+        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
         server = _ProbeServer(config)
         serving = asyncio.create_task(server.serve([listener]))
         at = HostPort(*listener.getsockname()[:2])
-        logger.info("serving %s and %s at http://%s", HEALTH_PATH, READY_PATH, at)
+        logger.info("serving %s at http://%s", ", ".join(each.path for each in routes), at)
         try:
             yield
         finally:

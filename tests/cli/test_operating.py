@@ -128,13 +128,13 @@ async def test_server_drains_and_hands_over_its_jobs(tmp_path: Path) -> None:
 
 async def test_worker_is_not_ready_while_its_jobs_finish(tmp_path: Path) -> None:
     """And alive: a supervisor must not kill it within its grace."""
-    options = ("tests.cli.studio:mux", "--health", "127.0.0.1:0", "--grace", "600")
+    options = ("tests.cli.studio:mux", "--health", "127.0.0.1:0", "--metrics", "--grace", "600")
     with (
         started("serve", "tests.cli.studio:idle", "--port", "0", folder=tmp_path) as server,
         started("worker", *options, folder=tmp_path) as worker,
     ):
         url = await server.find(r"at (http://\S+)/mcp")
-        probes = await worker.find(r"/ready at (http://\S+)")
+        probes = await worker.find(r"/health, /ready, /metrics at (http://\S+)")
         async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
             await until_ready(http, probes)
             task = await client.call_task("count", {"folder": str(tmp_path)})
@@ -143,6 +143,12 @@ async def test_worker_is_not_ready_while_its_jobs_finish(tmp_path: Path) -> None
             await until(lambda: "stopping" in worker.log, pause=0.02)
             assert (await ready(http, probes))[0] == 503
             assert (await http.get(f"{probes}/health")).status_code == 200
+            metrics = (await http.get(f"{probes}/metrics")).text
+            assert re.search(
+                r'genmcp_job_wait_seconds_count\{.*job_name="studio.count".*\} 1', metrics
+            )
+            depth = r'genmcp_queue_depth\{genmcp_delivery_state="held",genmcp_queue="studio",.*\} 1'
+            assert re.search(depth, metrics)
             (tmp_path / "go").touch()
             assert await asyncio.to_thread(worker.process.wait, PATIENCE) == 0
             assert "attempt 1" in str(await task.wait())
@@ -188,3 +194,62 @@ async def test_paths_of_probes_are_options(
         async with httpx.AsyncClient() as http:
             found = [(await http.get(f"{url}{path}")).status_code for path in ("/health", "/ready")]
     assert found == status
+
+
+async def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
+    """With the names that its exporter gives to those of the semantic conventions."""
+    options = ("tests.cli.shop:suite", "--port", "0", "--metrics")
+    with started("serve", *options, folder=tmp_path) as server:
+        url = await server.find(r"at (http://\S+)/mcp")
+        async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
+            await client.tools()
+            response = await http.get(f"{url}/metrics")
+            text = {"accept": "application/openmetrics-text"}
+            openmetrics = await http.get(f"{url}/metrics", headers=text)
+
+    assert response.headers["content-type"].startswith("text/plain")
+    assert re.search(
+        r'mcp_server_operation_duration_seconds_count\{.*mcp_method_name="tools/list".*\} 1',
+        response.text,
+    )
+    assert openmetrics.text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "why"),
+    [
+        ("serve", ("--metrics", "--workers", "2"), "--metrics cannot be combined with --workers"),
+        ("serve", ("--ready-path", "/mcp"), "must differ: /mcp, /health, /mcp"),
+        ("serve", ("--health-path", "up"), "begins with a slash, unlike 'up'"),
+        ("worker", ("--metrics",), "--metrics needs an address"),
+        ("worker", ("--health", "127.0.0.1:1"), "--health 127.0.0.1:1: "),
+    ],
+)
+def test_wrong_options_are_reported(
+    command: str,
+    options: tuple[str, ...],
+    why: str,
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before anything is served."""
+    if why.endswith(": "):
+        monkeypatch.setattr("socket.create_server", _refused)
+        monkeypatch.setenv("GENMCP_STORE", f"sqlite:///{tmp_path}/test.db")
+        monkeypatch.setenv("GENMCP_SECRET", SECRET)
+    status, _, said = run(command, "tests.cli.shop:suite", *options)
+
+    assert (status, why in said) == (2, True), said
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise PermissionError("not allowed")
+
+
+def test_missing_extra_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "genmcp.telemetry.prometheus", None)
+    status, _, said = run("serve", "tests.cli.shop:suite", "--metrics")
+
+    assert (status, 'pip install "genmcp[prometheus]"' in said) == (2, True), said
