@@ -62,6 +62,7 @@ _MARKERS = {
     "tests/protocol/test_definitions.py": "slow",
     "tests/resources/test_uri_template.py": "slow",
     "tests/schema/test_schema_verdicts.py": "slow",
+    "tests/stores/test_redis_store.py": "slow",
     "tests/stores/test_sqlite_store.py": "slow",
     "tests/tasks/test_jobs.py": "slow",
     "tests/tasks/test_jobs_blocking.py": "slow",
@@ -139,7 +140,8 @@ def redis_url() -> Iterator[str]:
     if url := os.environ.get("GENMCP_TEST_REDIS_URL"):
         yield url
         return
-    server = RedisServer()
+    # It is never killed, and an fsync for each write would take most of the time of the tests.
+    server = RedisServer({"appendfsync": "everysec"})
     try:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(server.start())

@@ -85,6 +85,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
     imported = re.findall(r"^\s*(?:from|import) (genmcp\S*)", MODULES[name], re.MULTILINE)
     public = {
         "genmcp",
+        "genmcp.stores.redis",
         "genmcp.testing",
         "genmcp.telemetry.metrics",
         "genmcp.telemetry.otel",

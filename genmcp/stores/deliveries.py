@@ -60,7 +60,8 @@ class OwnerShare:
     def __init__(self, most: int, held: Mapping[str, int]) -> None:
         self.most = most
         self._held = Counter(held)
-        self.full: Collection[str] = {owner for owner in held if held[owner] >= most}
+        # Deliveries without an owner ("") are not limited, so "" is never full.
+        self.full: Collection[str] = {owner for owner in held if owner and held[owner] >= most}
         """The owners that have reached the limit."""
 
     @property

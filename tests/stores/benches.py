@@ -7,11 +7,13 @@ how their time passes: see `genmcp.testing.contracts.bench.StoreBench`.
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.postgres import PostgresStore
+from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 from genmcp.testing.contracts.bench import CAPACITY, StoreBench
@@ -70,3 +72,32 @@ class PostgresBench(ClockBench):
         # One reader: a test that waits for a read knows that earlier reads are complete.
         url = shared_postgres()
         return PostgresStore(url, schema=self._schema, max_bytes=CAPACITY, readers=1, clock=clock)
+
+
+class RedisBench(StoreBench):
+    """A bench on a real server, whose time the store can be made to see shifted."""
+
+    @pytest.fixture
+    def prefix(self) -> str:
+        """Return the prefix of this test's keys: all tests share a server."""
+        self._stores: list[RedisStore] = []
+        return f"test-{token_hex(8)}"
+
+    @pytest.fixture
+    async def store(self, redis_url: str, prefix: str) -> AsyncIterator[Store]:
+        async with aclosing(self._made(redis_url, prefix)) as store:
+            yield store
+
+    @pytest.fixture
+    async def other(self, store: Store, redis_url: str, prefix: str) -> AsyncIterator[Store]:
+        async with aclosing(self._made(redis_url, prefix)) as other:
+            yield other
+
+    def _made(self, url: str, prefix: str) -> RedisStore:
+        store = RedisStore(url, prefix=prefix, max_bytes=CAPACITY)
+        self._stores.append(store)
+        return store
+
+    async def advance(self, seconds: float) -> None:
+        for store in self._stores:
+            store._clock.skew += seconds

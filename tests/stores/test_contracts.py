@@ -19,7 +19,7 @@ from genmcp.testing.contracts.deliveries import QUEUES, DeliveriesContract
 from genmcp.testing.contracts.records import ExpiryContract
 from genmcp.testing.contracts.shared import SharedContract
 from genmcp.testing.contracts.store import StoreContract
-from tests.stores.benches import MemoryBench, PostgresBench, SQLiteBench
+from tests.stores.benches import MemoryBench, PostgresBench, RedisBench, SQLiteBench
 
 
 class ExactWakeUps(DeliveriesContract):
@@ -59,6 +59,12 @@ class TestPostgresStore(
     PostgresBench, StoreContract, AccountsContract, DeliveriesContract, SharedContract
 ):
     """The store in a PostgreSQL database."""
+
+
+class TestRedisStore(
+    RedisBench, StoreContract, AccountsContract, DeliveriesContract, SharedContract
+):
+    """The store in a Redis or Valkey server."""
 
 
 class TestSleepingStore(ExpiryContract):

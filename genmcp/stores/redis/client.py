@@ -1,0 +1,56 @@
+"""The connections of one process to the server of a RedisStore."""
+
+import asyncio
+from contextlib import suppress
+from threading import Lock
+
+from genmcp.errors import StoreUnavailable
+from genmcp.stores.redis.channels import RedisChannels
+from genmcp.stores.redis.connection import RedisConnection
+from genmcp.stores.redis.server import RedisAddress, RedisServerState, RedisSettings, ServerClock
+
+
+class RedisClient:
+    """The connections of one process: two for each event loop, made when they are needed."""
+
+    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: ServerClock) -> None:
+        self._state = RedisServerState(address, settings, clock)
+        self._lock = Lock()
+        self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisConnection, RedisChannels]] = {}
+        self._closed = False
+
+    @property
+    def commands(self) -> RedisConnection:
+        """The commands of the running event loop."""
+        return self._here()[0]
+
+    @property
+    def channels(self) -> RedisChannels:
+        """The subscriptions of the running event loop."""
+        return self._here()[1]
+
+    def _here(self) -> tuple[RedisConnection, RedisChannels]:
+        loop = asyncio.get_running_loop()
+        found = self._lines.get(loop)
+        if found is None:
+            with self._lock:
+                if self._closed:
+                    raise StoreUnavailable("the store is closed")
+                for each in [each for each in self._lines if each.is_closed()]:
+                    del self._lines[each]
+                found = self._lines[loop] = RedisConnection(self._state), RedisChannels(self._state)
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections of all event loops, and wait for those of this one."""
+        with self._lock:
+            self._closed = True
+            lines = dict(self._lines)
+        here = lines.pop(asyncio.get_running_loop(), None)
+        for loop, (commands, channels) in lines.items():
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(commands.close)
+                loop.call_soon_threadsafe(channels.close)
+        if here is not None:
+            await here[0].aclose()
+            await here[1].aclose()

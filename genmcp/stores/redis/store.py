@@ -1,0 +1,311 @@
+"""`RedisStore`: records and logs in Redis or Valkey."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from msgspec import msgpack
+
+from genmcp.errors import ConfigurationError, Conflict, LogTruncated, OverShare, StoreFull
+from genmcp.stores.accounts import Account, Capacity, Usage, names_of
+from genmcp.stores.redis.client import RedisClient
+from genmcp.stores.redis.deliveries import RedisDeliveries
+from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH
+from genmcp.stores.redis.server import RedisAddress, RedisSettings, ServerClock
+from genmcp.stores.store import (
+    Append,
+    Delete,
+    FoundEntry,
+    LogEvent,
+    Op,
+    Put,
+    Store,
+    StoreEntry,
+    check_one_subject,
+)
+
+_ENTRY_BYTES: Final = 256  # estimated overhead of an entry, to limit the number of entries
+_READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
+_SWEPT_AT_ONCE: Final = 1000
+_FIRST_DATA: Final = 4  # arguments of apply.lua before the values
+_SMALL_UPDATE: Final = 512  # as in `Capacity.check`
+_ID: Final = re.compile("[0-9a-f]{16}")
+_ID_MOST: Final = 2**53  # a Lua number holds no larger integer exactly
+
+
+class RedisStore(Store):
+    """A store in Redis (6.2 or later) or Valkey, shared by processes on any number of machines.
+
+    All of its keys have one hash tag, so that each operation is one script on one server: in a
+    Redis Cluster, one node holds the whole store. Each event loop of a process has two connections,
+    one for commands and one for subscriptions. They are made when they are needed, and made again
+    when they are lost. The store may be created before the process forks.
+
+    What the store acknowledges is as durable as the server: with `appendonly yes` and
+    `appendfsync always` nothing is lost when the server is killed, with `everysec` up to two
+    seconds. A failover to a replica loses what was not replicated yet.
+
+    Args:
+        url: `redis://[user:password@]host[:port][/database]`, `valkey://`, with TLS `rediss://` or
+            `valkeys://`, `redis+sentinel://host:port,host:port/service[/database]`, or
+            `redis+cluster://host:port,host:port`.
+        prefix: begins the names of all keys and channels. Stores with different prefixes share
+            nothing. Default "genmcp".
+        max_bytes: the maximum number of bytes in keys, values and event data. The server needs two
+            to three times as much memory. Beyond it writes that need room raise StoreFull until
+            enough has expired. Default 1 GiB.
+        reserve: the fraction of the store, and of each client's share, that new work may not use:
+            updates of stored work need it. Default 0.1.
+        timeout: seconds after which an operation without a response raises StoreUnavailable.
+            Default 5.
+        connect_timeout: seconds to wait for a new connection. Default 5.
+        sweep_interval: seconds between removals of what has expired. Default 10.
+        follow_refresh: seconds after which a follower reads its log although nothing was appended,
+            at most. It must be below 3600. Default 600.
+        max_requests: the maximum number of operations that wait for the server, for each event
+            loop; beyond it StoreUnavailable is raised. Default 100,000.
+
+    Raises:
+        ConfigurationError: an option is out of range, or the URL has another form.
+    """
+
+    shared = True
+    durable = True
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379",
+        *,
+        prefix: str = "genmcp",
+        max_bytes: int = 1024**3,
+        reserve: float = 0.1,
+        timeout: float = 5.0,
+        connect_timeout: float = 5.0,
+        sweep_interval: float = 10.0,
+        follow_refresh: float = 600.0,
+        max_requests: int = 100_000,
+    ) -> None:
+        # Ids are counted over all logs, so a position that is refreshed stays newer than any log
+        # whose row is deleted in the meantime: an hour after the log expired (tables.lua).
+        if not 0 < follow_refresh < 3600:
+            raise ConfigurationError(
+                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
+            )
+        for name, value in (
+            ("timeout", timeout),
+            ("connect_timeout", connect_timeout),
+            ("sweep_interval", sweep_interval),
+            ("max_requests", max_requests),
+        ):
+            if value <= 0:
+                raise ConfigurationError(f"{name} must be above 0, not {value}")
+        if not prefix or set(prefix) & set("{}"):
+            raise ConfigurationError(f"prefix must be text without braces, not {prefix!r}")
+        self._follow_refresh = follow_refresh
+        self._capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        self._address = RedisAddress(url)
+        self._settings = RedisSettings(
+            f"{{{prefix}}}:", timeout, connect_timeout, sweep_interval, max_requests
+        )
+        self._clock = ServerClock()
+        self._clients: dict[int, RedisClient] = {}  # by process id: a forked child has its own
+        self._deliveries = RedisDeliveries(self._client, self._clock)
+
+    @classmethod
+    def from_url(cls, url: str) -> "RedisStore":
+        """Return the store at *url*, with the other options at their defaults."""
+        return cls(url)
+
+    def __repr__(self) -> str:
+        return f"<RedisStore: {self._address.shown}>"
+
+    @property
+    def deliveries(self) -> RedisDeliveries:
+        return self._deliveries
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    async def get(self, key: str) -> StoreEntry | None:
+        found = await self._client().commands.run(GET, key)
+        return StoreEntry(found[0], int(found[1])) if found else None
+
+    async def find(
+        self, label: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[FoundEntry]:
+        entries: list[FoundEntry] = []
+        commands, start = self._client().commands, after
+        while len(entries) < limit:
+            # Expired records are left out, so that a page may be shorter than was asked for.
+            begins = "" if start is None else "1"
+            last, *found = await commands.run(
+                FIND, label, start or "", limit - len(entries), begins
+            )
+            rows = zip(found[::3], found[1::3], found[2::3], strict=True)
+            entries += [FoundEntry(key.decode(), value, int(n)) for key, value, n in rows]
+            if not last:
+                break
+            start = last.decode()
+        return entries
+
+    async def count(self, label: str) -> int:
+        return (await self._swept("", label))[0]
+
+    async def apply(self, *ops: Op) -> None:
+        check_one_subject(ops)
+        new = any(op.new for op in ops if isinstance(op, (Put, Append)))
+        accounts = _accounts_of(ops)
+        capacity = self._capacity
+        entries, size = capacity.entries_for(new=new), capacity.size_for(new=new)
+        data: list[bytes] = []
+        request = msgpack.encode(
+            (
+                [_operation(op, data) for op in ops],
+                [
+                    (
+                        each.name,
+                        -1 if each.most is None else each.most,
+                        each.share * (entries or 0),
+                        each.share * size,
+                    )
+                    for each in accounts
+                ],
+                (entries, size),
+                0 if new else _SMALL_UPDATE,
+            )
+        )
+        reply = await self._client().commands.run(APPLY, request, *data)
+        if reply != 1:
+            self._raise(reply, ops, accounts, new=new)
+
+    def _raise(
+        self, reply: Sequence[Any], ops: Sequence[Op], accounts: Sequence[Account], *, new: bool
+    ) -> None:
+        kind, *details = reply
+        if kind == b"conflict":
+            number, version = int(details[0]), int(details[1])
+            op = ops[number - 1]
+            assert not isinstance(op, Append)
+            raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
+        if kind == b"over":
+            number, *counts = map(int, details)
+            used, growth = Usage(*counts[:2]), Usage(*counts[2:])
+            self._capacity.check(accounts[number - 1], used, growth, new=new)
+            raise OverShare(f"account {accounts[number - 1].name!r} has no room")
+        reserved = f", of which reserve={self._capacity.reserve} is not for new work"
+        raise StoreFull(
+            f"the Redis store is full: max_bytes={self._capacity.size}{reserved if new else ''}"
+        )
+
+    async def usage(self, account: str) -> Usage:
+        return Usage(*await self._swept(account, ""))
+
+    async def _swept(self, account: str, label: str) -> Sequence[int]:
+        """Remove what has expired, and return what *account* or *label* has."""
+        commands = self._client().commands
+        while True:
+            reply = await commands.run(SWEEP, _SWEPT_AT_ONCE, account, label)
+            _, looked, *counts = map(int, reply)
+            if looked < _SWEPT_AT_ONCE:
+                return counts
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        return bool(await self._client().commands.run(TOUCH, key, _micros(ttl)))
+
+    async def read(
+        self, log: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[LogEvent]:
+        return (await self._read(log, _position(log, after), limit, strict=True))[1]
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        position, strict = _position(log, after), True
+        with self._client().channels.log_signal(log) as signal:
+            while True:
+                signal.clear()  # before the read: see WakeSignal
+                position, events = await self._read(log, position, _READ_AT_ONCE, strict=strict)
+                strict = False
+                for event in events:
+                    yield event
+                if len(events) < _READ_AT_ONCE:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._follow_refresh):
+                            await signal.wait()
+
+    async def _read(
+        self, log: str, position: str, limit: int, *, strict: bool
+    ) -> tuple[str, Sequence[LogEvent]]:
+        """Return the events after *position*, and the position to continue from."""
+        convert = partial(_events, log, position)
+        result: tuple[str, Sequence[LogEvent]] = await self._client().commands.run_shared(
+            READ, log, position, limit, "1" if strict else "", then=convert
+        )
+        return result
+
+    async def aclose(self) -> None:
+        await self._client().aclose()
+
+    def _client(self) -> RedisClient:
+        pid = os.getpid()
+        client = self._clients.get(pid)
+        if client is None:  # two threads may get here at once, hence `setdefault`
+            made = RedisClient(self._address, self._settings, self._clock)
+            client = self._clients.setdefault(pid, made)
+        return client
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def _accounts_of(ops: Sequence[Op]) -> Sequence[Account]:
+    """Return the accounts whose limits are checked, each once."""
+    accounts: dict[str, Account] = {}
+    for op in ops:
+        if isinstance(op, (Put, Append)):
+            for account in op.owner:
+                accounts.setdefault(account.name, account)
+    return tuple(accounts.values())
+
+
+def _operation(op: Op, data: list[bytes]) -> Sequence[object]:
+    """Return *op* in the form that apply.lua reads, and add its bytes to *data*."""
+    if not isinstance(op, Delete):
+        data.append(op.data if isinstance(op, Append) else op.value)
+    number = _FIRST_DATA + len(data)
+    if isinstance(op, Append):
+        most = -1 if op.keep_bytes is None else op.keep_bytes
+        return ("a", op.log, number, _micros(op.ttl), op.keep, most, names_of(op.owner))
+    expect = -1 if op.expect is None else op.expect
+    if isinstance(op, Put):
+        ttl = -1 if op.ttl is None else _micros(op.ttl)
+        return ("p", op.key, expect, number, ttl, names_of(op.owner), op.labels)
+    return ("d", op.key, expect)
+
+
+def _position(log: str, after: str | None) -> str:
+    """Return the number of the event *after*, "" for None.
+
+    Raises:
+        LogTruncated: it is not an id.
+    """
+    if after is None:
+        return ""
+    if not _ID.fullmatch(after) or (number := int(after, 16)) > _ID_MOST:
+        raise LogTruncated(log, after)
+    return str(number)
+
+
+def _events(log: str, position: str, reply: Any) -> tuple[str, Sequence[LogEvent]]:
+    if reply is None:
+        raise LogTruncated(log, _text(position))
+    last, *rows = reply
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return last.decode(), [LogEvent(_text(id), data) for id, data in pairs]
+
+
+def _text(number: bytes | str) -> str:
+    return f"{int(number or 0):016x}"  # fixed width, so that ids sort like their numbers
