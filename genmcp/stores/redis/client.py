@@ -7,13 +7,13 @@ from threading import Lock
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.redis.channels import RedisChannels
 from genmcp.stores.redis.connection import RedisConnection
-from genmcp.stores.redis.server import RedisAddress, RedisServerState, RedisSettings, ServerClock
+from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisServerState, RedisSettings
 
 
 class RedisClient:
     """The connections of one process: two for each event loop, made when they are needed."""
 
-    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: ServerClock) -> None:
+    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
         self._state = RedisServerState(address, settings, clock)
         self._lock = Lock()
         self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisConnection, RedisChannels]] = {}

@@ -10,13 +10,13 @@ from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.redis.client import RedisClient
 from genmcp.stores.redis.scripts import DELIVERIES
-from genmcp.stores.redis.server import ServerClock
+from genmcp.stores.redis.server import RedisClock
 
 
 class RedisDeliveries(Deliveries):
     """Deliveries between all processes that share the server. Owned by a `RedisStore`."""
 
-    def __init__(self, client: Callable[[], RedisClient], clock: ServerClock) -> None:
+    def __init__(self, client: Callable[[], RedisClient], clock: RedisClock) -> None:
         """*client* returns the connections of the process that calls it."""
         self._client = client
         self._clock = clock

@@ -140,7 +140,7 @@ class RedisSettings:
     max_requests: int
 
 
-class ServerClock:
+class RedisClock:
     """The clock of the server, as this process estimates it.
 
     Attributes:
@@ -277,7 +277,7 @@ class RedisServerState:
         stale: the names of lost connections whose writes may still arrive.
     """
 
-    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: ServerClock) -> None:
+    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
         self.address = address
         self.settings = settings
         self.clock = clock

@@ -15,7 +15,7 @@ from genmcp.stores.accounts import Account, Capacity, Usage, names_of
 from genmcp.stores.redis.client import RedisClient
 from genmcp.stores.redis.deliveries import RedisDeliveries
 from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH
-from genmcp.stores.redis.server import RedisAddress, RedisSettings, ServerClock
+from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisSettings
 from genmcp.stores.store import (
     Append,
     Delete,
@@ -111,7 +111,7 @@ class RedisStore(Store):
         self._settings = RedisSettings(
             f"{{{prefix}}}:", timeout, connect_timeout, sweep_interval, max_requests
         )
-        self._clock = ServerClock()
+        self._clock = RedisClock()
         self._clients: dict[int, RedisClient] = {}  # by process id: a forked child has its own
         self._deliveries = RedisDeliveries(self._client, self._clock)
 
