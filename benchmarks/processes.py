@@ -39,7 +39,7 @@ class Served:
 
     def memory(self) -> float:
         """Return the resident memory, in MiB."""
-        return sum(map(_memory, family(self.pid)))
+        return sum(map(memory_of, family(self.pid)))
 
 
 def family(pid: int) -> Iterator[int]:
@@ -55,7 +55,8 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def _memory(pid: int) -> float:
+def memory_of(pid: int) -> float:
+    """Return the resident memory of a process, in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024

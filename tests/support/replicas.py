@@ -14,9 +14,10 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.balancer import Balancer
 from tests.support.stores import shared_store
@@ -26,11 +27,19 @@ _START = 30.0  # seconds for a process to listen
 _STOP = 10.0  # seconds for a process to end after SIGTERM
 
 
+class Replicas(NamedTuple):
+    """The processes: the balancer in front of them, their ports, and their process ids."""
+
+    balancer: Balancer
+    ports: Sequence[int]
+    pids: Sequence[int]
+
+
 @asynccontextmanager
 async def replicas(
     module: str, store: str, count: int = 3, port: int = 0
-) -> AsyncIterator[Balancer]:
-    """Yield a balancer in front of *count* processes of *module*, over the store with this URL."""
+) -> AsyncIterator[Replicas]:
+    """Yield *count* processes of *module*, over the store with this URL."""
     environment = {**os.environ, "GENMCP_STORE": store, "GENMCP_SECRET": "of all the replicas"}
     ports = [_free_port() for _ in range(count)]
     processes = [
@@ -44,7 +53,7 @@ async def replicas(
             for process, each in zip(processes, ports, strict=True):
                 await _listening(process, each)
         async with Balancer([f"http://127.0.0.1:{each}" for each in ports], port) as balancer:
-            yield balancer
+            yield Replicas(balancer, ports, [each.pid for each in processes])
     finally:
         await asyncio.gather(*(_ended(each) for each in processes))
 
