@@ -1,14 +1,16 @@
 """Shared stores of each kind, for tests with several processes: their URLs, and their servers."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from tests.support.postgres_server import PostgresServer
+from genmcp.stores.postgres import PostgresStore
+from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
 from tests.support.redis_server import RedisServer
 
-KINDS: Final = ("sqlite",)
+KINDS: Final = ("sqlite", "postgres")
 
 StoreServer: TypeAlias = RedisServer | PostgresServer
 
@@ -21,16 +23,37 @@ class SharedStore(NamedTuple):
 
 
 @asynccontextmanager
-async def shared_store(kind: str, folder: Path) -> AsyncIterator[SharedStore]:
-    """Yield a store of this *kind*, `sqlite`, `redis` or `postgres`; *folder* is for its file.
+async def shared_store(
+    kind: str, folder: Path, *, own_server: bool = False
+) -> AsyncIterator[SharedStore]:
+    """Yield an empty store of this *kind*, `sqlite`, `redis` or `postgres`.
 
-    A URL is yielded as it is.
+    A URL instead of a kind is yielded as it is.
+
+    Args:
+        kind: the kind of the store.
+        folder: is for its file.
+        own_server: whether the server may be killed: it is then yielded. Default False.
     """
     if "://" in kind:
         yield SharedStore(kind)
-        return
-    if kind == "sqlite":
+    elif kind == "sqlite":
         yield SharedStore(f"sqlite:///{folder}/store.db")
-        return
-    async with RedisServer() if kind == "redis" else PostgresServer() as server:
-        yield SharedStore(server.url, server)
+    elif kind == "redis":
+        async with RedisServer() as redis:
+            yield SharedStore(redis.url, redis if own_server else None)
+    elif own_server:
+        async with PostgresServer() as postgres:
+            yield SharedStore(await _migrated(postgres.url), postgres)
+    else:
+        url = await asyncio.to_thread(shared_postgres)
+        yield SharedStore(await _migrated(f"{url}?schema={fresh_schema()}"))
+
+
+async def _migrated(url: str) -> str:
+    store = PostgresStore.from_url(url)
+    try:
+        await store.migrate()
+    finally:
+        await store.aclose()
+    return url
