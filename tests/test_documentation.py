@@ -189,6 +189,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("excerpts", "excerpt", {}, "line 1, line 2"),
         ("queues", "film", {"scene": "Dawn"}, "Dawn, rendered"),
         ("queues", "sketch", {"scene": "Dawn"}, "Dawn, in outline"),
+        ("indexing", "index", {"document": "Report"}, "Indexed: Report, page 1"),
         ("pages", "describe", {"page": "a page"}, "A Page: 6 characters"),
         ("pages", "race", {"page": "a page"}, "A Page"),
         ("outcomes", "look_up", {"ends": "hidden"}, "Nothing was found: it failed unexpectedly"),

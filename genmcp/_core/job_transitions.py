@@ -24,6 +24,23 @@ def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
     return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
 
 
+def park_job(task: Task, now: float, delay: float) -> Task:
+    """Return *task* waiting for a slot of a limit; after *delay* seconds it looks for one itself.
+
+    This does not count as an attempt.
+    """
+    parked = task.resubmit(now, delay)
+    assert isinstance(task.work, Working)
+    return replace(parked, work=replace(task.work, attempt=task.work.attempt - 1))
+
+
+def wake_job(task: Task, now: float) -> Task:
+    """Return *task*, which has got its slot, due now; *task* itself if it is not parked."""
+    if task.ended or task.job is None or task.held_delivery is not None or task.due <= now:
+        return task
+    return task.resubmit(now, 0.0)
+
+
 def expire_job(task: Task, now: float) -> Task:
     """Return *task* with its job failed, which has passed its deadline; for any process to go on.
 

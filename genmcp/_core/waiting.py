@@ -89,7 +89,8 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     job is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
     each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
     to 1, that is random (default 0.25), so that jobs which failed together are not retried
-    together.
+    together. limit: the maximum number of jobs with this name and *limit_key* that run at once; 0:
+    unlimited.
     """
 
     name: str
@@ -103,6 +104,8 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     backoff: float = 1.0
     max_backoff: float = 3600.0
     jitter: float = 0.25
+    limit: int = 0
+    limit_key: str = ""
 
     def in_queue(self, queue: str) -> "Job[T_co]":
         """Return this job in *queue*, unless it has a queue of its own."""

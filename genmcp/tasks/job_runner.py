@@ -15,6 +15,7 @@ from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
+from genmcp.tasks.job_limits import JobLimits
 from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.parts import TaskParts
@@ -32,6 +33,9 @@ class JobRunner:
         writer: writes the tasks.
         parts: the jobs that are part of a wait for several jobs.
         options: how this process works on jobs.
+
+    Attributes:
+        limits: how many jobs may run at once in all processes.
     """
 
     def __init__(self, writer: TaskWriter, parts: TaskParts, options: JobOptions) -> None:
@@ -39,11 +43,21 @@ class JobRunner:
         self._parts = parts
         self._options = options
         self._threads = AbandonedThreads()
+        self.limits = JobLimits(writer, options)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
-        """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
+        """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
             await self._parts.check_wanted(held, task.parent)
+        async with self.limits.slots(task):
+            if (parked := await self.limits.acquire(held, task)) is not None:
+                return parked
+            after = await self._attempt(held, task, job)
+            if not after.settled:
+                await self.limits.release(task)
+            return after
+
+    async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         assert isinstance(task.work, Working)
         if task.work.deadline is not None:
             left = task.work.deadline - self._writer.records.now()

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import wait
 from copy import copy
@@ -189,7 +190,8 @@ _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
-_OF_FUNCTION: Final = ("retry_on", "do_not_retry")  # the options that no record contains
+# Options that belong to the function: no record contains them.
+_OF_FUNCTION: Final = ("retry_on", "do_not_retry", "limit_key")
 _SCRIPT: Final = "__main__:"
 _functions: dict[str, "JobFunction[Any, Any]"] = {}
 
@@ -207,6 +209,8 @@ class JobKeywords(TypedDict, total=False):
     backoff: float
     max_backoff: float
     jitter: float
+    limit: int
+    limit_key: str | Callable[..., object]
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     do_not_retry: type[BaseException] | tuple[type[BaseException], ...]
 
@@ -238,6 +242,10 @@ class JobFunction(Generic[P, R_co]):
         self._do_not_retry = _error_types(self.home, "do_not_retry", options, ())
         self._template = _template(self.home, options)
         self._signature = _signature(self.name, function)
+        self._limit_key = options.get("limit_key")
+        key = self._limit_key
+        if isinstance(key, str) and key not in self._signature.parameters:
+            raise ConfigurationError(f"{self.name}: limit_key: there is no parameter {key!r}")
         update_wrapper(self, function)
 
     def __repr__(self) -> str:
@@ -315,7 +323,18 @@ class JobFunction(Generic[P, R_co]):
                 msgspec.msgpack.encode(value)
             except (OverflowError, ValueError) as error:  # 2**64, one half of a surrogate pair
                 raise ContractError(f"{name} cannot be stored: {error}") from error
-        return replace(self._template, arguments=arguments)
+        if self._limit_key is None:
+            return replace(self._template, arguments=arguments)
+        return replace(self._template, arguments=arguments, limit_key=self._key(arguments))
+
+    def _key(self, arguments: dict[str, Any]) -> str:
+        bound = inspect.BoundArguments(self._signature, OrderedDict(arguments))
+        bound.apply_defaults()
+        key: Any = self._limit_key
+        key = bound.arguments[key] if isinstance(key, str) else key(**bound.arguments)
+        if isinstance(key, str | int):
+            return str(key)
+        raise TypeError(f"{self.name}: limit_key must be a text or an integer, not {key!r}")
 
 
 @overload
@@ -354,6 +373,12 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
         max_backoff: the maximum number of seconds before a retry. Default 3600.
         jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
             jobs which failed together are not retried together. Default 0.25.
+        limit: the maximum number of jobs of this function that run at once, in all processes that
+            share the store; or, with *limit_key*, of those with the same key. Further jobs wait in
+            the order in which their calls were made, and take no slot of a worker meanwhile.
+            Default: unlimited; 1 if there is a *limit_key*.
+        limit_key: the name of a parameter, or a function that is called with all arguments by their
+            names; its value, a text or an integer, is the key.
         retry_on: the exception types after which the job is tried again; an exceeded *timeout* is a
             `TimeoutError`. Default: all.
         do_not_retry: exception types after which it is not tried again. Default: none.
@@ -396,6 +421,10 @@ def _template(name: str, options: JobKeywords) -> Job:
     if unknown := options.keys() - JobKeywords.__annotations__.keys():
         raise ConfigurationError(f"{name}: @job has no option {', '.join(sorted(unknown))}")
     own: dict[str, Any] = {key: each for key, each in options.items() if key not in _OF_FUNCTION}
+    if "limit" in own or "limit_key" in options:
+        own.setdefault("limit", 1)
+        if not isinstance(own["limit"], int) or own["limit"] < 1:
+            raise ConfigurationError(f"{name}: limit must be at least 1, not {own['limit']!r}")
     return _checked(name, replace(Job(name=name, arguments={}), **own))
 
 

@@ -92,6 +92,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             is written with each change of the task. Default 65536.
         max_parts: the maximum number of jobs that one call waits for at once, with `gather` or
             `first_of`. Default 100.
+        queue_limits: the maximum number of jobs of a queue that run at once in all processes that
+            share the store, by queue. It must be the same in all of them. Default: unlimited.
         progress_interval: the minimum time between two writes of the progress of a job. Default
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the
@@ -124,6 +126,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     share_of_client: float = 0.8
     max_saved_bytes: int = 65536
     max_parts: int = 100
+    queue_limits: Mapping[str, int] = {}
     progress_interval: float = 0.1
     write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
     accounts: Callable[[Task], Owner] = lambda task: ()
@@ -151,6 +154,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"JobOptions.write_retry_delays must be one or more pauses in seconds, not "
                 f"{self.write_retry_delays!r}"
             )
+        for queue, most in self.queue_limits.items():
+            if most < 1:
+                raise ConfigurationError(
+                    f"JobOptions.queue_limits[{queue!r}] must be at least 1, not {most!r}"
+                )
         numbers = self.queues.values() if isinstance(self.queues, Mapping) else ()
         if not self.queues or isinstance(self.queues, str) or any(each < 1 for each in numbers):
             raise ConfigurationError(

@@ -22,7 +22,7 @@ from genmcp._core.parts import (
     waits_for_part,
 )
 from genmcp._core.task import Task
-from genmcp._core.waiting import ExternalJob, Finished, Following, Gathering, PartOf
+from genmcp._core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected
@@ -38,19 +38,19 @@ class TaskParts:
 
     Args:
         writer: writes the tasks.
-        cancel_external: cancels a job of an external queue.
+        cancel_work: cancels work of a part that its own delivery does not cancel.
         interval: the minimum number of seconds between two writes of progress to one task.
     """
 
     def __init__(
         self,
         writer: TaskWriter,
-        cancel_external: Callable[[ExternalJob], Awaitable[None]],
+        cancel_work: Callable[[Task], Awaitable[None]],
         interval: float,
     ) -> None:
         self._writer = writer
         self._records = writer.records
-        self._cancel_external = cancel_external
+        self._cancel_work = cancel_work
         self._interval = interval
 
     # The steps of the task that waits.
@@ -101,13 +101,6 @@ class TaskParts:
         await self._each(ids, read)
         return collect(work, [outcomes[id] for id in ids])
 
-    async def cancel_work(self, task: Task) -> None:
-        """Cancel the work of *task* that its own delivery does not cancel."""
-        if isinstance(task.work, Following):
-            await self._cancel_external(task.work.ref)
-        else:
-            await self.cancel(task)
-
     async def cancel(self, task: Task) -> None:
         """Cancel the parts of *task* that have not ended."""
         # A part that was counted is not cancelled, although it may not have ended yet: that would
@@ -120,7 +113,7 @@ class TaskParts:
         stored = await self._records.find(id)
         if stored is not None and not stored.task.ended:
             with suppress(TaskNotFound):
-                await self._writer.cancel(stored.task, self.cancel_work, wait=False)
+                await self._writer.cancel(stored.task, self._cancel_work, wait=False)
 
     async def _each(self, ids: Sequence[str], act: Callable[[str], Awaitable[object]]) -> None:
         for first in range(0, len(ids), _AT_ONCE):

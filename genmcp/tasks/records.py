@@ -223,12 +223,14 @@ class TaskRecords:
     Attributes:
         followed: the tasks with followers in this process (`tasks/follower.py`).
         now: returns the time of the store.
+        prefix: with which all keys of the service begin.
     """
 
     def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
         self.store = store
         self._options = options
         self._namespace = prefix
+        self.prefix = prefix
         self._prefix = f"{prefix}task:"
         self.followed: dict[str, FollowedTask] = {}
         self.now = store.now

@@ -100,7 +100,7 @@ class TaskRunner:
         self._scheduler = writer.scheduler
         self._resume = resume
         self.external = ExternalFollower(queues, options)
-        self.parts = TaskParts(writer, self.external.cancel, options.progress_interval)
+        self.parts = TaskParts(writer, self.cancel_work, options.progress_interval)
         self._jobs = JobRunner(writer, self.parts, options)
         self._options = options
         self._is_stopping = is_stopping
@@ -227,7 +227,17 @@ class TaskRunner:
 
         return await self._writer.settle(held, after)
 
+    async def cancel_work(self, task: Task) -> None:
+        """Cancel the work of *task* that its own delivery does not cancel."""
+        if isinstance(task.work, Following):
+            await self.external.cancel(task.work.ref)
+        elif isinstance(task.work, Gathering):
+            await self.parts.cancel(task)
+        elif task.held_delivery is None:  # otherwise its worker does this, when it has ended
+            await self._jobs.limits.release(task)
+
     async def _continue(self, held: HeldTask, task: Task) -> None:
+        await self._jobs.limits.release(task)
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return

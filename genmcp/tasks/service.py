@@ -211,7 +211,7 @@ class TaskService:
             StoreUnavailable: it is not written yet, but will be.
         """
         before = await self._owned(id, owner, private=private)
-        return await self._writer.cancel(before, self.runner.parts.cancel_work, wait=not private)
+        return await self._writer.cancel(before, self.runner.cancel_work, wait=not private)
 
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client has. Raises StoreUnavailable as `finish` does."""
