@@ -116,6 +116,7 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, FoundEntry, Put, Store
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
+from genmcp.tasks.cron import Schedule
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
@@ -300,6 +301,7 @@ __all__ = [
     "Route",
     "Run",
     "SQLiteStore",
+    "Schedule",
     "SchemaLimits",
     "SealError",
     "SealExpired",

@@ -142,6 +142,7 @@ PUBLIC = [
     "Route",
     "Run",
     "SQLiteStore",
+    "Schedule",
     "SchemaLimits",
     "SealError",
     "SealExpired",

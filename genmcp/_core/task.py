@@ -113,7 +113,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     idempotency key. private: whether no client was given the id; such a task has no stored request.
     raised: whether the call failed, see `Finished`. trace: the members `traceparent`, `tracestate`
     and `baggage` of the call (W3C Trace Context), so that the spans of its steps join its trace.
-    parent: the wait for several jobs that this is a part of (`_core/parts.py`).
+    parent: the wait for several jobs that this is a part of (`_core/parts.py`). schedule: the name
+    and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call.
     """
 
     id: str
@@ -149,6 +150,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     raised: bool = False
     trace: Mapping[str, str] | None = None
     parent: PartOf | None = None
+    schedule: str | None = None
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":

@@ -21,6 +21,7 @@ from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.retry import ProgressWriter, with_progress
+from genmcp.tasks.schedules import ScheduledJobs
 from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
@@ -36,6 +37,7 @@ class JobRunner:
 
     Attributes:
         limits: how many jobs may run at once in all processes.
+        schedules: the jobs that run periodically.
     """
 
     def __init__(self, writer: TaskWriter, parts: TaskParts, options: JobOptions) -> None:
@@ -44,6 +46,7 @@ class JobRunner:
         self._options = options
         self._threads = AbandonedThreads()
         self.limits = JobLimits(writer, options)
+        self.schedules = ScheduledJobs(writer, options.schedules)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
@@ -66,6 +69,8 @@ class JobRunner:
                 return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
             job = replace(job, timeout=min(job.timeout or inf, left))
         try:
+            if task.schedule is not None:
+                await self.schedules.begin(held, task)
             attempting = attempt(
                 job,
                 partial(self._run, held, task, job),

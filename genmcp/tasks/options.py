@@ -10,6 +10,7 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.errors import ConfigurationError, StoreError
 from genmcp.stores.accounts import Owner
+from genmcp.tasks.cron import Schedule
 
 _POSITIVE: Final = (
     "concurrency",
@@ -94,6 +95,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             `first_of`. Default 100.
         queue_limits: the maximum number of jobs of a queue that run at once in all processes that
             share the store, by queue. It must be the same in all of them. Default: unlimited.
+        schedules: jobs that run periodically, once in all processes that share the store. Default:
+            none.
         progress_interval: the minimum time between two writes of the progress of a job. Default
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the
@@ -127,6 +130,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_saved_bytes: int = 65536
     max_parts: int = 100
     queue_limits: Mapping[str, int] = {}
+    schedules: Sequence[Schedule] = ()
     progress_interval: float = 0.1
     write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
     accounts: Callable[[Task], Owner] = lambda task: ()

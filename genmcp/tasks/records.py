@@ -310,7 +310,8 @@ class TaskRecords:
         elif task.end in ("completed", "failed") and not task.private:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
-        if task.changes != was.changes and task.parent is None:  # parts have no followers
+        has_call = task.parent is None and task.schedule is None
+        if task.changes != was.changes and has_call:  # other tasks have no followers
             ops.append(self._event(key, _CHANGED % task.changes, ttl, owner))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.

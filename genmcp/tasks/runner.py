@@ -227,8 +227,14 @@ class TaskRunner:
 
         return await self._writer.settle(held, after)
 
+    async def prepare(self) -> None:
+        """Create the pending occurrences of periodic jobs, when this process begins to serve."""
+        await self._jobs.schedules.prepare()
+
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""
+        if task.schedule is not None:
+            await self._jobs.schedules.advance_anyway(task)
         if isinstance(task.work, Following):
             await self.external.cancel(task.work.ref)
         elif isinstance(task.work, Gathering):
@@ -240,6 +246,9 @@ class TaskRunner:
         await self._jobs.limits.release(task)
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
+            return
+        if task.schedule is not None:
+            await self._jobs.schedules.end(held, task)
             return
         call = await self._records.call(task.id)
         try:

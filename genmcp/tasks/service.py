@@ -77,9 +77,7 @@ class TaskService:
     ) -> None:
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
-            raise ConfigurationError(
-                f"external queues: several have the same scheme: {', '.join(schemes)}"
-            )
+            raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
         prefix = f"{namespace}/" if namespace else ""
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
@@ -109,7 +107,8 @@ class TaskService:
             options,
             prefix=prefix,
             follows=bool(external),
-            durable=store.durable,
+            prepare=self.runner.prepare,
+            has_work=store.durable or bool(options.schedules),
         )
 
     async def start(self) -> None:

@@ -12,7 +12,7 @@ head of `tasks/runner.py` lists how work continues after the death of a process.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
@@ -53,14 +53,16 @@ class TaskWorker:
         options: how this process works on jobs.
         prefix: with which the names of queues begin at the engine.
         follows: whether jobs of external queues are followed here.
-        durable: whether the store is durable.
+        prepare: is called when this has begun to serve.
+        has_work: whether there may be work before the first call: the store is durable, or jobs run
+            periodically.
 
     Attributes:
         engine: the engine.
         resting: whether it was stopped by `rest`, and only `begin` starts it again. Also True while
             it stops.
         closed: whether it was stopped by `aclose` or `rest`, and not started again.
-        dormant: whether the store is durable, and this was not started since its creation or its
+        dormant: whether *has_work*, and this was not started since its creation or its
             last stop: dead processes may have left steps that nothing works on.
         busy: returns whether calls run in this process that others would consider lost.
     """
@@ -74,7 +76,8 @@ class TaskWorker:
         *,
         prefix: str = "",
         follows: bool = False,
-        durable: bool = False,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        has_work: bool = False,
     ) -> None:
         self.engine = engine
         self._heartbeats = heartbeats
@@ -82,7 +85,8 @@ class TaskWorker:
         self.options = options
         self.prefix = prefix
         self._follows = follows
-        self._durable = self.dormant = durable
+        self._prepare = prepare
+        self._has_work = self.dormant = has_work
         self.busy: Callable[[], bool] = lambda: False
         self._users: set[WorkerUser] = set()
         self._serving: _Serving | None = None
@@ -116,7 +120,7 @@ class TaskWorker:
         """
         self._users.discard(user)
         if all(each.gone for each in self._users):
-            self.dormant = self._durable
+            self.dormant = self._has_work
             await self._stop(_StopRequest(within, self.busy), rest=True)
 
     @property
@@ -124,7 +128,7 @@ class TaskWorker:
         """The reason why no steps are delivered here; None if the engine serves, or need not."""
         serving = self._serving
         if serving is None:
-            return "not started" if self._durable else None
+            return "not started" if self._has_work else None
         if serving.ending or self.resting:
             return "stopped"
         return None if serving.ready.done() else "starting"
@@ -179,7 +183,7 @@ class TaskWorker:
         users, self._users = self._users, set()
         for each in users:
             each.end()
-        self.dormant = self._durable
+        self.dormant = self._has_work
 
     async def _stop(self, request: "_StopRequest", *, rest: bool) -> None:
         serving = self._serving
@@ -201,6 +205,8 @@ class TaskWorker:
         self._heartbeats.presence.reset()  # no heartbeats were due until now
         # Before the first delivery: another process must not take over the steps that start here.
         await self._heartbeats.beat()
+        if self._prepare is not None:
+            await self._prepare()
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
         ]

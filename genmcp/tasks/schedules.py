@@ -1,0 +1,183 @@
+"""Jobs that run periodically, for the server itself.
+
+Each occurrence is a task without a call, whose id is derived from its time: it is created once,
+whichever processes try. The record of a schedule names the occurrence that is pending, and the one
+before it. When an occurrence begins, the next one is created first, so that the chain does not
+break if the job or its process fails. After a downtime, the pending occurrence runs late, and the
+next one is in the future: missed occurrences run once.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from genmcp._core.outcome import Failed, unpack
+from genmcp._core.task import Task
+from genmcp._core.waiting import Finished, Working
+from genmcp.errors import ConfigurationError, Conflict, ContractError, IllegalTransition
+from genmcp.stores.store import Put
+from genmcp.tasks.attempt import NotRunnableHere
+from genmcp.tasks.cron import Schedule
+from genmcp.tasks.records import HeldTask
+from genmcp.tasks.transitions import TaskWriter
+
+logger = logging.getLogger("genmcp")
+
+_ENDED_TTL: Final = 86400.0  # seconds for which the record of an occurrence is retained
+
+
+class ScheduleState(msgspec.Struct, frozen=True, array_like=True):
+    """The stored record of a schedule.
+
+    times: `Schedule.times`. pending: the next occurrence, Unix time. begun: the occurrence before
+    it, once that has begun.
+    """
+
+    times: str
+    pending: float
+    begun: float | None = None
+
+
+class ScheduledJobs:
+    """The periodic jobs of a service. Owned by a `TaskRunner`.
+
+    Args:
+        writer: writes the tasks.
+        schedules: the schedules that this process knows.
+
+    Raises:
+        ConfigurationError: two schedules have one name.
+    """
+
+    def __init__(self, writer: TaskWriter, schedules: Sequence[Schedule]) -> None:
+        self._writer = writer
+        self._records = writer.records
+        self._store = writer.records.store
+        self._schedules = {each.id: each for each in schedules}
+        if len(self._schedules) < len(schedules):
+            raise ConfigurationError("JobOptions.schedules: two schedules have the same name")
+
+    async def prepare(self) -> None:
+        """Create the pending occurrence of each schedule, unless another process has done so.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        for schedule in self._schedules.values():
+            while True:
+                state, version = await self._read(schedule)
+                # An occurrence that is pending in other times than those of this release would
+                # run once more: it is replaced, and cancelled when it begins.
+                if state is None or state.times != schedule.times:
+                    state = ScheduleState(schedule.times, schedule.after(time.time()))
+                    if not await self._write(schedule, state, version):
+                        continue
+                await self._create(schedule, state.pending)
+                break
+
+    async def begin(self, held: HeldTask, task: Task) -> None:
+        """Create the occurrence after *task*, which a worker has claimed.
+
+        Raises:
+            NotRunnableHere: as for `advance`.
+            IllegalTransition: *task* was replaced, and is cancelled.
+            StoreError: the store failed.
+        """
+        if not await self.advance(task):
+            await held.change(Task.cancel)
+            raise IllegalTransition(f"occurrence {task.schedule}", "replaced")
+
+    async def advance(self, task: Task) -> bool:
+        """Create the occurrence after *task*; return False if *task* was replaced.
+
+        Raises:
+            NotRunnableHere: this process does not know the schedule, or another release of it.
+            StoreError: the store failed.
+        """
+        name, _, moment = (task.schedule or "").rpartition(" ")
+        schedule, occurrence = self._schedules.get(name), float(moment)
+        if schedule is None:
+            raise NotRunnableHere(f"there is no schedule {name!r} here", "No such schedule")
+        while True:
+            state, version = await self._read(schedule)
+            if state is not None and state.pending == occurrence:
+                if state.times != schedule.times:
+                    raise NotRunnableHere(f"schedule {name!r} has other times", "Other times")
+                following = schedule.after(max(occurrence, time.time()))
+                state = ScheduleState(state.times, following, occurrence)
+                if not await self._write(schedule, state, version):
+                    continue
+            if state is None or state.begun != occurrence:
+                return False
+            # Also if this is a repetition: the process that wrote the state may have died since.
+            await self._create(schedule, state.pending)
+            return True
+
+    async def end(self, held: HeldTask, task: Task) -> None:
+        """End the settled *task* of an occurrence. A failure is logged."""
+        assert task.outcome is not None
+        outcome = unpack(task.outcome)
+        finished = Finished(result=task.outcome)
+        if isinstance(outcome, Failed):
+            logger.error("scheduled job %s has failed: %s", task.schedule, outcome.error)
+            finished = Finished(error=task.outcome)
+            await self.advance_anyway(task)  # it may have expired before it began
+        await self._writer.finish(held, finished)
+
+    async def advance_anyway(self, task: Task) -> None:
+        """Create the occurrence after *task*, which has ended or was cancelled, if possible."""
+        try:
+            await self.advance(task)
+        except NotRunnableHere as missing:
+            logger.warning("no occurrence follows %s: %s", task.schedule, missing)
+
+    async def _create(self, schedule: Schedule, occurrence: float) -> None:
+        now = self._records.now()
+        # The difference to the time of this machine: the clock of the store may be another one.
+        waits_for, due = Working(schedule.job).scheduled(now + occurrence - time.time())
+        task = Task(
+            id=f"{self._digest(schedule)}.{occurrence:.3f}",
+            tool=f"schedule {schedule.id}",
+            node=self._writer.scheduler.heartbeats.own,
+            created=now,
+            updated=now,
+            due=due,
+            ttl=_ENDED_TTL,
+            work=waits_for,
+            private=True,
+            schedule=f"{schedule.id} {occurrence:.3f}",
+        )
+        if not await self._writer.create(task, None):
+            stored = await self._records.find(task.id)
+            if stored is not None and not stored.task.ended:
+                await self._writer.scheduler.submit(stored.task)
+
+    async def _read(self, schedule: Schedule) -> tuple[ScheduleState | None, int]:
+        entry = await self._store.get(self._key(schedule))
+        if entry is None:
+            return None, 0
+        try:
+            return _decode(entry.value), entry.version
+        except msgspec.MsgspecError as error:
+            raise ContractError(f"the record of schedule {schedule.id} is invalid") from error
+
+    async def _write(self, schedule: Schedule, state: ScheduleState, version: int) -> bool:
+        try:
+            await self._store.apply(Put(self._key(schedule), _encode(state), expect=version))
+        except Conflict:
+            return False
+        return True
+
+    def _key(self, schedule: Schedule) -> str:
+        return f"{self._records.prefix}schedule:{self._digest(schedule)}"
+
+    def _digest(self, schedule: Schedule) -> str:
+        return sha256(schedule.id.encode()).hexdigest()[:32]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ScheduleState).decode

@@ -1,0 +1,273 @@
+"""Jobs that run periodically, and the times at which they do."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from genmcp import MemoryStore, Mux, Suite
+from genmcp._core.task import Task
+from genmcp.errors import ConfigurationError
+from genmcp.stores.store import Put
+from genmcp.tasks.cron import Schedule
+from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.schedules import ScheduledJobs, ScheduleState, _encode
+from genmcp.tasks.service import TaskService
+from genmcp.testing import connect
+from tests.tasks.bench import BOUND, STORES, Bench, opened
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(request.param, tmp_path) as bench:
+        yield bench
+
+
+ran: "asyncio.Queue[str]"
+
+
+@pytest.fixture(autouse=True)
+async def _ran() -> None:
+    global ran
+    ran = asyncio.Queue()
+
+
+@job
+async def clean(run: Run) -> str:
+    ran.put_nowait(run.id)
+    return "clean"
+
+
+@job
+async def fails(run: Run) -> None:
+    ran.put_nowait(run.id)
+    raise ValueError("no space")
+
+
+@job
+async def other(run: Run) -> str:
+    ran.put_nowait("other")
+    return "other"
+
+
+HOURLY = Schedule(clean.job(), every=3600)
+
+
+async def next_run() -> str:
+    async with asyncio.timeout(BOUND):
+        return await ran.get()
+
+
+def schedules_of(jobs: TaskService) -> ScheduledJobs:
+    return jobs.runner._jobs.schedules
+
+
+async def missed(jobs: TaskService, schedule: Schedule, ago: float) -> float:
+    """Let an occurrence be pending since *ago* seconds, as after a downtime; return its time."""
+    times = schedules_of(jobs)
+    pending = schedule.after(time.time() - ago)
+    state = _encode(ScheduleState(schedule.times, pending))
+    await jobs.records.store.apply(Put(times._key(schedule), state))
+    await times._create(schedule, pending)
+    return pending
+
+
+async def ended(jobs: TaskService, run: str) -> Task:
+    async with asyncio.timeout(BOUND):
+        while True:
+            stored = await jobs.records.find(run.rpartition(".")[0])
+            if stored is not None and stored.task.ended:
+                return stored.task
+            await asyncio.sleep(0.01)
+
+
+async def test_occurrence_runs_once_in_all_processes(bench: Bench) -> None:
+    """Each of them begins to serve at its own time, and creates the same next occurrence."""
+    schedule = Schedule(clean.job(), every=0.3)
+    processes = [bench.jobs(f"n{number}", schedules=[schedule]) for number in range(3)]
+    for each in processes:
+        await each.start()
+
+    runs = [await next_run() for _ in range(4)]
+
+    assert len(set(runs)) == 4
+
+
+async def test_missed_occurrences_run_once(bench: Bench) -> None:
+    """After a downtime of ten hours, the job runs, and is then due at the next full hour."""
+    jobs = bench.jobs(schedules=[HOURLY])
+    await missed(jobs, HOURLY, 36000)
+
+    await jobs.start()
+    task = await ended(jobs, await next_run())
+
+    assert task.status == "completed"
+    assert task.owner is None
+    state, _ = await schedules_of(jobs)._read(HOURLY)
+    assert state is not None
+    assert state.pending > time.time()
+    assert ran.empty()
+
+
+async def test_missed_occurrence_may_expire(bench: Bench) -> None:
+    """A job with `expires` does not run late; the next occurrence is pending all the same."""
+    schedule = Schedule(clean.options(expires=60).job(), every=3600)
+    jobs = bench.jobs(schedules=[schedule])
+    pending = await missed(jobs, schedule, 36000)
+
+    await jobs.start()
+    run = f"{schedules_of(jobs)._digest(schedule)}.{pending:.3f}.0"
+    task = await ended(jobs, run)
+
+    assert task.status == "failed"
+    assert ran.empty()
+    state, _ = await schedules_of(jobs)._read(schedule)
+    assert state is not None
+    assert state.pending > time.time()
+
+
+async def test_occurrence_after_a_crash_creates_the_next_again(bench: Bench) -> None:
+    """The process died after it had written which occurrence follows, and before creating it."""
+    jobs = bench.jobs(schedules=[HOURLY])
+    pending = await missed(jobs, HOURLY, 36000)
+    following = HOURLY.after(time.time())
+    state = _encode(ScheduleState(HOURLY.times, following, pending))
+    await jobs.records.store.apply(Put(schedules_of(jobs)._key(HOURLY), state))
+
+    await jobs.start()
+    await next_run()
+
+    digest = schedules_of(jobs)._digest(HOURLY)
+    assert await jobs.records.find(f"{digest}.{following:.3f}") is not None
+
+
+async def test_occurrence_of_changed_times_is_cancelled(bench: Bench) -> None:
+    """A release with other times has replaced it: it would run once more."""
+    jobs = bench.jobs(schedules=[Schedule(clean.job(), cron="0 3 * * *")])
+    pending = await missed(jobs, HOURLY, 36000)
+
+    await jobs.start()
+    task = await ended(jobs, f"{schedules_of(jobs)._digest(HOURLY)}.{pending:.3f}.0")
+
+    assert task.status == "cancelled"
+    assert ran.empty()
+
+
+async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> None:
+    """An operator may cancel one, while it waits."""
+    jobs = bench.jobs(schedules=[HOURLY])
+    await jobs.start()
+    state, _ = await schedules_of(jobs)._read(HOURLY)
+    assert state is not None
+    stored = await jobs.records.find(f"{schedules_of(jobs)._digest(HOURLY)}.{state.pending:.3f}")
+    assert stored is not None
+
+    await jobs._writer.cancel(stored.task, jobs.runner.cancel_work, wait=True)
+
+    after, _ = await schedules_of(jobs)._read(HOURLY)
+    assert after is not None
+    assert after.pending == state.pending + 3600
+
+
+async def test_failure_of_a_scheduled_job_is_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No client gets it. The record has the failure."""
+    schedule = Schedule(fails.job(), every=3600)
+    jobs = bench.jobs(schedules=[schedule])
+    await missed(jobs, schedule, 7200)
+
+    await jobs.start()
+    task = await ended(jobs, await next_run())
+
+    assert task.status == "failed"
+    assert "has failed" in caplog.text
+
+
+async def test_server_runs_schedules_without_a_call() -> None:
+    """Also with a store that has no work of earlier processes."""
+    options = JobOptions(schedules=[Schedule(other.job(), every=0.1)])
+    mux = Mux(Suite(name="s", version="1.0"), store=MemoryStore(), jobs=options)
+    async with connect(mux):
+        assert await next_run() == "other"
+    await mux.aclose()
+
+
+# Times
+
+
+def at(text: str, zone: str = "UTC") -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("* * * * *", "2026-11-23 06:00:00", "2026-11-23 06:01:00"),
+        ("*/15 * * * *", "2026-11-23 06:50:00", "2026-11-23 07:00:00"),
+        ("5,35 8-18/2 * * *", "2026-11-23 18:35:00", "2026-11-24 08:05:00"),
+        ("0 3 * * *", "2026-11-23 03:00:00", "2026-11-24 03:00:00"),
+        ("0 0 1 * *", "2026-11-23 06:00:00", "2026-12-01 00:00:00"),
+        ("0 0 29 2 *", "2026-11-23 06:00:00", "2028-02-29 00:00:00"),
+        ("0 0 29 2 *", "2096-03-01 00:00:00", "2104-02-29 00:00:00"),
+        ("30 9 * * 1-5", "2026-11-20 10:00:00", "2026-11-23 09:30:00"),
+        ("0 9 * * 7", "2026-11-23 06:00:00", "2026-11-29 09:00:00"),
+        ("0 9 13 * 5", "2026-11-07 00:00:00", "2026-11-13 09:00:00"),
+        ("0 9 13 * 5", "2026-11-13 09:00:00", "2026-11-20 09:00:00"),
+    ],
+)
+def test_cron_expression_stands_for_its_times(cron: str, after: str, expected: str) -> None:
+    """As in crontab(5): a day of the month and one of the week are alternatives."""
+    assert Schedule(clean.job(), cron=cron).after(at(after)) == at(expected)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("2026-03-28 12:00:00", "2026-03-30 02:30:00"),  # 02:30 does not exist on the 29th
+        ("2026-10-24 12:00:00", "2026-10-25 02:30:00"),
+        ("2026-10-25 02:30:00", "2026-10-26 02:30:00"),  # 02:30 exists twice on the 25th
+    ],
+)
+def test_cron_expression_has_a_time_zone(after: str, expected: str) -> None:
+    """A time that does not exist is skipped; one that occurs twice counts once."""
+    schedule = Schedule(clean.job(), cron="30 2 * * *", time_zone="Europe/Vienna")
+
+    assert schedule.after(at(after, "Europe/Vienna")) == at(expected, "Europe/Vienna")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "either every= or cron="),
+        ({"every": 60, "cron": "* * * * *"}, "either every= or cron="),
+        ({"every": 0}, "every must be at least"),
+        ({"cron": "* * * *"}, "five fields"),
+        ({"cron": "60 * * * *"}, "'60' is not a minute from 0 to 59"),
+        ({"cron": "* * 0 * *"}, "'0' is not a day of the month"),
+        ({"cron": "* 8-30 * * *"}, "not a hour from 0 to 23"),
+        ({"cron": "*/0 * * * *"}, "step such as"),
+        ({"cron": "* * * jan *"}, "'jan' is not a month"),
+        ({"cron": "0 0 31 2 *"}, "there is no such day"),
+        ({"cron": "* * * * *", "time_zone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
+    ],
+)
+def test_wrong_schedule_is_rejected(options: Any, says: str) -> None:
+    """When it is made; the message names the part."""
+    with pytest.raises(ConfigurationError, match=says):
+        Schedule(clean.job(), **options)
+
+
+async def test_schedule_needs_a_job_and_a_name_of_its_own(bench: Bench) -> None:
+    """Two schedules of one job are distinguished by a name."""
+    given: Any = clean
+    with pytest.raises(ConfigurationError, match=r"clean\.job"):
+        Schedule(given, every=60)
+    with pytest.raises(ConfigurationError, match="same name"):
+        bench.jobs(schedules=[HOURLY, Schedule(clean.job(), every=60)])
