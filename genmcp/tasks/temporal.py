@@ -1,0 +1,100 @@
+"""Calls that wait for workflows of Temporal: the extra `temporal`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+from genmcp.errors import ConfigurationError
+from genmcp.tasks.external import ExternalQueue, ExternalStatus
+
+try:
+    from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+    from temporalio.client import WorkflowExecutionStatus as Status
+    from temporalio.exceptions import CancelledError, TemporalError, TerminatedError
+    from temporalio.service import RPCError, RPCStatusCode
+except ImportError as missing:
+    raise ConfigurationError(
+        f'TemporalQueue needs an extra: pip install "genmcp[temporal]" ({missing})'
+    ) from missing
+
+_QUERY_TIMEOUT: Final = timedelta(seconds=5)  # no worker of the workflow may be there to respond
+
+
+class TemporalQueue(ExternalQueue):
+    """The workflows of a Temporal namespace: `ExternalJob("temporal", workflow_id)`.
+
+    The end of a workflow is pushed by the server. Its progress is polled, by a query that returns a
+    dict with "current", "total" and "message".
+
+    Args:
+        connect: returns a client: `lambda: Client.connect("localhost:7233")`.
+        progress_query: the name of that query. None (the default): progress is not reported.
+        poll_interval: seconds between two queries. Default 1.
+    """
+
+    scheme = "temporal"
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Client]],
+        *,
+        progress_query: str | None = None,
+        poll_interval: float = 1.0,
+    ) -> None:
+        self._connect = connect
+        self._progress_query = progress_query
+        self._poll_interval = poll_interval
+        self._client: Client | None = None
+
+    async def snapshot(self, ref: str) -> ExternalStatus:
+        handle = await self._handle(ref)
+        with suppress(RPCError):
+            if (await handle.describe()).status == Status.RUNNING:
+                return await self._progress(handle)
+        return await _outcome(handle)
+
+    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
+        handle = await self._handle(ref)
+        ending = asyncio.create_task(_outcome(handle))
+        try:
+            while not ending.done():
+                yield await self._progress(handle)
+                await asyncio.wait({ending}, timeout=self._poll_interval)
+            yield ending.result()
+        finally:
+            ending.cancel()
+            await asyncio.wait({ending})
+
+    async def cancel(self, ref: str) -> None:
+        try:
+            await (await self._handle(ref)).cancel()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:  # it has ended
+                raise
+
+    async def _handle(self, ref: str) -> WorkflowHandle[Any, Any]:
+        if self._client is None:
+            self._client = await self._connect()
+        return self._client.get_workflow_handle(ref)
+
+    async def _progress(self, handle: WorkflowHandle[Any, Any]) -> ExternalStatus:
+        found: dict[str, Any] = {}
+        if self._progress_query is not None:
+            with suppress(TemporalError):
+                found = await handle.query(self._progress_query, rpc_timeout=_QUERY_TIMEOUT)
+        return ExternalStatus("working", *map(found.get, ("current", "total", "message")))
+
+
+async def _outcome(handle: WorkflowHandle[Any, Any]) -> ExternalStatus:
+    """Wait for the end of the workflow."""
+    try:
+        return ExternalStatus("completed", result=await handle.result())
+    except WorkflowFailureError as error:
+        cancelled = isinstance(error.cause, CancelledError | TerminatedError)
+        return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return ExternalStatus("failed", error=f"no workflow {handle.id!r}")
+        raise

