@@ -87,8 +87,12 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._ahead = time.time() - steady()
-        self._error = float("inf")
-        self.measured = -float("inf")  # by `steady`
+        self.measured = 0.0  # by `steady`
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the server was reached at least once."""
+        return self.measured > 0
 
     def now(self) -> float:
         """Return the server's time, at most `CLOCK_ERROR` seconds wrong once it was measured."""
@@ -214,6 +218,13 @@ async def _greet(connection: PostgresConnection, options: PostgresOptions) -> bo
     # A pooler between has connections of its own to the server, which must not be ended.
     connection.pid = pid if pid == connection.pgconn.backend_pid else 0
     connection.started = (server, backend)
+    if connection.info.server_version < 140000:
+        raise ConfigurationError(f"{options.address}: PostgreSQL 14 or later is needed")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"{options.address}: the encoding of the database is {encoding}, and must be UTF8"
+        )
     if read_only:
         raise ConfigurationError(
             f"{options.address} is read-only, such as a replica: name the primary server in the "
@@ -273,14 +284,18 @@ def is_of_one(error: Exception) -> bool:
     )
 
 
-def translated(options: PostgresOptions, error: Exception) -> Exception:
-    """Return the StoreError for an error of an operation; other errors are returned as they are."""
+def translated(options: PostgresOptions, clock: ServerClock, error: Exception) -> Exception:
+    """Return the StoreError for an error of an operation; other errors are returned as they are.
+
+    A server that cannot be used is a ConfigurationError as long as none was used: the process does
+    not start. Later it is unavailable: an operator may be moving it.
+    """
     if isinstance(error, StoreError):
         return error
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"{options.address}: no response in {options.timeout} seconds")
     if isinstance(error, ConfigurationError):
-        return StoreUnavailable(str(error))
+        return StoreUnavailable(str(error)) if clock.is_measured else error
     if not isinstance(error, psycopg.Error):
         return error
     text = f"{options.address}: {_text(error)}"

@@ -192,7 +192,7 @@ class Lane:
                     await self._perform([request])
                 return
             break
-        error = translated(self._options, error)
+        error = translated(self._options, self._clock, error)
         for request in batch:
             request.settle(error)
 

@@ -7,7 +7,8 @@ from genmcp.errors import ConfigurationError
 from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, session
 
 # The script of each version, which brings the version before up to it. The first one makes all.
-_SCRIPTS: Final = ("schema.sql",)
+_SCRIPTS: Final[tuple[str, ...]] = ("schema.sql",)
+_FOLDER: Final = files("genmcp.stores.postgres")
 
 
 async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
@@ -27,10 +28,13 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
             than this release.
     """
     async with session(options) as connection:
-        await connection.fetch("BEGIN")
         name = options.schema
-        lock = f"SELECT pg_advisory_xact_lock(hashtextextended('{name}.migrate', 0))::text"
+        await connection.fetch("SET statement_timeout = 0")
+        # Before the transaction, which sees only the schemas that were there when it began. The end
+        # of the connection releases it.
+        lock = f"SELECT pg_advisory_lock(hashtextextended('{name}.migrate', 0))::text"
         await connection.fetch(lock)
+        await connection.fetch("BEGIN")
         ((exists,),) = await connection.fetch(f"SELECT to_regclass('{name}.meta') IS NOT NULL")
         version = 0
         if exists:
@@ -50,8 +54,7 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
 
 
 def _sql(options: PostgresOptions, version: int) -> str:
-    folder = files("genmcp.stores.postgres")
-    scripts = [(folder / name).read_text(encoding="utf-8") for name in _SCRIPTS[version:]]
+    scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS[version:]]
     return "\n".join(
         (
             f"CREATE SCHEMA IF NOT EXISTS {options.schema};",

@@ -16,7 +16,10 @@ from genmcp.stores.store import Append, FoundEntry, LogEvent, Op, Put, StoreEntr
 _ESCAPED: Final = re.compile("[\x00\x01]")
 _ESCAPE: Final = re.compile("\x01([01])")
 _SLACK: Final = 512  # bytes: as in Capacity.check
-_EVERYTHING: Final = ""  # the account that counts the whole store
+
+EVERYTHING: Final = ""
+"""The account that counts the whole store."""
+
 
 _GET: Final = """
     SELECT ordinality, value, version
@@ -56,6 +59,7 @@ _USAGE: Final = """
     SELECT coalesce(sum(entries), 0)::bigint, coalesce(sum(size), 0)::bigint
     FROM genmcp.accounts WHERE name = %(name)s
 """
+_SETTINGS: Final = "SELECT current_setting('fsync')::bool"
 _SWEEP: Final = "SELECT genmcp.sweep(%(now)s)"
 
 _encode_json = msgspec.json.Encoder().encode
@@ -133,6 +137,7 @@ class Statements:
         self.usage = self._single(
             _USAGE, lambda name: {"name": to_text(name)}, lambda rows: Usage(*rows[0])
         )
+        self.settings = self._single(_SETTINGS, lambda item: {}, lambda rows: rows[0])
         self.sweep = self._single(_SWEEP, lambda item: {}, lambda rows: rows[0][0])
 
     def _single(
@@ -222,7 +227,7 @@ class Statements:
                         "e": _entries_limit(account, entries),
                         "s": account.share * size,
                     }
-        return [*limits.values(), {"n": _EVERYTHING, "c": None, "e": entries, "s": size}]
+        return [*limits.values(), {"n": EVERYTHING, "c": None, "e": entries, "s": size}]
 
     def _apply_results(self, items: Sequence[Sequence[Op]], rows: Sequence[Row]) -> list[Any]:
         results: list[Any] = [None] * len(items)
@@ -265,7 +270,7 @@ def _failure(capacity: Capacity, ops: Sequence[Op], failure: dict[str, Any]) -> 
     name = from_text(failure["n"])
     if failure["f"] == "conflict":
         return Conflict(f"{name!r}: version {failure['e']} was expected, but it is {failure['v']}")
-    if name == _EVERYTHING:
+    if name == EVERYTHING:
         return StoreFull(
             f"the PostgreSQL store is full: max_bytes={capacity.size}, of which "
             f"reserve={capacity.reserve} is not for new work"

@@ -16,7 +16,14 @@ from genmcp.stores.postgres.lanes import StatementKind
 from genmcp.stores.postgres.listener import log_token
 from genmcp.stores.postgres.loops import ConnectionRegistry, LoopConnections
 from genmcp.stores.postgres.schema import migrate
-from genmcp.stores.postgres.statements import LogPage, ReadRequest, Statements, event_of, id_of
+from genmcp.stores.postgres.statements import (
+    EVERYTHING,
+    LogPage,
+    ReadRequest,
+    Statements,
+    event_of,
+    id_of,
+)
 from genmcp.stores.store import (
     Delete,
     FoundEntry,
@@ -25,6 +32,7 @@ from genmcp.stores.store import (
     Put,
     Store,
     StoreEntry,
+    StoreTotals,
     check_one_subject,
 )
 
@@ -161,6 +169,17 @@ class PostgresStore(Store):
             pass
         usage: Usage = await self._read(self._statements.usage, account)
         return usage
+
+    async def totals(self) -> StoreTotals:
+        return StoreTotals(await self.usage(EVERYTHING), self._options.capacity)
+
+    async def problems(self) -> Sequence[str]:
+        (fsync,) = await self._read(self._statements.settings, None)
+        unsafe = (
+            "the server has fsync=off: a power failure may lose acknowledged writes, and damage "
+            "the database; set fsync=on"
+        )
+        return () if fsync else (unsafe,)
 
     async def touch(self, key: str, ttl: float) -> bool:
         connections = self._connections.current()

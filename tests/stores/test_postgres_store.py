@@ -1,0 +1,467 @@
+"""What `PostgresStore` offers beyond the contract: crashes, suspended servers, other processes."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psycopg
+import pytest
+
+from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
+from genmcp.stores import open_store
+from genmcp.stores.accounts import Account, Usage
+from genmcp.stores.postgres import PostgresStore, connection, schema
+from genmcp.stores.store import Append, Put
+from genmcp.testing.contracts.bench import data_of, entry_of, take
+from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
+
+Opened: TypeAlias = Callable[..., PostgresStore]
+
+BOUND = 30.0
+"""Seconds after which a test that waits fails."""
+
+TIMEOUT = 0.5
+"""Seconds that a statement may take, where a test waits for that."""
+
+
+@pytest.fixture
+async def name() -> str:
+    """A schema that exists."""
+    name = fresh_schema()
+    async with aclosing(PostgresStore(shared_postgres(), schema=name)) as store:
+        await store.migrate()
+    return name
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Opened]:
+    """Opens stores, which are closed after the test."""
+    stores: list[PostgresStore] = []
+
+    def opened(url: str, **options: Any) -> PostgresStore:
+        stores.append(PostgresStore(url, **options))
+        return stores[-1]
+
+    yield opened
+    await asyncio.gather(*(store.aclose() for store in stores))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PostgresServer]:
+    """A server of the test's own, with the schema `genmcp`."""
+    async with PostgresServer() as server:
+        async with aclosing(PostgresStore(server.url)) as store:
+            await store.migrate()
+        yield server
+
+
+async def sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Execute *statements* over a connection of their own, and return the rows of the last one."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as link:
+        for statement in statements:
+            cursor = await link.execute(statement.encode())
+        return await cursor.fetchall() if cursor.description else []
+
+
+async def refused(store: PostgresStore) -> str:
+    """Return the message of the ConfigurationError that the first use of *store* raises."""
+    with pytest.raises(ConfigurationError) as caught:
+        await store.get("k")
+    return str(caught.value)
+
+
+async def eventually(operation: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of *operation*, which is repeated while the store is unavailable."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            with suppress(StoreUnavailable):
+                return await operation()
+
+
+# Start-up
+
+
+async def test_missing_schema_is_refused(opened: Opened) -> None:
+    """The message names the command that creates it."""
+    text = await refused(opened(shared_postgres(), schema="missing"))
+    assert "'missing' does not exist" in text
+    assert "genmcp store migrate" in text
+
+
+@pytest.mark.parametrize(("version", "hint"), [(0, "store migrate"), (99, "newer release")])
+async def test_schema_of_another_release_is_refused(
+    opened: Opened, name: str, version: int, hint: str
+) -> None:
+    """An older schema has to be migrated, a newer one needs a newer release."""
+    await sql(shared_postgres(), f"UPDATE {name}.meta SET version = {version}")
+    assert hint in await refused(opened(shared_postgres(), schema=name))
+
+
+async def test_wrong_password_is_refused(opened: Opened) -> None:
+    """The message names the server, and not the password."""
+    url = shared_postgres().replace("secret", "wr0ng")
+    text = await refused(opened(url))
+    assert "password authentication failed" in text
+    assert "127.0.0.1" in text
+    assert "wr0ng" not in text
+
+
+async def test_missing_database_is_refused(opened: Opened) -> None:
+    """The message names the database."""
+    url = shared_postgres().removesuffix("/postgres") + "/nothing"
+    assert 'database "nothing" does not exist' in await refused(opened(url))
+
+
+async def test_read_only_server_is_refused(opened: Opened, name: str) -> None:
+    """A replica cannot be used, not even for reads: they would lag behind."""
+    url = shared_postgres() + "?options=-c%20default_transaction_read_only%3Don"
+    assert "is read-only" in await refused(opened(url, schema=name))
+
+
+async def test_role_without_rights_is_refused(opened: Opened, name: str) -> None:
+    """A role that may connect needs rights on the schema."""
+    await sql(shared_postgres(), f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+    url = shared_postgres().replace("postgres:secret", f"{name}:secret")
+    assert "permission denied" in await refused(opened(url, schema=name))
+
+
+@pytest.mark.parametrize("url", ["postgresql://a:b@[::1/x", "postgresql://h/d?nothing=1"])
+def test_url_with_an_error_is_refused(url: str) -> None:
+    """The message does not repeat the URL, which may have a password."""
+    with pytest.raises(ConfigurationError, match="cannot be parsed") as caught:
+        PostgresStore(url)
+    assert url not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"schema": "Bad name"}, {"timeout": 0}, {"readers": 0}, {"follow_refresh": 3600}],
+    ids=str,
+)
+def test_option_out_of_range_is_refused(options: dict[str, Any]) -> None:
+    """The message names the option."""
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        PostgresStore("postgresql://localhost/", **options)
+
+
+async def test_url_names_the_schema(name: str) -> None:
+    """The parameter `schema` of a URL is for the store, the others for the server."""
+    url = f"{shared_postgres()}?application_name=shop&schema={name}"
+    async with aclosing(open_store(url)) as store:
+        await store.apply(Put("k", b"1"))
+        rows = await sql(shared_postgres(), f"SELECT key FROM {name}.records")
+        names = await sql(shared_postgres(), "SELECT application_name FROM pg_stat_activity")
+    assert rows == [("k",)]
+    assert ("shop",) in names
+
+
+async def test_unreachable_server_is_unavailable(opened: Opened, free_port: int) -> None:
+    """It may be started later."""
+    store = opened(f"postgresql://localhost:{free_port}/x", timeout=0.2)
+    with pytest.raises(StoreUnavailable, match=str(free_port)):
+        await store.get("k")
+
+
+# Migration
+
+
+async def test_migration_is_done_once(opened: Opened) -> None:
+    """Of several processes that migrate at once, one creates the schema."""
+    name = fresh_schema()
+    stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
+    done = await asyncio.gather(*(store.migrate() for store in stores))
+
+    assert sorted(map(bool, done)) == [False, False, False, True]
+    await stores[0].apply(Put("k", b"1"))
+    assert await stores[1].get("k")
+
+
+async def test_dry_run_changes_nothing(opened: Opened) -> None:
+    """It returns the statements, which an administrator may execute instead."""
+    name = fresh_schema()
+    store = opened(shared_postgres(), schema=name)
+    script = await store.migrate(dry_run=True)
+    assert "does not exist" in await refused(store)
+
+    await sql(shared_postgres(), script)
+    await store.apply(Put("k", b"1"))
+
+
+async def test_older_schema_is_migrated(
+    opened: Opened, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The scripts of later versions are executed on the data, all of them or none."""
+    await opened(shared_postgres(), schema=name).apply(Put("k", b"1"))
+    monkeypatch.setattr(schema, "_FOLDER", tmp_path)
+    monkeypatch.setattr(schema, "_SCRIPTS", ("schema.sql", "2.sql", "3.sql"))
+    for module in (schema, connection):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
+    (tmp_path / "2.sql").write_text("CREATE TABLE genmcp.second ();")
+    (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.second ();")
+    newer = opened(shared_postgres(), schema=name)
+    with pytest.raises(ConfigurationError, match="already exists"):
+        await newer.migrate()
+    assert "has version 1" in await refused(newer)
+
+    (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.third ();")
+    assert f"{name}.third" in await newer.migrate()
+    assert await newer.get("k")
+
+
+# Names and usage
+
+
+async def test_names_may_have_any_character(opened: Opened, name: str) -> None:
+    """PostgreSQL's text has no NUL; different keys stay different nevertheless."""
+    store = opened(shared_postgres(), schema=name)
+    keys = ["a\x00", "a\x01", "a\x010", "a\x011", "ü\U0001f600", "a b\n\\'\""]
+    for key in keys:
+        await store.apply(Put(key, key.encode(), labels=(key,)), Append(key, b"", ttl=60))
+        assert store.deliveries
+        await store.deliveries.put(key, queue=key, owner=key)
+    for key in keys:
+        assert (await entry_of(store, key)).value == key.encode()
+        assert [each.key for each in await store.find(key)] == [key]
+        assert [each.id for each in await store.deliveries.claim([key], "n", 30, 9)] == [key]
+
+
+async def test_usage_is_exact_after_concurrent_writes(opened: Opened, name: str) -> None:
+    """Each connection counts in a row of its own; the sum is what there is."""
+    stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
+    ann = (Account("ann"), Account("all"))
+    await asyncio.gather(
+        *(
+            store.apply(Put(f"{number}:{turn}", b"12", owner=ann))
+            for number, store in enumerate(stores)
+            for turn in range(25)
+        )
+    )
+    assert await stores[0].usage("ann") == Usage(100, 100 * 5 + 60)
+    assert await stores[0].usage("all") == await stores[1].usage("ann")
+
+
+# Crashes and suspensions of the server
+
+
+async def test_acknowledged_writes_survive_a_kill(server: PostgresServer, opened: Opened) -> None:
+    """A server that is killed amid writes has all of them that were acknowledged."""
+    store = opened(server.url)
+    acknowledged: list[int] = []
+    enough = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        for number in range(writer, 10_000, 8):
+            await store.apply(Put(f"k#{number}", b"%d" % number), Append("k", b"", ttl=60))
+            acknowledged.append(number)
+            if len(acknowledged) == 200:
+                enough.set()
+
+    writing = [asyncio.ensure_future(write(writer)) for writer in range(8)]
+    async with asyncio.timeout(BOUND):
+        await enough.wait()
+    await server.kill()
+    outcomes = await asyncio.gather(*writing, return_exceptions=True)
+    await server.start()
+
+    assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
+    await eventually(lambda: store.get("k"))
+    for number in acknowledged:
+        assert await store.get(f"k#{number}")
+    assert len(await store.read("k", limit=20_000)) >= len(acknowledged)
+
+
+async def test_connections_recover_from_a_restart(server: PostgresServer, opened: Opened) -> None:
+    """A restart within the timeout is not noticed by readers, followers and workers."""
+    store, other = opened(server.url), opened(server.url)
+    assert store.deliveries
+    assert other.deliveries
+    await store.apply(Put("k", b"1"), Append("k", b"1", ttl=60))
+    with store.deliveries.news() as news:
+        async with aclosing(store.follow("k")) as followed:
+            assert await take(followed, 1) == [b"1"]
+            following = asyncio.ensure_future(take(followed, 1))
+            await server.kill()
+            reading = asyncio.ensure_future(store.get("k"))
+            await server.start()
+            assert await reading
+
+            await eventually(lambda: other.apply(Append("k", b"2", ttl=60)))
+            assert await following == [b"2"]
+            await other.deliveries.put("id")
+            async with asyncio.timeout(BOUND):
+                while not await store.deliveries.claim(["default"], "n", 30, 1):
+                    news.clear()
+                    await news.wait()
+
+
+async def test_late_write_does_not_overtake_a_newer_one(
+    server: PostgresServer, opened: Opened
+) -> None:
+    """A write that a suspended server reads after its caller has given up is not performed."""
+    store, other = opened(server.url, timeout=TIMEOUT), opened(server.url)
+    await store.apply(Put("k", b"first"))
+    await other.get("k")
+    server.pause()
+    try:
+        # Both connections have a statement in the buffer of the suspended server.
+        late = asyncio.ensure_future(store.apply(Put("k", b"late"), Append("k", b"late", ttl=60)))
+        async with asyncio.timeout(BOUND):
+            with pytest.raises(StoreUnavailable):
+                await late
+    finally:
+        server.resume()
+    await eventually(lambda: other.apply(Put("k", b"newer")))
+
+    await eventually(lambda: store.apply(Put("other", b"")))  # the server has read everything
+    assert (await entry_of(other, "k")).value == b"newer"
+    assert await data_of(other, "k") == []
+
+
+async def test_suspended_server_makes_requests_fail(server: PostgresServer, opened: Opened) -> None:
+    """They fail after the timeout, and work again when the server continues."""
+    store = opened(server.url, timeout=TIMEOUT)
+    assert store.deliveries
+    await store.apply(Put("k", b"1"))
+    server.pause()
+    try:
+        async with asyncio.timeout(BOUND):
+            outcomes = await asyncio.gather(
+                store.get("k"),
+                store.apply(Put("k", b"2")),
+                store.deliveries.put("a"),
+                store.read("k"),
+                return_exceptions=True,
+            )
+    finally:
+        server.resume()
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 4
+    assert (await eventually(lambda: store.get("k"))).value in {b"1", b"2"}
+
+
+async def test_lost_connection_of_the_listener_is_replaced(opened: Opened, name: str) -> None:
+    """Followers read what was appended while nobody listened."""
+    store, other = opened(shared_postgres(), schema=name), opened(shared_postgres(), schema=name)
+    await store.apply(Append("k", b"0", ttl=60))
+    async with aclosing(store.follow("k")) as followed:
+        await take(followed, 1)
+        following = asyncio.ensure_future(take(followed, 20))
+        for number in range(20):
+            await sql(
+                shared_postgres(),
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                f" WHERE query LIKE 'LISTEN \"{name}%'",
+            )
+            await other.apply(Append("k", b"%d" % number, ttl=60))
+        assert await following == [b"%d" % number for number in range(20)]
+
+
+async def test_server_without_free_connections_is_unavailable(opened: Opened) -> None:
+    """The error is that of the server."""
+    async with PostgresServer(max_connections="8") as server:
+        async with aclosing(opened(server.url)) as store:
+            await store.migrate()
+        links = []
+        try:
+            with suppress(psycopg.OperationalError):
+                while True:
+                    links.append(await psycopg.AsyncConnection.connect(server.url))
+            with pytest.raises(StoreUnavailable, match="too many clients"):
+                await opened(server.url, timeout=0.2).get("k")
+        finally:
+            for link in links:
+                await link.close()
+
+
+# Many processes, writers and followers
+
+_INCREMENT = """
+import asyncio, sys
+from genmcp.errors import Conflict
+from genmcp.stores.postgres import PostgresStore
+from genmcp.stores.store import Append, Put
+
+async def main():
+    store = PostgresStore(sys.argv[1], schema=sys.argv[2])
+    for number in range(50):
+        while True:
+            read = await store.get("count")
+            value, version = (int(read.value), read.version) if read else (0, 0)
+            put = Put("count", b"%d" % (value + 1), expect=version)
+            try:
+                await store.apply(put, Append("count", b"%d" % (value + 1), ttl=60))
+            except Conflict:
+                continue
+            break
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_share_versions_and_logs(opened: Opened, name: str) -> None:
+    """Processes that race for a version lose no increment, and a follower sees each one once."""
+    store = opened(shared_postgres(), schema=name)
+    arguments = (sys.executable, "-c", _INCREMENT, shared_postgres(), name)
+    async with aclosing(store.follow("count")) as followed, asyncio.timeout(BOUND):
+        following = asyncio.ensure_future(take(followed, 150))
+        processes = [await asyncio.create_subprocess_exec(*arguments) for _ in range(3)]
+        assert [await process.wait() for process in processes] == [0, 0, 0]
+        assert await following == [b"%d" % number for number in range(1, 151)]
+    assert (await entry_of(store, "count")).value == b"150"
+
+
+async def test_writers_of_one_key_take_turns(opened: Opened, name: str) -> None:
+    """Sixteen writers in four instances neither deadlock nor lose a version."""
+    stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
+
+    async def write(store: PostgresStore) -> None:
+        for _ in range(5):
+            while True:
+                read = await store.get("k")
+                with suppress(Conflict):
+                    await store.apply(
+                        Put("k", b"", expect=read.version if read else 0),
+                        Put("k#part", b""),
+                        Append("k", b"", ttl=60),
+                    )
+                    break
+
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(write(store) for store in stores for _ in range(4)))
+    assert len(await stores[0].read("k")) == 80
+
+
+async def test_thousand_followers_need_few_connections(opened: Opened, name: str) -> None:
+    """An append of another process reaches all; they share one LISTEN connection."""
+    url = f"{shared_postgres()}?application_name={name}"
+    store, other = opened(url, schema=name), opened(shared_postgres(), schema=name)
+    followers = [store.follow(f"log:{number % 10}") for number in range(1000)]
+    taking = [asyncio.ensure_future(take(each, 1)) for each in followers]
+    for number in range(10):
+        await other.apply(Append(f"log:{number}", b"%d" % number, ttl=60))
+
+    got = await asyncio.gather(*taking)
+    assert got == [[b"%d" % (number % 10)] for number in range(1000)]
+    used = await sql(
+        shared_postgres(),
+        f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'",
+    )
+    assert used[0][0] <= 5
+    for each in followers:
+        await each.aclose()
+
+
+async def test_write_of_a_cancelled_caller_is_not_late(opened: Opened, name: str) -> None:
+    """The next write of the process to the subject takes effect after it, or instead of it."""
+    store = opened(shared_postgres(), schema=name)
+    for number in range(50):
+        cancelled = asyncio.ensure_future(store.apply(Put("k", b"cancelled")))
+        for _ in range(number % 7):
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        await store.apply(Put("k", b"%d" % number))
+        await asyncio.wait([cancelled])
+        assert (await entry_of(store, "k")).value == b"%d" % number
