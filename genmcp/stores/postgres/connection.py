@@ -35,12 +35,15 @@ _TOO_LATE: Final = "GM002"  # raised by genmcp.apply
 _READ_ONLY: Final = "25006"
 _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
 
-# In one round trip: the settings of the session, and what is known of the server. A server whose
+# In one round trip: the settings of the session, and what is known of the server. Each statement
+# has an index that fits, and is planned once: planning takes longer than execution. A server whose
 # configuration acknowledges commits before they are written would lose acknowledged writes.
 _HELLO: Final = """
     SELECT set_config('statement_timeout', %(timeout)s, false),
         set_config('default_transaction_isolation', 'read committed', false),
         set_config('jit', 'off', false),
+        set_config('plan_cache_mode', 'force_generic_plan', false),
+        set_config('enable_seqscan', 'off', false),
         set_config('synchronous_commit', CASE current_setting('synchronous_commit')
             WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
         pg_backend_pid(), pg_postmaster_start_time(),
