@@ -18,7 +18,7 @@ import tempfile
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -34,6 +34,7 @@ from benchmarks.processes import (
     pinned,
     surroundings,
 )
+from genmcp.stores.postgres import PostgresStore
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.sockets import Connection, called
@@ -77,6 +78,8 @@ async def setups(folder: Path, words: Sequence[str]) -> AsyncIterator[Iterator[S
             made += [Setup("redis", redis.url), Setup("redis docket", redis.url + "/1", "docket")]
         if any_in(words, "postgres procrastinate"):
             postgres = await stack.enter_async_context(PostgresServer())
+            async with aclosing(PostgresStore(postgres.url)) as store:
+                await store.migrate()
             made.append(Setup("postgres", postgres.url))
             made.append(Setup("postgres procrastinate", postgres.url, "procrastinate"))
         pin()

@@ -21,10 +21,15 @@ EVERYTHING: Final = ""
 """The account that counts the whole store."""
 
 
+# LATERAL with OFFSET: one look-up in the index for each key. A plain join is planned while the table
+# is small, as a scan of all records, and PostgreSQL keeps that plan when the table has grown.
 _GET: Final = """
     SELECT ordinality, value, version
     FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS wanted(key, ordinality)
-    JOIN genmcp.records USING (key) WHERE deadline > genmcp.clock(%(now)s)
+    CROSS JOIN LATERAL (
+        SELECT value, version, deadline FROM genmcp.records WHERE key = wanted.key OFFSET 0
+    ) AS record
+    WHERE deadline > genmcp.clock(%(now)s)
 """
 _APPLY: Final = """
     SELECT genmcp.apply(%(writes)s::jsonb, %(values)b::bytea[], %(subjects)s::text[], %(until)s,
