@@ -21,8 +21,8 @@ EVERYTHING: Final = ""
 """The account that counts the whole store."""
 
 
-# LATERAL with OFFSET: one look-up in the index for each key. A plain join is planned while the table
-# is small, as a scan of all records, and PostgreSQL keeps that plan when the table has grown.
+# LATERAL with OFFSET: one look-up in the index for each key. A plain join is planned as a scan of
+# all records while the table is small, and PostgreSQL keeps that plan when the table has grown.
 _GET: Final = """
     SELECT ordinality, value, version
     FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS wanted(key, ordinality)
