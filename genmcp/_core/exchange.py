@@ -242,14 +242,16 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         """
         return self._detach(retry) if self.primed else []
 
-    def hand_over(self) -> list[ExchangeAction]:
+    def hand_over(self, retry: int = 0) -> list[ExchangeAction]:
         """End the connection, because its client resumes the stream on another one.
+
+        No actions if the client cannot resume it. It waits *retry* milliseconds before.
 
         2025-11-25, transports, "Multiple Connections": each message is sent on one of them.
         """
         # The client needs the id of an event to resume. On a stream that is not primed and has sent
         # no event, to end the connection would only lose messages.
-        return self._detach(0) if self._index or self.primed else []
+        return self._detach(retry) if self._index or self.primed else []
 
     def _detach(self, retry: int) -> list[ExchangeAction]:
         was = self._advance(ExchangeEvent.RELEASE)

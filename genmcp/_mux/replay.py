@@ -52,6 +52,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 _END: Final = StoredEvent(0, b"", last=True)
+_NOBODY: Final = "-"  # the name of no process: the one that wrote the stream has handed it on
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(StoredEvent).decode
@@ -145,6 +146,8 @@ class Replay(msgspec.Struct, eq=False):
             self.writers.discard(log, writer)
 
     async def _is_gone(self, node: str) -> bool:
+        if node == _NOBODY:
+            return True
         try:
             return node != "" and not await self._lives(node)
         except StoreError as error:
@@ -250,13 +253,23 @@ class StoredStream(msgspec.Struct, eq=False):
                 except OverShare:  # stored without an owner if the client has used up its share
                     await self._append(_END)
 
-    async def _write(self, *events: tuple[int, bytes, bool]) -> None:
+    async def hand_on(self) -> None:
+        """Store that this process answers no more calls: another one may at once.
+
+        Without it, others wait until the heartbeat of this process has expired.
+        """
+        if self._begun:
+            with suppress(StoreError):
+                await self._write((0, b"", False), node=_NOBODY)
+
+    async def _write(self, *events: tuple[int, bytes, bool], node: str | None = None) -> None:
+        node = self._replay.node if node is None else node
         calls = tuple(
             OpenCall(each.id, each.method, task)
             for each, task in self._calls.items()
             if self._is_open(each)
         )
-        stored = (StoredEvent(*each, self._replay.node, calls) for each in events)
+        stored = (StoredEvent(*each, node, calls) for each in events)
         await self._append(*stored, owner=self._owner)
 
     async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:

@@ -10,10 +10,11 @@ import logging
 import secrets
 from collections.abc import Sequence
 from math import ceil
+from typing import Final
 
 import msgspec
 
-from genmcp._core.call import CallEvent
+from genmcp._core.call import CallEvent, CallPhase
 from genmcp._core.exchange import (
     Exchange,
     ExchangeAction,
@@ -44,6 +45,10 @@ from genmcp._transports.timers import (
 )
 
 logger = logging.getLogger("genmcp")
+
+# Milliseconds after which a client resumes a stream that ends with this process: a load balancer
+# needs a moment to notice, and a restarted server to start.
+_RESUME_DELAY: Final = 1000
 
 
 class OpenResponse(msgspec.Struct, eq=False):
@@ -115,9 +120,15 @@ class OpenResponse(msgspec.Struct, eq=False):
             call.report(event)
 
     def stop(self) -> None:
-        """Report SHUTDOWN to the calls, which are cancelled, and shorten the time for writing."""
+        """Report SHUTDOWN to the calls, which are cancelled, and shorten the time for writing.
+
+        A call that only follows a task needs no error: its client resumes the stream at another
+        process, which follows the task to its end, as it would after the death of this process.
+        """
         self.writer.hasten()
         self.stopping = True
+        if self._http.mux.store.durable and all(map(_follows_task, self.calls)):
+            self.writer.hand_on()
         self.report(CallEvent.SHUTDOWN)
 
     def expire(self) -> None:
@@ -228,6 +239,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     _started: bool = False
     _closing: bool = False
     _hastened: bool = False
+    _handed_on: bool = False
 
     # Messages and events of the response.
 
@@ -268,9 +280,21 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """End the connection, from any thread: the client resumes the stream on another one."""
         self._http.in_loop(lambda: self._push(self.exchange.hand_over()))
 
+    def hand_on(self) -> None:
+        """End the connection, but not the stream: another process sends the rest of it.
+
+        Does nothing if the client cannot resume the stream.
+        """
+        if self.exchange.batch or self.exchange.stream is None:
+            return
+        actions = self.exchange.hand_over(_RESUME_DELAY)
+        # DETACHED: the client has left, and resumes the stream when it likes.
+        self._handed_on = self.exchange.state is ExchangeState.DETACHED
+        self._push(actions)
+
     def answer(self, request: Request, answer: EncodedResponse) -> None:
         """Send the answer to *request*."""
-        if self.exchange.closed:
+        if self.exchange.closed or self._handed_on:
             return
         if self._progress is not None:
             self._progress.finish(request)
@@ -381,9 +405,9 @@ class ResponseWriter(msgspec.Struct, eq=False):
         return [task]
 
     async def end(self) -> None:
-        """End the stored stream, so that no client waits for it."""
+        """End the stored stream, so that no client waits for it, or hand it on."""
         if self._kept is not None:
-            await self._kept.end()
+            await (self._kept.hand_on() if self._handed_on else self._kept.end())
 
     async def _write(self) -> None:
         while self._ready:
@@ -419,3 +443,9 @@ class ResponseWriter(msgspec.Struct, eq=False):
         self.begun = True
         await perform(actions, self._http.send, self._http.headers)
         self.spoke = self._http.loop.time()
+
+
+def _follows_task(call: RunningCall[HttpRequest]) -> bool:
+    """Return whether *call* waits for a task, and its own code runs in no process."""
+    state = None if call.channel is None else call.channel._state
+    return state is not None and state.phase is CallPhase.FOLLOWING
