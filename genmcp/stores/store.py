@@ -294,6 +294,20 @@ class Store(ABC):
         """
         return ()
 
+    async def migrate(self, *, dry_run: bool = False) -> str:
+        """Create or update what the store needs, for `genmcp store migrate`. Default: nothing.
+
+        Args:
+            dry_run: whether to return the statements without executing them. Default False.
+
+        Returns:
+            The statements, "" if nothing is to be done.
+
+        Raises:
+            ConfigurationError: the data was written by a newer release, or cannot be updated.
+        """
+        return ""
+
     @abstractmethod
     async def touch(self, key: str, ttl: float) -> bool:
         """Make the record under *key* expire *ttl* seconds from now; its version stays.

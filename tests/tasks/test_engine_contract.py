@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
+from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
+from tests.support.postgres_server import fresh_schema, shared_postgres
 from tests.tasks.engine_contract import EngineContract
 from tests.tasks.shared_engine_contract import EngineProcess, SharedEngineContract
 
@@ -17,6 +20,13 @@ from tests.tasks.shared_engine_contract import EngineProcess, SharedEngineContra
 @asynccontextmanager
 async def sqlite_engine(path: str) -> AsyncIterator[Engine]:
     async with aclosing(SQLiteStore(path)) as store:
+        yield LocalEngine(store.deliveries, retry_delay=0.1)
+
+
+@asynccontextmanager
+async def postgres_engine(url: str) -> AsyncIterator[Engine]:
+    async with aclosing(open_store(url)) as store:
+        assert store.deliveries
         yield LocalEngine(store.deliveries, retry_delay=0.1)
 
 
@@ -40,6 +50,18 @@ class TestSQLite(SharedEngineContract):
     def freeze(self, process: EngineProcess, target: str) -> None:
         """Not within a transaction: it would hold SQLite's write lock."""
         process.freeze(lambda: _is_unlocked(target))
+
+
+class TestPostgres(SharedEngineContract):
+    promises = LocalEngine.promises
+    factory = "tests.tasks.test_engine_contract:postgres_engine"
+
+    @pytest.fixture
+    async def target(self) -> str:
+        url, schema = shared_postgres(), fresh_schema()
+        async with aclosing(PostgresStore(url, schema=schema)) as store:
+            await store.migrate()
+        return f"{url}?schema={schema}"
 
 
 def _is_unlocked(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import suppress
 from threading import Lock
 
 from genmcp.errors import StoreUnavailable
@@ -102,7 +103,9 @@ class ConnectionRegistry:
                 each.drop()
             else:
                 ended = asyncio.run_coroutine_threadsafe(each.aclose(), each.loop)
-                await asyncio.wrap_future(ended)
+                with suppress(TimeoutError):  # that loop may end without running it
+                    async with asyncio.timeout(self.options.timeout):
+                        await asyncio.wrap_future(ended)
 
     def _forget(self, key: int) -> None:
         del self._of_loop[key]

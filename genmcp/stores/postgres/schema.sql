@@ -106,7 +106,8 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION genmcp.count_growth(p_growth genmcp.growth[]) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION genmcp.count_growth(p_growth genmcp.growth[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO genmcp.accounts AS a (name, shard, entries, size)
     SELECT name, pg_backend_pid() % 16, sum(g.entries), sum(g.size)
     FROM unnest(p_growth) AS g,
@@ -115,13 +116,14 @@ CREATE FUNCTION genmcp.count_growth(p_growth genmcp.growth[]) RETURNS void LANGU
     HAVING sum(g.entries) <> 0 OR sum(g.size) <> 0
     ORDER BY name
     ON CONFLICT (name, shard) DO UPDATE
-    SET entries = a.entries + excluded.entries, size = a.size + excluded.size
+    SET entries = a.entries + excluded.entries, size = a.size + excluded.size;
+END
 $$;
 
 -- Perform writes, each of them completely or not at all, and return the failures as a JSON array.
 --
--- p_writes: a JSON array. Each write has operations "o" and limits "a" (see below), and "k": the
---   growth in bytes up to which no limit applies.
+-- p_writes: a JSON array. Each write has operations "o" (see below), limits "a" (genmcp.excesses) and
+--   "k": the growth in bytes up to which no limit applies.
 -- p_values: the values and data of all operations in order.
 -- p_subjects: all subjects, each once.
 -- p_until: the time of the server after which nothing may be written any more.
@@ -133,7 +135,7 @@ DECLARE
     v_now float8;
     v_write record;
     v_op record;
-    v_limit record;
+    v_excess record;
     v_record record;
     v_value int := 0;
     v_first int;
@@ -171,7 +173,7 @@ BEGIN
         v_first := v_value;
         BEGIN
             -- k: p(ut), a(ppend) or d(elete); n: the key or log; t: ttl; e: expect; a: accounts;
-            -- l: labels; m, b: the maximum number of events and bytes.
+            -- l: labels; m, b: the maximum numbers of events and bytes.
             FOR v_op IN
                 SELECT * FROM jsonb_to_recordset(v_write.operations) AS operation(
                     k text, n text, t float8, e bigint, a text, l text[], m int, b bigint)
@@ -191,7 +193,7 @@ BEGIN
                 v_version := CASE WHEN v_live THEN v_record.version ELSE 0 END;
                 IF v_op.e <> v_version THEN
                     v_failure := jsonb_build_object(
-                        'f', 'conflict', 'n', v_op.n, 'e', v_op.e, 'v', v_version);
+                        'n', v_op.n, 'e', v_op.e, 'v', v_version);
                     RAISE EXCEPTION USING ERRCODE = 'GM001';
                 END IF;
                 IF v_there THEN
@@ -231,21 +233,19 @@ BEGIN
                 END IF;
             END LOOP;
 
-            -- n: the account; c: the accounts of logs that may be dropped for it; e, s: the limits.
-            FOR v_limit IN
-                SELECT * FROM jsonb_to_recordset(v_write.limits)
-                    AS account(n text, c text, e float8, s float8)
+            FOR v_excess IN
+                SELECT * FROM genmcp.excesses(
+                    v_write.limits, v_write.slack, v_growth, v_batch)
             LOOP
-                v_failure := genmcp.excess(v_limit.n, v_limit.e, v_limit.s, v_write.slack,
-                                           v_growth, v_batch);
-                CONTINUE WHEN v_failure IS NULL;
+                v_failure := to_jsonb(v_excess);
                 PERFORM genmcp.sweep(p_now);
-                IF v_limit.c IS NOT NULL THEN
-                    v_growth := genmcp.drop_logs(v_limit.n, v_limit.c, v_limit.e, v_limit.s,
-                                                 v_write.slack, v_growth, v_batch, v_written);
+                IF v_excess.c IS NOT NULL THEN
+                    v_growth := genmcp.drop_logs(
+                        v_failure, v_write.slack, v_growth, v_batch, v_written);
                 END IF;
-                IF genmcp.excess(v_limit.n, v_limit.e, v_limit.s, v_write.slack,
-                                 v_growth, v_batch) IS NOT NULL THEN
+                PERFORM 1 FROM genmcp.excesses(
+                    jsonb_build_array(v_failure), v_write.slack, v_growth, v_batch);
+                IF FOUND THEN
                     RAISE EXCEPTION USING ERRCODE = 'GM001';
                 END IF;
             END LOOP;
@@ -278,6 +278,7 @@ DECLARE
     v_size bigint := octet_length(p_data);
     v_owner text;
     v_held int;
+    v_floor bigint;
 BEGIN
     SELECT * INTO v_log FROM genmcp.logs WHERE name = p_name;
     IF NOT FOUND THEN
@@ -309,9 +310,10 @@ BEGIN
     IF v_log.held > p_keep OR v_log.size > p_keep_bytes THEN
         v_held := v_log.held;
         v_size := v_log.size;
+        v_floor := v_log.floor;  -- a scan from the beginning would pass over deleted events
         FOR v_event IN
-            SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
-            ORDER BY id LIMIT v_held - 1
+            SELECT id, octet_length(data) AS size FROM genmcp.events
+            WHERE log = v_log.base AND id > v_floor ORDER BY id LIMIT v_held - 1
         LOOP
             EXIT WHEN v_log.held <= p_keep
                 AND (p_keep_bytes IS NULL OR v_log.size <= p_keep_bytes);
@@ -319,7 +321,8 @@ BEGIN
             v_log.held := v_log.held - 1;
             v_log.size := v_log.size - v_event.size;
         END LOOP;
-        DELETE FROM genmcp.events WHERE log = v_log.base AND id <= v_log.floor;
+        DELETE FROM genmcp.events
+        WHERE log = v_log.base AND id > v_floor AND id <= v_log.floor;
         v_growth := v_growth
             || (v_owner, v_log.held - v_held, v_log.size - v_size)::genmcp.growth;
     END IF;
@@ -332,43 +335,46 @@ BEGIN
 END
 $$;
 
--- Return null if an account has room for the growth, or its usage, without the growth.
-CREATE FUNCTION genmcp.excess(
-    p_name text, p_entries float8, p_size float8, p_slack bigint, p_growth genmcp.growth[],
-    p_batch genmcp.growth[]
-) RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE
-    v_growth record;
-    v_batch record;
-    v_used record;
+-- Return the accounts that a write would fill beyond their limits.
+--
+-- p_limits: a JSON array of accounts with name "n", limits of entries "e" and of bytes "s", and "c":
+--   the accounts of logs that may be dropped for it. The columns of the same names are returned, and
+--   the usage without the write (ue, us) and the growth (ge, gs).
+CREATE FUNCTION genmcp.excesses(
+    p_limits jsonb, p_slack bigint, p_growth genmcp.growth[], p_batch genmcp.growth[]
+) RETURNS TABLE (n text, c text, e float8, s float8, ue bigint, us bigint, ge bigint, gs bigint)
+LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT coalesce(sum(entries), 0) AS entries, coalesce(sum(size), 0) AS size INTO v_growth
-    FROM unnest(p_growth) WHERE p_name = '' OR p_name = ANY (string_to_array(accounts, E'\n'));
-    IF v_growth.entries <= 0 AND v_growth.size <= p_slack THEN
-        RETURN NULL;
-    END IF;
-    SELECT coalesce(sum(entries), 0) AS entries, coalesce(sum(size), 0) AS size INTO v_batch
-    FROM unnest(p_batch) WHERE p_name = '' OR p_name = ANY (string_to_array(accounts, E'\n'));
-    SELECT coalesce(sum(entries), 0) + v_batch.entries AS entries,
-           coalesce(sum(size), 0) + v_batch.size AS size
-    INTO v_used FROM genmcp.accounts WHERE name = p_name;
-    IF (v_growth.entries > 0 AND v_used.entries + v_growth.entries > p_entries)
-        OR (v_growth.size > p_slack AND v_used.size + v_growth.size > p_size) THEN
-        RETURN jsonb_build_object('f', 'share', 'n', p_name, 'e', v_used.entries,
-            's', v_used.size, 'ge', v_growth.entries, 'gs', v_growth.size);
-    END IF;
-    RETURN NULL;
+    RETURN QUERY
+    SELECT a.n, a.c, a.e, a.s, used.entries + batch.entries, used.size + batch.size,
+        growth.entries, growth.size
+    FROM jsonb_to_recordset(p_limits) AS a(n text, c text, e float8, s float8)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(entries), 0)::bigint AS entries, coalesce(sum(size), 0)::bigint AS size
+        FROM unnest(p_growth)
+        WHERE a.n = '' OR a.n = ANY (string_to_array(accounts, E'\n'))) AS growth
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(entries), 0)::bigint AS entries, coalesce(sum(size), 0)::bigint AS size
+        FROM unnest(p_batch)
+        WHERE a.n = '' OR a.n = ANY (string_to_array(accounts, E'\n'))) AS batch
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(entries), 0)::bigint AS entries, coalesce(sum(size), 0)::bigint AS size
+        FROM genmcp.accounts WHERE name = a.n) AS used
+    WHERE (growth.entries > 0 AND used.entries + batch.entries + growth.entries > a.e)
+        OR (growth.size > p_slack AND used.size + batch.size + growth.size > a.s);
 END
 $$;
 
--- Drop logs with the accounts p_accounts, and perhaps more, until the account has room. The log that
--- has been idle for longest comes first. Of the logs that the write appends to, events are dropped,
--- but never the newest one. Return p_growth, less what was dropped.
+-- Drop logs of an account until it has room; p_limit: see genmcp.excesses. The log that has been idle
+-- for longest comes first. Of the logs that the write appends to, events are dropped, but never the
+-- newest one. Return p_growth, less what was dropped.
 CREATE FUNCTION genmcp.drop_logs(
-    p_name text, p_accounts text, p_entries float8, p_size float8, p_slack bigint,
-    p_growth genmcp.growth[], p_batch genmcp.growth[], p_written text[]
+    p_limit jsonb, p_slack bigint, p_growth genmcp.growth[], p_batch genmcp.growth[],
+    p_written text[]
 ) RETURNS genmcp.growth[] LANGUAGE plpgsql AS $$
 DECLARE
+    v_limits jsonb := jsonb_build_array(p_limit);
+    v_accounts text := p_limit ->> 'c';
     v_growth genmcp.growth[] := p_growth;
     v_log genmcp.logs;
     v_name text;
@@ -376,11 +382,12 @@ DECLARE
 BEGIN
     FOR v_name IN
         SELECT name FROM genmcp.logs
-        WHERE held > 0 AND (accounts = p_accounts
-            OR (accounts > p_accounts || E'\n' AND accounts < p_accounts || E'\v'))
+        WHERE held > 0 AND (accounts = v_accounts
+            OR (accounts > v_accounts || E'\n' AND accounts < v_accounts || E'\v'))
         ORDER BY name = ANY (p_written), written, base
     LOOP
-        EXIT WHEN genmcp.excess(p_name, p_entries, p_size, p_slack, v_growth, p_batch) IS NULL;
+        EXIT WHEN NOT EXISTS (
+            SELECT 1 FROM genmcp.excesses(v_limits, p_slack, v_growth, p_batch));
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
         SELECT * INTO v_log FROM genmcp.logs WHERE name = v_name;
         CONTINUE WHEN NOT FOUND;
@@ -388,8 +395,8 @@ BEGIN
             SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
             ORDER BY id
         LOOP
-            EXIT WHEN v_name = ANY (p_written) AND (v_event.id = v_log.last
-                OR genmcp.excess(p_name, p_entries, p_size, p_slack, v_growth, p_batch) IS NULL);
+            EXIT WHEN v_name = ANY (p_written) AND (v_event.id = v_log.last OR NOT EXISTS (
+                SELECT 1 FROM genmcp.excesses(v_limits, p_slack, v_growth, p_batch)));
             v_log.floor := v_event.id;
             v_log.held := v_log.held - 1;
             v_log.size := v_log.size - v_event.size;

@@ -273,14 +273,14 @@ def _entries_limit(account: Account, entries: float | None) -> float | None:
 def _failure(capacity: Capacity, ops: Sequence[Op], failure: dict[str, Any]) -> Exception:
     """Return the error for a write that genmcp.apply has rejected."""
     name = from_text(failure["n"])
-    if failure["f"] == "conflict":
+    if "v" in failure:
         return Conflict(f"{name!r}: version {failure['e']} was expected, but it is {failure['v']}")
     if name == EVERYTHING:
         return StoreFull(
             f"the PostgreSQL store is full: max_bytes={capacity.size}, of which "
             f"reserve={capacity.reserve} is not for new work"
         )
-    used, growth = Usage(failure["e"], failure["s"]), Usage(failure["ge"], failure["gs"])
+    used, growth = Usage(failure["ue"], failure["us"]), Usage(failure["ge"], failure["gs"])
     for op in ops:
         for account in op.owner if isinstance(op, Put | Append) else ():
             if account.name == name:

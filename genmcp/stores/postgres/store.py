@@ -215,19 +215,6 @@ class PostgresStore(Store):
                 position = _resumed(log, position, page, looked - last_look)
 
     async def migrate(self, *, dry_run: bool = False) -> str:
-        """Create the schema, or bring it up to this release; return the SQL.
-
-        Args:
-            dry_run: whether to return the SQL without executing it. Default False.
-
-        Returns:
-            The statements, "" if the schema is up to date.
-
-        Raises:
-            ConfigurationError: the server rejects the connection or a statement, or the schema is
-                newer than this release.
-            StoreUnavailable: the server could not be reached.
-        """
         return await migrate(self._options, dry_run=dry_run)
 
     async def aclose(self) -> None:
