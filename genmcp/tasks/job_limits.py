@@ -13,7 +13,7 @@ the jobs that got a slot and were not woken.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from genmcp._core.job_transitions import park_job, wake_job
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Working
-from genmcp.errors import Conflict, IllegalTransition, TaskNotFound
+from genmcp.errors import Conflict, IllegalTransition, StoreError, TaskNotFound
 from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask
@@ -94,10 +94,13 @@ class JobLimits:
         try:
             yield
         except BaseException:
-            if self.of(task):
-                stored = await self._records.find(task.id)
-                if stored is None or stored.task.ended:
-                    await self.release(task)
+            # If the store fails, the jobs that wait find out by themselves. The exception must
+            # arrive as it is: it decides whether the step is handed over.
+            with suppress(StoreError):
+                for limit in self.of(task):
+                    stored = await self._records.find(task.id)
+                    if stored is None or stored.task.ended:
+                        await self._release(limit, task, run_id(task) or "")
             raise
 
     async def acquire(self, held: HeldTask, task: Task) -> Task | None:
