@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ import msgspec
 from genmcp._core.outcome import Done, Outcome
 from genmcp._core.task import Task
 from genmcp._core.waiting import Finished, Suspended, Work
+from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
@@ -18,11 +20,14 @@ from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
+from tests.support.stores import shared_store
 
 BOUND = 8.0
 """Seconds after which what should have come is said not to come."""
 
 STORES = ["memory", "sqlite"]
+ALL_STORES = [*STORES, "redis", "postgres"]
+"""For what depends on the order of writes, or finds records by their labels."""
 
 Gives: TypeAlias = Suspended | Finished | Exception
 
@@ -102,11 +107,16 @@ class Bench:
 @asynccontextmanager
 async def opened(kind: str, folder: Path) -> AsyncIterator[Bench]:
     memory = MemoryStore()
-    bench = Bench(lambda: memory if kind == "memory" else SQLiteStore(folder / "jobs.db"))
-    try:
+    async with AsyncExitStack() as stack:
+        open_one: Callable[[], Store] = lambda: memory  # noqa: E731
+        if kind == "sqlite":
+            open_one = partial(SQLiteStore, folder / "jobs.db")
+        elif kind != "memory":
+            shared = await stack.enter_async_context(shared_store(kind, folder))
+            open_one = partial(open_store, shared.url)
+        bench = Bench(open_one)
+        stack.push_async_callback(bench.aclose)
         yield bench
-    finally:
-        await bench.aclose()
 
 
 def made(work: Work, **fields: Any) -> Task:

@@ -15,11 +15,11 @@ from genmcp.tasks.job_limits import LimitHolders, _encode
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
-from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
+from tests.tasks.bench import ALL_STORES, BOUND, Bench, ended, made, opened, until
 from tests.tasks.test_jobs_processes import client, running
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=ALL_STORES)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     async with opened(request.param, tmp_path) as bench:
         yield bench

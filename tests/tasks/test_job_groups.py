@@ -38,11 +38,11 @@ from genmcp.errors import ContractError, TaskNotFound
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect
-from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
+from tests.tasks.bench import ALL_STORES, BOUND, Bench, ended, followed, made, opened, until
 from tests.tasks.test_jobs_processes import client, running
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=ALL_STORES)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     async with opened(request.param, tmp_path) as bench:
         yield bench

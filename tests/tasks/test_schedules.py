@@ -20,10 +20,10 @@ from genmcp.tasks.options import JobOptions
 from genmcp.tasks.schedules import ScheduledJobs, ScheduleState, _encode
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect
-from tests.tasks.bench import BOUND, STORES, Bench, opened
+from tests.tasks.bench import ALL_STORES, BOUND, Bench, opened
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=ALL_STORES)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     async with opened(request.param, tmp_path) as bench:
         yield bench
