@@ -96,6 +96,12 @@ async def fails(run: Run, text: str) -> None:
     raise ToolError(text)
 
 
+@job
+async def fails_when_told(run: Run, text: str) -> None:
+    await signals.of("fail").wait()
+    raise ToolError(text)
+
+
 class Press(ExternalQueue):
     """A queue that reports the end of its jobs by a webhook only."""
 
@@ -156,8 +162,9 @@ async def test_first_failure_fails_the_wait(bench: Bench) -> None:
     """The other jobs are cancelled: their values would not be used."""
     jobs = bench.jobs()
 
-    await submit(jobs, gather(waits.job("slow"), fails.job("no paper")))
+    await submit(jobs, gather(waits.job("slow"), fails_when_told.job("no paper")))
     assert await got(signals.started) == "slow"
+    signals.of("fail").set()
     await ended(jobs)
 
     (outcome,) = bench.resumed.outcomes
