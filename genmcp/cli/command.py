@@ -12,13 +12,15 @@ from functools import partial
 from typing import Any, Final
 
 from genmcp._transports.health import HEALTH_PATH, READY_PATH
-from genmcp.cli import remote
+from genmcp.cli import jobs, remote, store
+from genmcp.cli.deployment import add_deployment_options
 from genmcp.cli.output import OutputError, log_to_stderr, sanitize
 from genmcp.cli.serve import ServeOptions, serve_http, serve_stdio_target
 from genmcp.cli.target import ModuleImportError, add_target_options, load_attribute, load_mux
 from genmcp.cli.worker import DEFAULT_GRACE, METRICS_PATH, HostPort, WorkerOptions, run_worker
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
+from genmcp.tasks.inspection import STATES
 
 Function = Callable[[argparse.Namespace], int | None]
 AddParser = Callable[..., argparse.ArgumentParser]  # `add_parser` of the subparsers
@@ -150,6 +152,8 @@ def _create_parser() -> argparse.ArgumentParser:
     add_parser = parser.add_subparsers(title="commands", metavar="command").add_parser
     _add_serve(add_parser)
     _add_worker(add_parser)
+    _add_jobs(add_parser)
+    _add_store(add_parser)
     _add_lists(add_parser)
     _add_requests(add_parser)
     return parser
@@ -213,6 +217,42 @@ def _add_worker(add_parser: AddParser) -> None:
     add("--health", type=_address, metavar="HOST:PORT", help=help)
     help = f"serve {METRICS_PATH} for Prometheus at the address of --health (extra: prometheus)"
     add("--metrics", action="store_true", help=help)
+
+
+def _add_group(add_parser: AddParser, name: str, help: str) -> AddParser:
+    """Add a command that has commands of its own, and return their `add_parser`."""
+    parser = _add_command(add_parser, name, lambda arguments: parser.print_help(), help)
+    added: AddParser = parser.add_subparsers(title="commands", metavar="command").add_parser
+    return added
+
+
+def _add_jobs(add_parser: AddParser) -> None:
+    add_parser = _add_group(add_parser, "jobs", "list, show, cancel and drop tasks in a store")
+    listing = _add_command(add_parser, "list", jobs.list_jobs, "list tasks, by default open ones")
+    help = "a state to list; repeatable"
+    listing.add_argument("--state", action="append", choices=STATES, help=help)
+    listing.add_argument("--queue", metavar="NAME", help="list the open tasks of a queue")
+    listing.add_argument("--owner", metavar="NAME", help="list the tasks of a principal")
+    help = "the maximum number of tasks (100)"
+    listing.add_argument("--limit", type=_count, default=100, metavar="N", help=help)
+    showing = _add_command(add_parser, "show", jobs.show_job, "show a task and its messages")
+    showing.add_argument("id", help="the id of the task")
+    help = "cancel tasks that have not ended"
+    cancelling = _add_command(add_parser, "cancel", jobs.cancel_jobs, help)
+    help = "delete the records of tasks that have ended"
+    dropping = _add_command(add_parser, "drop", jobs.drop_jobs, help)
+    for parser in (cancelling, dropping):
+        parser.add_argument("ids", nargs="+", metavar="id", help="the id of a task")
+    for parser in (listing, showing, cancelling, dropping):
+        add_deployment_options(parser)
+
+
+def _add_store(add_parser: AddParser) -> None:
+    add_parser = _add_group(add_parser, "store", "show statistics of a store, and check it")
+    help = "show how full a store is, and the queues and tasks of its services"
+    add_deployment_options(_add_command(add_parser, "stats", store.show_stats, help))
+    help = "write to a store and read from it, and report problems; status 1 if there are any"
+    add_deployment_options(_add_command(add_parser, "check", store.check_store, help))
 
 
 def _add_remote(

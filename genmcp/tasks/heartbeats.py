@@ -98,7 +98,7 @@ class Presence:
 SERVICES: Final = "genmcp:services"
 NODES: Final = "nodes"
 SERVED: Final = "served"
-_SERVICE_KEY: Final = "service"
+SERVICE_KEY: Final = "service"
 _SERVICE_TTL: Final = 30 * 86400.0  # seconds: longer than tasks are usually retained
 
 
@@ -136,7 +136,7 @@ class Heartbeats:
         )
         self.presence.record_beat()
         if (now := steady()) >= self._next_registration:
-            await self._renew(f"{self._prefix}{_SERVICE_KEY}", [SERVICES], _SERVICE_TTL)
+            await self._renew(f"{self._prefix}{SERVICE_KEY}", [SERVICES], _SERVICE_TTL)
             self._next_registration = now + _SERVICE_TTL / 9
 
     async def _renew(self, key: str, labels: Sequence[str], ttl: float | None = None) -> None:

@@ -223,13 +223,12 @@ class TaskRecords:
     Attributes:
         followed: the tasks with followers in this process (`tasks/follower.py`).
         now: returns the time of the store.
-        prefix: with which all keys of the service begin.
+        prefix: with which all keys and labels of the service begin.
     """
 
     def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
         self.store = store
         self._options = options
-        self._namespace = prefix
         self.prefix = prefix
         self._prefix = f"{prefix}task:"
         self.followed: dict[str, FollowedTask] = {}
@@ -272,14 +271,14 @@ class TaskRecords:
         ttl, owner = terms = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         version = 0 if replaces is None else replaces.version
-        labels = labels_of(task, self._namespace)
+        labels = labels_of(task, self.prefix)
         record = Put(
             slot, task.pack(), ttl=ttl, expect=version, owner=owner, new=True, labels=labels
         )
         ops: list[Op] = [record]
         if replaces is not None and not replaces.task.private:
             ttl, owner = self._terms(replaces.task)
-            packed, labels = replaces.task.pack(), labels_of(replaces.task, self._namespace)
+            packed, labels = replaces.task.pack(), labels_of(replaces.task, self.prefix)
             ops.append(Put(self.key(replaces.task.id), packed, ttl=ttl, owner=owner, labels=labels))
         if call is not None:
             ops.append(self._put_call(key, call, *terms))
@@ -302,7 +301,7 @@ class TaskRecords:
         """
         ttl, owner = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
-        labels = labels_of(task, self._namespace)
+        labels = labels_of(task, self.prefix)
         record = Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner, labels=labels)
         ops: list[Op] = [record]
         if call is not None:
@@ -376,6 +375,23 @@ class TaskRecords:
     async def delete(self, id: str) -> None:
         """Delete a task that has no followers and no request: a part of a wait for several jobs."""
         await self.store.apply(Delete(self._prefix + slot_of(id)))
+
+    async def drop(self, stored: Stored) -> None:
+        """Delete a task that has ended, if it still has that version, and its request.
+
+        Raises:
+            Conflict: it has another version.
+        """
+        id, slot = stored.task.id, slot_of(stored.task.id)
+        latest = await self.latest_in_slot(slot)
+        # The record of an earlier call with an idempotency key is not that of the slot.
+        is_latest = latest is not None and latest.task.id == id
+        key = self._prefix + slot if is_latest else self.key(id)
+        await self.store.apply(
+            Delete(key, expect=stored.version),
+            Delete(self._call(id)),
+            Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
+        )
 
     async def barrier(self, id: str) -> None:
         """Write to the subject of the task without changing anything.

@@ -1,0 +1,126 @@
+"""The store of a deployment, and the services in it, as the commands for operators open them."""
+
+import argparse
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from genmcp._core.outcome import Outcome
+from genmcp._core.task import Task
+from genmcp._core.waiting import Finished
+from genmcp.cli.output import OutputError, OutputWriter, private_output
+from genmcp.cli.target import load_mux
+from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
+from genmcp.stores import open_store
+from genmcp.stores.store import Store
+from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.inspection import TaskInspector, services_of
+from genmcp.tasks.service import TaskService
+
+_VARIABLE: Final = "GENMCP_STORE"
+
+
+class Deployment(NamedTuple):
+    """A store and the services in it. Owned by the command that has opened it."""
+
+    store: Store
+    services: Sequence[TaskInspector]
+
+    async def find(self, id: str) -> tuple[TaskInspector, Task]:
+        """Return the task *id*, and the service that has it.
+
+        Raises:
+            TaskNotFound: none of the services has it.
+        """
+        for service in self.services:
+            try:
+                return service, await service.get(id)
+            except TaskNotFound:
+                continue
+        raise TaskNotFound(id)
+
+
+def add_deployment_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to *parser* that select a store and services."""
+    add = parser.add_argument_group("deployment").add_argument
+    add("--store", metavar="URL", help=f"the URL of the store (default: {_VARIABLE})")
+    help = "module:attribute of a Mux, Endpoint or Server, whose store and engine are used"
+    add("--app", metavar="APP", help=help)
+    help = "the name of a service: its server's, or the audience of its Mux (default: all)"
+    add("--service", metavar="NAME", help=help)
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def run_on_deployment(
+    arguments: argparse.Namespace,
+    command: Callable[[Deployment, OutputWriter], Awaitable[int | None]],
+) -> int:
+    """Run *command* on the deployment that *arguments* select; return the exit status."""
+
+    async def run(output: OutputWriter) -> int:
+        async with _open(arguments) as deployment:
+            return await command(deployment, output) or 0
+
+    with private_output() as output:
+        try:
+            return asyncio.run(run(output))
+        except (StoreError, ContractError, TaskNotFound) as error:
+            raise OutputError(str(error)) from error
+
+
+@asynccontextmanager
+async def _open(arguments: argparse.Namespace) -> AsyncGenerator[Deployment, None]:
+    """Open a deployment, and close it afterwards.
+
+    Raises:
+        ConfigurationError: no store is named, or it is not shared with other processes.
+    """
+    if arguments.app is not None:
+        if arguments.store or arguments.service:
+            raise ConfigurationError("--app cannot be combined with --store or --service")
+        mux = load_mux(arguments.app)
+        _check_shared(mux.store)
+        try:
+            yield Deployment(mux.store, [TaskInspector(mux.tasks.service, mux.tasks.cancel)])
+        finally:
+            await mux.aclose()
+        return
+    url = arguments.store or os.environ.get(_VARIABLE)
+    if not url:
+        raise ConfigurationError(
+            f"no store: give --store URL or --app module:attribute, or set {_VARIABLE}"
+        )
+    store = open_store(url)
+    try:
+        _check_shared(store)
+        names = [arguments.service] if arguments.service else await services_of(store)
+        yield Deployment(store, [_inspector(store, name) for name in names])
+    finally:
+        await store.aclose()
+
+
+def _check_shared(store: Store) -> None:
+    if not store.shared:
+        raise ConfigurationError(
+            f"{store!r} is not shared, so that it has no data of other processes"
+        )
+
+
+def _inspector(store: Store, name: str) -> TaskInspector:
+    if store.deliveries is None:
+        raise ConfigurationError(f"{store!r} does not deliver jobs: give --app, with an engine")
+    service = TaskService(
+        store,
+        LocalEngine(store.deliveries),
+        node=f"operator-{secrets.token_hex(4)}",
+        resume=_resume,
+        namespace=name,
+    )
+    return TaskInspector(service)
+
+
+async def _resume(task: Task, call: bytes, outcome: Outcome) -> Finished:
+    raise NotImplementedError("a command runs no steps")

@@ -1,0 +1,153 @@
+"""`genmcp jobs`: lists the tasks in the store of a deployment, and cancels and drops them."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.cli.deployment import Deployment, run_on_deployment
+from genmcp.cli.output import OutputWriter, one_line
+from genmcp.tasks.inspection import OPEN, STATES, TaskSummary
+
+_HEADINGS: Final = ("ID", "STATE", "TOOL", "QUEUE", "OWNER", "AGE", "DETAILS")
+_UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
+_MESSAGES: Final = 20  # shown by `genmcp jobs show`
+
+
+def list_jobs(arguments: argparse.Namespace) -> int:
+    """List the tasks, the oldest first; by default those that have not ended."""
+    states = arguments.state or (STATES if arguments.owner else OPEN)
+    queue, owner, limit = arguments.queue, arguments.owner, arguments.limit
+
+    async def command(deployment: Deployment, output: OutputWriter) -> None:
+        found: list[TaskSummary] = []
+        for service in deployment.services:
+            async for task in service.tasks(states, queue=queue, owner=owner):
+                if len(found) > limit:
+                    break
+                found.append(TaskSummary.of(task, service.name))
+        more, found = len(found) > limit, found[:limit]
+        found.sort(key=lambda task: task.created)
+        if arguments.json:
+            output.write_json(found)
+            return
+        now = deployment.store.now()
+        for line in table(_HEADINGS, [_row(task, now) for task in found]):
+            output.write_line(line)
+        if more:
+            output.write_line(f"(more than {limit} tasks; --limit N shows more)")
+
+    return run_on_deployment(arguments, command)
+
+
+def show_job(arguments: argparse.Namespace) -> int:
+    """Show everything that is known of a task, and its last messages."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> None:
+        service, task = await deployment.find(arguments.id)
+        messages = await service.messages(task.id, _MESSAGES)
+        job = None if task.job is None else task.job.arguments
+        fields: dict[str, Any] = {
+            **msgspec.to_builtins(TaskSummary.of(task, service.name)),
+            **({} if job is None else {"arguments": job}),
+            **({} if task.result is None else {"result": msgspec.Raw(task.result)}),
+            **({} if task.error is None else {"error": msgspec.Raw(task.error)}),
+        }
+        if arguments.json:
+            output.write_json({**fields, "messages": [msgspec.Raw(each) for each in messages]})
+            return
+        width = max(map(len, fields))
+        for name, value in fields.items():
+            output.write_line(f"{name:{width}}  {_text(name, value)}")
+        for message in messages:
+            output.write_line(f"{'message':{width}}  {one_line(message.decode(errors='replace'))}")
+
+    return run_on_deployment(arguments, command)
+
+
+def cancel_jobs(arguments: argparse.Namespace) -> int:
+    """Cancel tasks. The exit status is 1 if one of them had ended before."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> int:
+        status = 0
+        for id in arguments.ids:
+            service, before = await deployment.find(id)
+            after = await service.cancel(id)
+            ended = before.ended or after.end != "cancelled"
+            output.write_line(f"{id}: {after.status}" + (" before" if ended else ""))
+            status = status or int(ended)
+        return status
+
+    return run_on_deployment(arguments, command)
+
+
+def drop_jobs(arguments: argparse.Namespace) -> int:
+    """Delete the records of tasks that have ended."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> None:
+        for id in arguments.ids:
+            service, _ = await deployment.find(id)
+            await service.drop(id)
+            output.write_line(f"{id}: dropped")
+
+    return run_on_deployment(arguments, command)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield *rows* as aligned columns below *headings*; nothing if there are no rows."""
+    if not rows:
+        return
+    cells = [[one_line(cell) or "-" for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for row in (headings, *cells):
+        padded = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)]
+        yield "  ".join(padded).rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* as a short text, such as "5s", "12m" or "3d"."""
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def _row(task: TaskSummary, now: float) -> list[str]:
+    age = duration(now - task.created)
+    return [
+        task.id,
+        task.state,
+        task.tool,
+        task.queue or "",
+        task.owner or "",
+        age,
+        _details(task, now),
+    ]
+
+
+def _details(task: TaskSummary, now: float) -> str:
+    if task.reason is not None:
+        return task.reason
+    parts = []
+    if task.due is not None and task.due > now:
+        parts.append(f"due in {duration(task.due - now)}")
+    if task.attempt > 1:
+        parts.append(f"attempt {task.attempt}")
+    if task.crashes:
+        parts.append(f"{task.crashes} crashes")
+    if task.progress is not None:
+        total = "" if task.total is None else f"/{task.total:g}"
+        parts.append(f"{task.progress:g}{total}")
+    if task.message:
+        parts.append(task.message)
+    return ", ".join(parts)
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("created", "updated", "due"):
+        return datetime.fromtimestamp(value, UTC).isoformat(timespec="milliseconds")
+    if isinstance(value, str):
+        return one_line(value)
+    return one_line(msgspec.json.encode(value).decode())

@@ -1,0 +1,170 @@
+"""`genmcp store`: statistics of a store, and checks whether it is fit for use."""
+
+import argparse
+import secrets
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.cli.deployment import Deployment, run_on_deployment
+from genmcp.cli.jobs import duration, table
+from genmcp.cli.output import OutputWriter
+from genmcp.stores.deliveries import Backlog
+from genmcp.stores.store import Delete, Put, Store, StoreTotals
+from genmcp.tasks.inspection import QueueSummary, TaskInspector
+
+_ROUND_TRIPS: Final = 10
+_CHECK_TTL: Final = 60.0  # seconds, if the check itself is killed
+_MAX_OFFSET: Final = 5.0  # seconds between two clocks that harm nothing
+_TOP_OWNERS: Final = 10
+_QUEUE_HEADINGS: Final = ("QUEUE", "SERVED", "WAITING", "HELD", "OLDEST")
+
+
+class ServiceStats(msgspec.Struct, frozen=True):
+    """The statistics of one service in a store."""
+
+    service: str
+    processes: int
+    tasks: dict[str, int]
+    queues: list[QueueSummary]
+    owners: dict[str, int]
+
+
+def show_stats(arguments: argparse.Namespace) -> int:
+    """Show how full the store is, and the queues and tasks of its services."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> None:
+        totals = await deployment.store.totals()
+        services = [await _stats(service) for service in deployment.services]
+        if arguments.json:
+            output.write_json({"totals": _totals_json(totals), "services": services})
+            return
+        output.write_line(f"store: {deployment.store!r}")
+        output.write_line(f"used: {'unknown' if totals is None else _used(totals)}")
+        for service in services:
+            output.write_line("")
+            for line in _service_lines(service):
+                output.write_line(line)
+
+    return run_on_deployment(arguments, command)
+
+
+def check_store(arguments: argparse.Namespace) -> int:
+    """Check the store by writes and reads. The exit status is 1 if there is a problem."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> int:
+        store = deployment.store
+        write, read = await _round_trips(store)
+        offset = store.now() - time.time()
+        totals = await store.totals()
+        problems = [*await store.problems(), *_problems(store, offset, totals)]
+        if arguments.json:
+            output.write_json(
+                {
+                    "durable": store.durable,
+                    "write_seconds": write,
+                    "read_seconds": read,
+                    "clock_offset_seconds": offset,
+                    "totals": _totals_json(totals),
+                    "problems": problems,
+                }
+            )
+            return int(bool(problems))
+        output.write_line(f"store: {store!r}")
+        output.write_line(f"write: {write * 1000:.1f} ms, read: {read * 1000:.1f} ms (median)")
+        output.write_line(f"clock: {offset:+.3f} seconds from this machine")
+        output.write_line(f"used: {'unknown' if totals is None else _used(totals)}")
+        output.write_line(f"durable: {'yes' if store.durable else 'no'}")
+        for problem in problems:
+            output.write_line(f"problem: {problem}")
+        return int(bool(problems))
+
+    return run_on_deployment(arguments, command)
+
+
+async def _stats(service: TaskInspector) -> ServiceStats:
+    owners = await service.owners()
+    return ServiceStats(
+        service.name,
+        len(await service.processes()),
+        dict(await service.counts()),
+        await service.queues(),
+        dict(owners.most_common(_TOP_OWNERS)),
+    )
+
+
+def _service_lines(stats: ServiceStats) -> Iterator[str]:
+    yield f"service: {stats.service} ({stats.processes} processes)"
+    counts = [f"{count} {state}" for state, count in stats.tasks.items() if count]
+    yield f"tasks: {', '.join(counts) or 'none'}"
+    if stats.owners:
+        owners = [f"{name or 'anonymous'} {count}" for name, count in stats.owners.items()]
+        yield f"open tasks by owner: {', '.join(owners)}"
+    yield from table(_QUEUE_HEADINGS, [_queue_row(queue) for queue in stats.queues])
+
+
+def _queue_row(queue: QueueSummary) -> list[str]:
+    backlog: Backlog | None = queue.backlog
+    served = "yes" if queue.served else "no"
+    if backlog is None:
+        return [queue.name, served, "?", "?", "?"]
+    oldest = duration(backlog.age) if backlog.age else ""
+    return [queue.name, served, str(backlog.waiting), str(backlog.held), oldest]
+
+
+def _used(totals: StoreTotals) -> str:
+    used, capacity = totals
+    entries = f"{used.entries} entries"
+    if capacity.entries is not None:
+        entries += f" of {capacity.entries}"
+    return f"{entries}, {used.size} bytes of {capacity.size} ({used.size / capacity.size:.1%})"
+
+
+def _totals_json(totals: StoreTotals | None) -> dict[str, Any] | None:
+    if totals is None:
+        return None
+    used, capacity = totals
+    return {
+        "entries": used.entries,
+        "bytes": used.size,
+        "max_entries": capacity.entries,
+        "max_bytes": capacity.size,
+        "reserve": capacity.reserve,
+    }
+
+
+async def _round_trips(store: Store) -> tuple[float, float]:
+    """Return the median seconds of a write and of a read of a record that is deleted afterwards."""
+    key, writes, reads = f"genmcp:check:{secrets.token_hex(8)}", [], []
+    for _ in range(_ROUND_TRIPS):
+        start = time.perf_counter()
+        await store.apply(Put(key, b"check", ttl=_CHECK_TTL))
+        writes.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        await store.get(key)
+        reads.append(time.perf_counter() - start)
+    await store.apply(Delete(key))
+    return median(writes), median(reads)
+
+
+def _problems(store: Store, offset: float, totals: StoreTotals | None) -> Iterator[str]:
+    """Yield the problems that any store may have."""
+    if not store.durable:
+        yield "the store is not durable: tasks and sessions are lost when its server restarts"
+    if abs(offset) > _MAX_OFFSET:
+        yield (
+            f"the clock of the store is {offset:+.1f} seconds from that of this machine: times in "
+            f"logs and task records differ; synchronize the clocks (NTP)"
+        )
+    if totals is None:
+        return
+    used, capacity = totals
+    entries = capacity.entries_for(new=True)
+    if used.size > capacity.size_for(new=True) or (entries is not None and used.entries > entries):
+        yield (
+            f"only the reserve of the store is left ({_used(totals)}): new work is rejected; "
+            f"raise max_bytes or max_entries, or shorten Tool.result_ttl"
+        )

@@ -1,0 +1,436 @@
+"""`genmcp jobs` and `genmcp store` on the file of a deployment."""
+
+import asyncio
+import importlib
+import json
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from genmcp._core.task import Task
+from genmcp._core.waiting import Asking, Finished, Working
+from genmcp.errors import StoreFull, StoreUnavailable
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Append, Op, Put
+from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.service import TaskService
+from genmcp.testing import connect
+from tests.tasks.bench import BOUND, Resumed, made, until
+
+RunCommand: TypeAlias = Callable[..., tuple[int, str, str]]
+
+
+@job(queue="press")
+async def print_pages(run: Run, pages: int) -> int:
+    await run.progress(1, pages, "warming up")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print_pages_stopped["event"].set()
+    return pages
+
+
+print_pages_stopped: dict[str, asyncio.Event] = {}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+@asynccontextmanager
+async def service(path: Path, name: str = "shop", **options: Any) -> AsyncIterator[TaskService]:
+    """A service on the file, which serves no queue with jobs unless it is started."""
+    store = SQLiteStore(path)
+    options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
+    tasks = TaskService(
+        store,
+        LocalEngine(store.deliveries),
+        node=f"{name}-1",
+        resume=Resumed(),
+        options=JobOptions(**options),
+        namespace=name,
+    )
+    try:
+        yield tasks
+    finally:
+        await tasks.aclose()
+        await store.aclose()
+
+
+def setup(path: Path, *tasks: Task, name: str = "shop") -> None:
+    """Write *tasks*; those with `fails` in their ids fail."""
+
+    async def write() -> None:
+        async with service(path, name) as jobs:
+            now = jobs.records.now()
+            for task in tasks:
+                fields = {"created": now - 90, "updated": now, "due": now, "ttl": 600.0}
+                await jobs.create(made_with(task, **fields), b"{}")
+                if "fails" in task.id:
+                    error = b'{"code": -32603, "message": "no \\u001b[31mpaper\\nleft"}'
+                    await jobs.finish(task.id, Finished(error=error), fencing_token=0)
+
+    asyncio.run(write())
+
+
+def made_with(task: Task, **fields: Any) -> Task:
+    return made(task.work, **{"id": task.id, "owner": task.owner, "tool": task.tool, **fields})  # type: ignore[arg-type]
+
+
+def queued(id: str, owner: str | None = None) -> Task:
+    return made(Working(print_pages.job(pages=3)), id=id, owner=owner, tool="print")
+
+
+def asking(id: str, owner: str | None = None) -> Task:
+    return made(Asking({"size": b"{}"}), id=id, owner=owner, tool="print")
+
+
+def test_list_shows_open_tasks_as_a_table(run: RunCommand, path: Path, url: str) -> None:
+    """By default the tasks that have not ended, with their queue and owner."""
+    setup(path, queued("t1", "ann"), asking("t2"), queued("fails"))
+    status, output, errors = run("jobs", "list", "--store", url)
+
+    assert (status, errors) == (0, "")
+    heading, *rows = output.splitlines()
+    assert heading.split() == ["ID", "STATE", "TOOL", "QUEUE", "OWNER", "AGE", "DETAILS"]
+    assert [row.split() for row in rows] == [
+        ["t1", "queued", "print", "press", "ann", "1m", "-"],
+        ["t2", "input_required", "print", "-", "-", "1m", "-"],
+    ]
+
+
+def test_list_of_failed_tasks_has_their_reasons(run: RunCommand, path: Path, url: str) -> None:
+    """The dead-letter view. Text of a job cannot forge a row, nor reach the terminal as escapes."""
+    setup(path, queued("t1", "ann"), queued("fails", "bob"))
+    _, output, _ = run("jobs", "list", "--store", url, "--state", "failed")
+
+    (row,) = output.splitlines()[1:]
+    assert row.split(maxsplit=6)[:2] == ["fails", "failed"]
+    assert row.endswith("no [31mpaper left")
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        (["--queue", "press"], ["t1", "t3"]),
+        (["--queue", "press", "--owner", "ann"], ["t1"]),
+        (["--owner", "ann"], ["fails", "t1"]),
+        (["--owner", "ann", "--state", "failed"], ["fails"]),
+        (["--state", "input_required", "--state", "failed"], ["fails", "t2"]),
+        (["--owner", "nobody"], []),
+        (["--service", "shop"], ["t1", "t2", "t3"]),
+        (["--service", "other"], []),
+    ],
+)
+def test_list_is_filtered(
+    options: list[str], ids: list[str], run: RunCommand, path: Path, url: str
+) -> None:
+    """By state, queue, owner and service, and as JSON."""
+    setup(path, queued("t1", "ann"), asking("t2"), queued("t3", "bob"), queued("fails", "ann"))
+    _, output, _ = run("jobs", "list", "--store", url, "--json", *options)
+
+    assert sorted(task["id"] for task in json.loads(output)) == ids
+
+
+def test_list_is_limited(run: RunCommand, path: Path, url: str) -> None:
+    """A long list ends with how to see the rest."""
+    setup(path, *(queued(f"t{number}") for number in range(5)))
+
+    _, output, _ = run("jobs", "list", "--store", url, "--limit", "4")
+    assert len(output.splitlines()) == 6
+    assert "more than 4 tasks" in output
+    _, output, _ = run("jobs", "list", "--store", url, "--limit", "5")
+    assert "more than" not in output
+
+
+def test_list_includes_all_services_of_a_store(
+    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several servers share a file; the store may be named by the variable of the servers."""
+    setup(path, queued("t1"), name="shop")
+    setup(path, queued("t2"), name="hotel")
+    monkeypatch.setenv("GENMCP_STORE", url)
+    _, output, _ = run("jobs", "list", "--json")
+
+    listed = {task["id"]: task["service"] for task in json.loads(output)}
+    assert listed == {"t1": "shop", "t2": "hotel"}
+
+
+def test_show_has_the_job_the_reason_and_the_messages(
+    run: RunCommand, path: Path, url: str
+) -> None:
+    """Everything that is stored of a task, for a person and as JSON."""
+    setup(path, queued("t1", "ann"), queued("fails"))
+
+    async def log() -> None:
+        async with service(path) as jobs:
+            await jobs.records.log_message("t1", b'{"method":"notifications/message"}')
+
+    asyncio.run(log())
+    _, output, _ = run("jobs", "show", "t1", "--store", url)
+    lines = dict(line.split(maxsplit=1) for line in output.splitlines())
+    assert lines["state"] == "queued"
+    assert lines["job"].endswith("print_pages")
+    assert lines["arguments"] == '{"pages":3}'
+    assert lines["owner"] == "ann"
+    assert lines["message"] == '{"method":"notifications/message"}'
+
+    _, output, _ = run("jobs", "show", "fails", "--store", url, "--json")
+    shown = json.loads(output)
+    assert shown["reason"] == "no \x1b[31mpaper\nleft"
+    assert shown["error"]["code"] == -32603
+
+
+def test_unknown_task_is_an_error(run: RunCommand, path: Path, url: str) -> None:
+    """Also an id that could not be one."""
+    setup(path, queued("t1"))
+    for id in ("t2", "t1#call", "../etc"):
+        for command in ("show", "cancel", "drop"):
+            status, output, errors = run("jobs", command, id, "--store", url)
+            assert (status, output) == (1, "")
+            assert "Unknown task" in errors
+
+
+def test_cancelled_task_may_be_dropped(run: RunCommand, path: Path, url: str) -> None:
+    """An open task is cancelled before it is dropped; then nothing of it is left."""
+    setup(path, queued("t1", "ann"), queued("t2", "ann"))
+
+    status, _, errors = run("jobs", "drop", "t1", "--store", url)
+    assert status == 1
+    assert "task t1 is queued: cancel it first" in errors
+    assert run("jobs", "cancel", "t1", "--store", url)[:2] == (0, "t1: cancelled\n")
+    assert run("jobs", "cancel", "t1", "--store", url)[:2] == (1, "t1: cancelled before\n")
+    assert run("jobs", "drop", "t1", "--store", url)[0] == 0
+
+    status, _, errors = run("jobs", "show", "t1", "--store", url)
+    assert status == 1
+    _, output, _ = run("jobs", "list", "--owner", "ann", "--store", url, "--json")
+    assert [task["id"] for task in json.loads(output)] == ["t2"]
+
+
+def test_drop_spares_the_later_call_with_the_same_key(
+    run: RunCommand, path: Path, url: str
+) -> None:
+    """The record of an earlier call with an idempotency key is not that of its slot."""
+    slot = "k" + "0" * 40
+    first, second = (f"{slot}-{number:016x}" for number in (1, 2))
+
+    async def write() -> None:
+        async with service(path) as jobs:
+            task = made(Working(print_pages.job(pages=1)), id=first, ttl=600.0)
+            await jobs.create(task, b"{}")
+            await jobs.cancel(first, None)
+            stored = await jobs.records.find(first)
+            later = made(Working(print_pages.job(pages=1)), id=second, ttl=600.0)
+            assert await jobs.records.create(later, b"{}", replaces=stored)
+
+    asyncio.run(write())
+    assert run("jobs", "drop", first, "--store", url)[0] == 0
+    assert run("jobs", "show", first, "--store", url)[0] == 1
+    assert run("jobs", "show", second, "--store", url)[0] == 0
+
+
+async def command(*arguments: str) -> tuple[int | None, str]:
+    """Run a command in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "genmcp", *arguments, stdout=PIPE, stderr=PIPE
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, (output + errors).decode()
+
+
+async def test_cancel_stops_the_running_job(path: Path, url: str) -> None:
+    """The worker is another process than the command, and shows progress until then."""
+    stopped = print_pages_stopped["event"] = asyncio.Event()
+    async with service(path, queues=["press"], progress_interval=0.01) as jobs:
+        await jobs.create(queued("t1"), b"{}")
+        await until(jobs, lambda task: task.message == "warming up")
+        _, output = await command("jobs", "list", "--store", url)
+        assert "1/3, warming up" in output
+        _, output = await command("store", "stats", "--store", url)
+        assert "service: shop (1 processes)" in output
+        assert "tasks: 1 working" in output
+        assert ["press", "yes", "0", "1", "-"] in [line.split() for line in output.splitlines()]
+
+        assert await command("jobs", "cancel", "t1", "--store", url) == (0, "t1: cancelled\n")
+        async with asyncio.timeout(BOUND):
+            await stopped.wait()
+
+
+# The store
+
+
+def test_stats_count_tasks_queues_and_owners(run: RunCommand, path: Path, url: str) -> None:
+    """A queue that no process serves is seen by its backlog."""
+    setup(path, queued("t1", "ann"), queued("t2", "ann"), asking("t3"), queued("fails"))
+    _, output, _ = run("store", "stats", "--store", url)
+    assert "tasks: 2 queued, 1 input_required, 1 failed" in output
+    assert "open tasks by owner: ann 2, anonymous 1" in output
+
+    _, output, _ = run("store", "stats", "--store", url, "--json")
+    stats = json.loads(output)
+    (shop,) = stats["services"]
+    (press,) = [queue for queue in shop["queues"] if queue["name"] == "press"]
+    assert press["backlog"][0] >= 2
+    assert press["served"] is False
+    assert stats["totals"]["entries"] > 4
+
+
+def test_check_reports_a_healthy_store(run: RunCommand, path: Path, url: str) -> None:
+    """Nothing is left of the check itself."""
+    status, output, _ = run("store", "check", "--store", url, "--json")
+    checked = json.loads(output)
+
+    assert status == 0
+    assert checked["problems"] == []
+    assert checked["durable"] is True
+    assert checked["totals"]["entries"] == 0
+
+
+def test_check_reports_problems(
+    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the store, and those that any store may have."""
+
+    class Troubled(SQLiteStore):
+        durable = False
+
+        def now(self) -> float:
+            return super().now() - 60
+
+        async def problems(self) -> list[str]:
+            return ["maxmemory-policy is allkeys-lru: set it to noeviction"]
+
+    monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Troubled(path))
+    status, output, _ = run("store", "check", "--store", url)
+
+    assert status == 1
+    problems = [line for line in output.splitlines() if line.startswith("problem: ")]
+    assert "set it to noeviction" in problems[0]
+    assert "not durable" in problems[1]
+    assert "-60.0 seconds" in problems[2]
+
+
+def test_check_reports_a_full_store(
+    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once only the reserve is left, new work is rejected: the operator learns of it here."""
+
+    async def fill() -> None:
+        store = SQLiteStore(path, max_bytes=200_000)
+        with suppress(StoreFull):
+            for number in range(20):
+                await store.apply(Put(f"{number}", b"x" * 5_000, new=True))
+        await store.apply(Put("accepted", b"x" * 5_000))
+        await store.aclose()
+
+    asyncio.run(fill())
+    monkeypatch.setattr(
+        "genmcp.cli.deployment.open_store", lambda url: SQLiteStore(path, max_bytes=200_000)
+    )
+    status, output, _ = run("store", "check", "--store", url)
+    assert status == 1
+    assert "only the reserve of the store is left" in output
+
+
+def test_check_of_a_store_that_accepts_no_writes_fails(
+    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a read-only replica: the message is that of the store."""
+
+    class ReadOnly(SQLiteStore):
+        async def apply(self, *ops: Op) -> None:
+            raise StoreUnavailable("the server is a read-only replica")
+
+    monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: ReadOnly(path))
+    status, _, errors = run("store", "check", "--store", url)
+    assert status == 1
+    assert "read-only replica" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ([], "give --store URL or --app"),
+        (["--store", "memory://"], "is not shared"),
+        (["--store", "mysql://a:b@c/d"], "'mysql://***@c/d' is not supported"),
+        (["--store", "sqlite:////nowhere/at/all.db"], "nowhere"),
+        (["--store", "sqlite:///x.db", "--app", "a:b"], "--app cannot be combined"),
+    ],
+)
+def test_store_that_cannot_be_used_is_a_usage_error(
+    options: list[str],
+    error: str,
+    run: RunCommand,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Status 2, and how to name a store."""
+    monkeypatch.delenv("GENMCP_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    status, output, errors = run("jobs", "list", *options)
+    assert (status, output) == (2, "")
+    assert error in errors
+
+
+def test_app_names_the_store_and_cancels_with_its_tool(
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the application, a cancellation reaches `Tool.on_cancel`."""
+    tmp_path.joinpath("cancelling_app.py").write_text(
+        "from genmcp import Continue, JobOptions, Mux, Suite, Tool\n"
+        "from tests.cli.test_jobs_command import print_pages\n"
+        "class Print(Tool):\n"
+        "    name = 'print'\n"
+        "    async def call(self, request, channel):\n"
+        "        return Continue('printed', print_pages.job(pages=3))\n"
+        "    async def continue_(self, tag, outcome, channel): ...\n"
+        "    async def on_cancel(self, channel):\n"
+        "        print('the press is stopped')\n"
+        "mux = Mux(Suite(name='shop', version='1', tools=[Print]), secret='a secret of 16 bytes',\n"
+        f"          store='sqlite:///{tmp_path}/app.db', jobs=JobOptions(queues=['none']))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def call() -> str:
+        mux = importlib.import_module("cancelling_app").mux
+        async with connect(mux) as client:
+            handle = await client.call_task("print")
+        await mux.aclose()
+        assert handle.id is not None
+        return handle.id
+
+    id = asyncio.run(call())
+    for command, expected in (("list", id), ("cancel", f"{id}: cancelled")):
+        sys.modules.pop("cancelling_app")  # each command is a process that imports it
+        ids = [id] if command == "cancel" else []
+        status, output, errors = run("jobs", command, *ids, "--app", "cancelling_app:mux")
+        assert status == 0
+        assert expected in output
+    assert "the press is stopped" in errors
+
+
+def test_events_of_another_kind_are_no_messages(run: RunCommand, path: Path, url: str) -> None:
+    """The log of a task also has its changes."""
+    setup(path, queued("t1"))
+
+    async def change() -> None:
+        async with service(path) as jobs:
+            await jobs.records.store.apply(Append("shop/task:t1", b"c7", ttl=60))
+
+    asyncio.run(change())
+    _, output, _ = run("jobs", "show", "t1", "--store", url, "--json")
+    assert json.loads(output)["messages"] == []
