@@ -95,6 +95,14 @@ def slot_of(id: str) -> str:
 # store makes check and write one step.
 
 
+class FailedStep(msgspec.Struct, frozen=True):
+    """The step in which a call has failed after its job, so that an operator can repeat it."""
+
+    step: int
+    continuation: bytes
+    job: Job
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES.get):
     """The stored record of a call. Owned by the process that holds its fencing token.
 
@@ -114,7 +122,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     raised: whether the call failed, see `Finished`. trace: the members `traceparent`, `tracestate`
     and `baggage` of the call (W3C Trace Context), so that the spans of its steps join its trace.
     parent: the wait for several jobs that this is a part of (`_core/parts.py`). schedule: the name
-    and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call.
+    and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call. failed:
+    the step in which it has failed. retries: the id of the failed task that this one repeats.
     """
 
     id: str
@@ -151,6 +160,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     trace: Mapping[str, str] | None = None
     parent: PartOf | None = None
     schedule: str | None = None
+    failed: FailedStep | None = None
+    retries: str | None = None
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
@@ -325,6 +336,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             result=finished.result,
             error=finished.error,
             raised=finished.raised,
+            failed=_failed_step(self) if finished.error or finished.raised else None,
             # Dropped, since an ended task is retained for its ttl: these may hold much more.
             continuation=b"",
             work=None,
@@ -336,6 +348,45 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         if self.end is not None:
             raise IllegalTransition(transition, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)
+
+
+def _failed_step(task: Task) -> FailedStep | None:
+    # Without a continuation it has no call: it is a part of a group, or a periodic job.
+    if not isinstance(task.work, Working) or task.private or not task.continuation:
+        return None
+    return FailedStep(task.step, task.continuation, task.work.job)
+
+
+def retry_task(task: Task, id: str, node: str, now: float) -> Task:
+    """Return a new task *id* that repeats the job of *task*, and continues its call after that.
+
+    *task* stays as it is: its client may have read it, and its status is final (SEP-2663).
+
+    Raises:
+        IllegalTransition: *task* has not failed after a job.
+    """
+    failed = task.failed
+    if failed is None:
+        raise IllegalTransition("retry", task.status)
+    work, due = Working(failed.job).scheduled(now)
+    return Task(
+        id=id,
+        owner=task.owner,
+        address=task.address,
+        tool=task.tool,
+        node=node,
+        created=now,
+        updated=now,
+        due=due,
+        ttl=task.ttl,
+        poll=task.poll,
+        on_lost=task.on_lost,
+        step=failed.step,
+        continuation=failed.continuation,
+        work=work,
+        trace=task.trace,
+        retries=task.id,
+    )
 
 
 def lose_process(task: Task, now: float) -> Task:

@@ -227,7 +227,9 @@ def _add_group(add_parser: AddParser, name: str, help: str) -> AddParser:
 
 
 def _add_jobs(add_parser: AddParser) -> None:
-    add_parser = _add_group(add_parser, "jobs", "list, show, cancel and drop tasks in a store")
+    add_parser = _add_group(
+        add_parser, "jobs", "list, show, retry, cancel and drop tasks in a store"
+    )
     listing = _add_command(add_parser, "list", jobs.list_jobs, "list tasks, by default open ones")
     help = "a state to list; repeatable"
     listing.add_argument("--state", action="append", choices=STATES, help=help)
@@ -237,22 +239,31 @@ def _add_jobs(add_parser: AddParser) -> None:
     listing.add_argument("--limit", type=_count, default=100, metavar="N", help=help)
     showing = _add_command(add_parser, "show", jobs.show_job, "show a task and its messages")
     showing.add_argument("id", help="the id of the task")
+    help = "repeat the jobs of failed tasks, as new tasks"
+    retrying = _add_command(add_parser, "retry", jobs.retry_jobs, help)
     help = "cancel tasks that have not ended"
     cancelling = _add_command(add_parser, "cancel", jobs.cancel_jobs, help)
     help = "delete the records of tasks that have ended"
     dropping = _add_command(add_parser, "drop", jobs.drop_jobs, help)
-    for parser in (cancelling, dropping):
+    for parser in (retrying, cancelling, dropping):
         parser.add_argument("ids", nargs="+", metavar="id", help="the id of a task")
-    for parser in (listing, showing, cancelling, dropping):
+    for parser in (listing, showing, retrying, cancelling, dropping):
         add_deployment_options(parser)
 
 
 def _add_store(add_parser: AddParser) -> None:
-    add_parser = _add_group(add_parser, "store", "show statistics of a store, and check it")
+    add_parser = _add_group(
+        add_parser, "store", "show statistics of a store, check it, and migrate its schema"
+    )
     help = "show how full a store is, and the queues and tasks of its services"
     add_deployment_options(_add_command(add_parser, "stats", store.show_stats, help))
     help = "write to a store and read from it, and report problems; status 1 if there are any"
     add_deployment_options(_add_command(add_parser, "check", store.check_store, help))
+    help = "create or update the schema of a store that has one, such as PostgreSQL"
+    migrating = _add_command(add_parser, "migrate", store.migrate_store, help)
+    help = "show what would be done, and change nothing"
+    migrating.add_argument("--dry-run", action="store_true", help=help)
+    add_deployment_options(migrating)
 
 
 def _add_remote(

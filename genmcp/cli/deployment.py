@@ -57,11 +57,16 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
 def run_on_deployment(
     arguments: argparse.Namespace,
     command: Callable[[Deployment, OutputWriter], Awaitable[int | None]],
+    *,
+    with_services: bool = True,
 ) -> int:
-    """Run *command* on the deployment that *arguments* select; return the exit status."""
+    """Run *command* on the deployment that *arguments* select; return the exit status.
+
+    *with_services*: whether the command needs the services, which are read from the store.
+    """
 
     async def run(output: OutputWriter) -> int:
-        async with _open(arguments) as deployment:
+        async with _open(arguments, with_services=with_services) as deployment:
             return await command(deployment, output) or 0
 
     with private_output() as output:
@@ -72,7 +77,9 @@ def run_on_deployment(
 
 
 @asynccontextmanager
-async def _open(arguments: argparse.Namespace) -> AsyncGenerator[Deployment, None]:
+async def _open(
+    arguments: argparse.Namespace, *, with_services: bool
+) -> AsyncGenerator[Deployment, None]:
     """Open a deployment, and close it afterwards.
 
     Raises:
@@ -96,7 +103,9 @@ async def _open(arguments: argparse.Namespace) -> AsyncGenerator[Deployment, Non
     store = open_store(url)
     try:
         _check_shared(store)
-        names = [arguments.service] if arguments.service else await services_of(store)
+        names = [arguments.service] if arguments.service else []
+        if with_services and not names:
+            names = await services_of(store)
         yield Deployment(store, [_inspector(store, name) for name in names])
     finally:
         await store.aclose()

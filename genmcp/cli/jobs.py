@@ -1,4 +1,4 @@
-"""`genmcp jobs`: lists the tasks in the store of a deployment, and cancels and drops them."""
+"""`genmcp jobs`: lists the tasks in the store of a deployment; retries, cancels and drops them."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -79,6 +79,17 @@ def cancel_jobs(arguments: argparse.Namespace) -> int:
             output.write_line(f"{id}: {after.status}" + (" before" if ended else ""))
             status = status or int(ended)
         return status
+
+    return run_on_deployment(arguments, command)
+
+
+def retry_jobs(arguments: argparse.Namespace) -> int:
+    """Repeat the jobs of failed tasks, as new tasks."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> None:
+        for id in arguments.ids:
+            service, _ = await deployment.find(id)
+            output.write_line(f"{id}: retried as {(await service.retry(id)).id}")
 
     return run_on_deployment(arguments, command)
 

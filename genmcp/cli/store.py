@@ -82,7 +82,16 @@ def check_store(arguments: argparse.Namespace) -> int:
             output.write_line(f"problem: {problem}")
         return int(bool(problems))
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(arguments, command, with_services=False)
+
+
+def migrate_store(arguments: argparse.Namespace) -> int:
+    """Create or update the schema of the store."""
+
+    async def command(deployment: Deployment, output: OutputWriter) -> None:
+        output.write_line(await deployment.store.migrate(dry_run=arguments.dry_run))
+
+    return run_on_deployment(arguments, command, with_services=False)
 
 
 async def _stats(service: TaskInspector) -> ServiceStats:

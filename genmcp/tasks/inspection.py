@@ -6,13 +6,14 @@ Reading changes nothing: unlike `TaskService.get`, it repairs no task that a dea
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from secrets import token_urlsafe
 from typing import Final
 
 import msgspec
 
-from genmcp._core.task import Task, is_task_id
+from genmcp._core.task import Task, is_task_id, retry_task
 from genmcp._core.waiting import Asking, Awaiting, Following, Gathering, Running, Working
-from genmcp.errors import ContractError, TaskNotFound, UnknownFormat
+from genmcp.errors import ContractError, IllegalTransition, TaskNotFound, UnknownFormat
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import FoundEntry, Store
 from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, engine_queue
@@ -62,7 +63,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         attempt: how often its job was started; failures: how often the job has failed; crashes: the
             workers that have died with it.
         progress, total, message: the last progress of the work.
-        reason: why it failed.
+        reason: why it failed. retries: the failed task that it repeats.
     """
 
     service: str
@@ -83,6 +84,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     total: float | None = None
     message: str | None = None
     reason: str | None = None
+    retries: str | None = None
 
     @classmethod
     def of(cls, task: Task, service: str) -> "TaskSummary":
@@ -108,6 +110,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             total=task.total,
             message=task.message,
             reason=_reason(task),
+            retries=task.retries,
         )
 
 
@@ -123,11 +126,13 @@ _KINDS: Final = {
 
 def _reason(task: Task) -> str | None:
     """Return the message of the error that *task* has ended with."""
-    if task.end != "failed" or task.error is None:
+    if state_of(task) != "failed":
         return None
-    with suppress(msgspec.MsgspecError, KeyError, TypeError):
-        return str(msgspec.json.decode(task.error)["message"])
-    return task.error.decode(errors="replace")
+    with suppress(msgspec.MsgspecError, LookupError, TypeError):
+        if task.error is not None:
+            return str(msgspec.json.decode(task.error)["message"])
+        return str(msgspec.json.decode(task.result or b"")["content"][0]["text"])
+    return (task.error or task.result or b"").decode(errors="replace")
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
@@ -206,6 +211,25 @@ class TaskInspector:
         """
         await self._cancel(id, (await self.get(id)).owner)
         return await self.get(id)
+
+    async def retry(self, id: str) -> Task:
+        """Create and submit a task that repeats the job of a failed one; return it.
+
+        Raises:
+            TaskNotFound: as for `get`.
+            ContractError: it has not failed after a job, or its request has expired.
+        """
+        task, call = await self.get(id), await self._service.records.call(id)
+        try:
+            node, now = self._service.heartbeats.own, self._store.now()
+            retried = retry_task(task, token_urlsafe(20), node, now)
+        except IllegalTransition:
+            text = f"task {id} is {state_of(task)}"
+            raise ContractError(f"{text}: only tasks that failed after a job are retried") from None
+        if call is None:
+            raise ContractError(f"the request of task {id} has expired: it cannot be retried")
+        await self._service.writer.create(retried, call)
+        return retried
 
     async def drop(self, id: str) -> None:
         """Delete the record of a task that has ended.

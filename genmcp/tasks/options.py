@@ -25,6 +25,7 @@ _POSITIVE: Final = (
     "share_of_client",
     "max_saved_bytes",
     "max_parts",
+    "recovery_limit",
 )
 _NOT_NEGATIVE: Final = (
     "shutdown_grace",
@@ -97,6 +98,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             share the store, by queue. It must be the same in all of them. Default: unlimited.
         schedules: jobs that run periodically, once in all processes that share the store. Default:
             none.
+        recovery_limit: how many queued tasks one process of a service examines per half lease, to
+            submit those again whose submission to the engine was lost. Default 100.
         progress_interval: the minimum time between two writes of the progress of a job. Default
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the
@@ -131,6 +134,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_parts: int = 100
     queue_limits: Mapping[str, int] = {}
     schedules: Sequence[Schedule] = ()
+    recovery_limit: int = 100
     progress_interval: float = 0.1
     write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
     accounts: Callable[[Task], Owner] = lambda task: ()

@@ -50,10 +50,13 @@ It may be called repeatedly, because the write is repeated after a conflict.
 
 
 def state_of(task: Task) -> str:
-    """Return the state of *task* for an operator: its status, or "queued".
+    """Return the state of *task* for an operator: its status, except in two cases.
 
-    A task is queued while its next step waits for a process that takes it.
+    A task is queued while its next step waits for a process that takes it. It has failed also if
+    its hook raised an error that its client gets as the result of a completed call.
     """
+    if task.end == "completed" and task.raised:
+        return "failed"
     if task.status == "working" and task.needs_delivery and task.held_delivery is None:
         return "queued"
     return task.status
@@ -306,7 +309,7 @@ class TaskRecords:
         ops: list[Op] = [record]
         if call is not None:
             ops.append(self._put_call(key, call, ttl, owner))
-        elif task.end in ("completed", "failed") and not task.private:
+        elif task.end in ("completed", "failed") and not task.private and task.failed is None:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
         has_call = task.parent is None and task.schedule is None
@@ -317,7 +320,8 @@ class TaskRecords:
         followed = self.followed.get(task.id)
         if followed is not None:
             followed.task = task
-        if task.end == "cancelled":  # `Tool.on_cancel` still needs the request
+        # `Tool.on_cancel` still needs the request, and so does an operator who retries the task.
+        if task.end == "cancelled" or task.failed is not None:
             await self._shorten_request(task)
         return version + 1
 
@@ -412,7 +416,7 @@ class TaskRecords:
             await self.store.apply(record)
 
     async def _shorten_request(self, task: Task) -> None:
-        """Make the request of a cancelled task expire with the task.
+        """Make the request of a cancelled or failed task expire with the task.
 
         It does not count towards the open tasks of its client any more.
         """

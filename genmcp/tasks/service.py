@@ -18,6 +18,7 @@ from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
 from genmcp.tasks.runner import Resume, TaskRunner
@@ -53,10 +54,9 @@ class TaskService:
 
     Attributes:
         heartbeats: which processes are alive.
-        records: the stored tasks.
+        records, writer: the stored tasks, and their transitions.
         keyed: the tasks of calls with idempotency keys.
-        runner: runs delivered steps.
-        worker: serves the engine in this process.
+        runner, worker: run delivered steps, and serve the engine in this process.
         values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
@@ -94,11 +94,11 @@ class TaskService:
             is_stopping=lambda: self.worker.closed,
             on_failure=options.observer.store_failed,
         )
-        self._writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
+        self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, options.accounts, prefix)
-        self.keyed = KeyedTasks(self._follower, self._writer, self.heartbeats, self.start)
+        self.keyed = KeyedTasks(self._follower, self.writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
-            self._writer, resume, external, options, is_stopping=lambda: self.worker.ending
+            self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
         )
         self.worker = TaskWorker(
             engine,
@@ -109,6 +109,7 @@ class TaskService:
             follows=bool(external),
             prepare=self.runner.prepare,
             has_work=store.durable or bool(options.schedules),
+            reconcile=TaskReconciler(self.records, self._scheduler, node).run,
         )
 
     async def start(self) -> None:
@@ -137,7 +138,7 @@ class TaskService:
         """
         # Without a heartbeat of this process, others would consider the call that runs here lost.
         await self.start()
-        if await self._writer.create(task, call):
+        if await self.writer.create(task, call):
             return task
         return await self.get(task.id, task.owner)
 
@@ -189,7 +190,7 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         await self._owned(id, owner)
-        task = await self._writer.answer(id, answers)
+        task = await self.writer.answer(id, answers)
         if task.settled:
             await self.start()
         return task
@@ -210,7 +211,7 @@ class TaskService:
             StoreUnavailable: it is not written yet, but will be.
         """
         before = await self._owned(id, owner, private=private)
-        return await self._writer.cancel(before, self.runner.cancel_work, wait=not private)
+        return await self.writer.cancel(before, self.runner.cancel_work, wait=not private)
 
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client has. Raises StoreUnavailable as `finish` does."""
@@ -230,7 +231,7 @@ class TaskService:
             raise ValueError(f"{ref} cannot be settled: its phase is {status.phase}")
         outcome = pack_status(ref, status)
         for id in await self._external.settle(ref, outcome):
-            if await self._writer.settle_external(id, ref, outcome):
+            if await self.writer.settle_external(id, ref, outcome):
                 await self.start()
 
     # For the process that works on a task. IllegalTransition: see the class.
@@ -248,7 +249,7 @@ class TaskService:
             IllegalTransition: also if the call has reached that step already.
         """
         await self.start()
-        return await self._writer.suspend(self._held(id, fencing_token), suspended)
+        return await self.writer.suspend(self._held(id, fencing_token), suspended)
 
     async def finish(self, id: str, finished: Finished, *, fencing_token: int) -> Task:
         """End the task.
@@ -257,7 +258,7 @@ class TaskService:
             StoreUnavailable: the store has accepted no write for a lease; it is written later.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self._writer.finish(held, finished), id)
+        return await self._retry.wait_for_write(self.writer.finish(held, finished), id)
 
     async def abandon(self, id: str, *, fencing_token: int) -> Task:
         """Give up a task that is bound to this process, which shuts down.
@@ -269,7 +270,7 @@ class TaskService:
             StoreUnavailable: as for `finish`.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self._writer.abandon(held), id)
+        return await self._retry.wait_for_write(self.writer.abandon(held), id)
 
     async def _owned(self, id: str, owner: str | None, *, private: bool = False) -> Task:
         # Checked, because other records have keys that begin with an id ("{id}#call").

@@ -4,8 +4,8 @@ A transition is one conditional write of the record, followed by at most one sub
 engine. The order matters. The record is written first: a step that is delivered before its record
 would find nothing to do and be acknowledged. If the process dies between the two, or the engine
 rejects the id, the record waits without a delivery. The next reader of the record then submits the
-step (`TaskScheduler.recover`), and so does the handler if the engine repeats the delivery of the
-previous step.
+step (`TaskScheduler.recover`), and so do the handler, if the engine repeats the delivery of the
+previous step, and the `TaskReconciler` of a process.
 """
 
 import logging

@@ -56,6 +56,8 @@ class TaskWorker:
         prepare: is called when this has begun to serve.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
+        reconcile: submits tasks again whose submission was lost, until it is cancelled. Default:
+            none is submitted.
 
     Attributes:
         engine: the engine.
@@ -78,7 +80,9 @@ class TaskWorker:
         follows: bool = False,
         prepare: Callable[[], Awaitable[None]] | None = None,
         has_work: bool = False,
+        reconcile: Callable[[JobOptions], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
+        self._reconcile = reconcile
         self.engine = engine
         self._heartbeats = heartbeats
         self._handler = handler
@@ -210,6 +214,7 @@ class TaskWorker:
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
         ]
+        reconciling = [asyncio.create_task(self._reconcile(options))] if self._reconcile else []
         try:
             # The heartbeat is renewed until the last step has ended: other processes would
             # otherwise take over steps that still run here.
@@ -217,9 +222,9 @@ class TaskWorker:
                 await self._logged(self._heartbeats.beat())
         finally:
             serving.stopping.set()  # also after an error, so that running steps are handed over
-            for each in delivering:
+            for each in (*delivering, *reconciling):
                 each.cancel()
-            await asyncio.wait(delivering)
+            await asyncio.wait([*delivering, *reconciling])
         with suppress(TimeoutError):
             async with asyncio.timeout(options.lease):
                 while serving.request.busy():

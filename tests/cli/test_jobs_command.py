@@ -12,17 +12,19 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from genmcp._core.outcome import Done
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Finished, Working
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op, Put
 from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.inspection import TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect
-from tests.tasks.bench import BOUND, Resumed, made, until
+from tests.tasks.bench import BOUND, Resumed, ended, made, until
 
 RunCommand: TypeAlias = Callable[..., tuple[int, str, str]]
 
@@ -51,7 +53,9 @@ def url(path: Path) -> str:
 
 
 @asynccontextmanager
-async def service(path: Path, name: str = "shop", **options: Any) -> AsyncIterator[TaskService]:
+async def service(
+    path: Path, name: str = "shop", resume: Resumed | None = None, **options: Any
+) -> AsyncIterator[TaskService]:
     """A service on the file, which serves no queue with jobs unless it is started."""
     store = SQLiteStore(path)
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
@@ -59,7 +63,7 @@ async def service(path: Path, name: str = "shop", **options: Any) -> AsyncIterat
         store,
         LocalEngine(store.deliveries),
         node=f"{name}-1",
-        resume=Resumed(),
+        resume=resume or Resumed(),
         options=JobOptions(**options),
         namespace=name,
     )
@@ -270,6 +274,59 @@ async def test_cancel_stops_the_running_job(path: Path, url: str) -> None:
             await stopped.wait()
 
 
+@job(queue="press")
+async def count_pages(run: Run, pages: int) -> int:
+    return pages
+
+
+async def test_retry_repeats_the_job_as_a_new_task(path: Path, url: str) -> None:
+    """The call continues from the step that has failed. The failed task stays as its client saw it.
+
+    The command is a process that has neither the job nor the tool.
+    """
+    resumed = Resumed(Finished(error=b'{"code": -32603, "message": "no paper"}'))
+    async with service(path, queues=["press"], resume=resumed) as jobs:
+        fields = {"owner": "ann", "tool": "print", "ttl": 600.0, "step": 2, "continuation": b"at 2"}
+        await jobs.create(made(Working(count_pages.job(pages=3)), **fields), b"the call")
+        failed = await ended(jobs, "t1", "ann")
+        assert failed.end == "failed"
+
+        status, output = await command("jobs", "retry", "t1", "--store", url)
+        assert status == 0, output
+        id = output.removeprefix("t1: retried as ").strip()
+        task = await ended(jobs, id, "ann")
+        assert (task.result, task.tool, task.retries) == (b"3", "print", "t1")
+        assert resumed.seen[0] == resumed.seen[1] == (2, b"the call", Done(3))
+        assert (await jobs.get("t1", "ann")).error == failed.error
+
+        status, output = await command("jobs", "retry", id, "--store", url)
+        assert status == 1
+        assert f"task {id} is completed: only tasks that failed" in output
+
+
+@pytest.mark.parametrize(
+    ("finished", "state", "reason"),
+    [
+        (Finished(error=b'{"code": 1, "message": "gone"}'), "failed", "gone"),
+        (Finished(error=b"[1]"), "failed", "[1]"),
+        (
+            Finished(result=b'{"content": [{"type": "text", "text": "No ink."}]}', raised=True),
+            "failed",
+            "No ink.",
+        ),
+        (Finished(result=b'{"content": []}', raised=True), "failed", '{"content": []}'),
+        (Finished(result=b'{"content": []}'), "completed", None),
+    ],
+)
+def test_task_has_failed_if_its_hook_raised(
+    finished: Finished, state: str, reason: str | None
+) -> None:
+    """The client of a hook that raised gets a completed call; for an operator it has failed."""
+    summary = TaskSummary.of(queued("t1").finish(finished, 2.0), "shop")
+
+    assert (summary.state, summary.reason) == (state, reason)
+
+
 # The store
 
 
@@ -359,6 +416,24 @@ def test_check_of_a_store_that_accepts_no_writes_fails(
     status, _, errors = run("store", "check", "--store", url)
     assert status == 1
     assert "read-only replica" in errors
+
+
+def test_migrate_shows_what_the_store_has_done(
+    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store without its schema is migrated without reading services from it."""
+
+    class Unmigrated(SQLiteStore):
+        async def find(self, *where: Any) -> Any:
+            raise StoreUnavailable("the schema is missing")
+
+        async def migrate(self, *, dry_run: bool = False) -> str:
+            return "would create 5 tables" if dry_run else "created 5 tables"
+
+    assert run("store", "migrate", "--store", url)[1] == "the store has no schema to migrate\n"
+    monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Unmigrated(path))
+    assert run("store", "migrate", "--store", url)[1] == "created 5 tables\n"
+    assert run("store", "migrate", "--store", url, "--dry-run")[1] == "would create 5 tables\n"
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> Non
     stored = await jobs.records.find(f"{schedules_of(jobs)._digest(HOURLY)}.{state.pending:.3f}")
     assert stored is not None
 
-    await jobs._writer.cancel(stored.task, jobs.runner.cancel_work, wait=True)
+    await jobs.writer.cancel(stored.task, jobs.runner.cancel_work, wait=True)
 
     after, _ = await schedules_of(jobs)._read(HOURLY)
     assert after is not None

@@ -1,0 +1,85 @@
+"""Submits queued tasks again whose submission to the engine was lost.
+
+A record and its submission are two writes, also where the engine uses the same store. If a process
+dies between the two, or the engine loses an id, the task waits without a delivery. A reader of the
+task repairs that (`TaskScheduler.recover`), but a client need not read it: it may wait for a
+notification. One process of a service therefore looks through the queued tasks in turn.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from genmcp._core.task import Task
+from genmcp.errors import Conflict, StoreError, UnknownFormat
+from genmcp.stores.store import Put
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.transitions import TaskScheduler
+
+logger = logging.getLogger("genmcp")
+
+_KEY: Final = "reconciler"
+
+
+class TaskReconciler:
+    """Looks through the queued tasks of a service while this process works on tasks.
+
+    The processes of a service elect one by a record that expires after a lease. It examines at most
+    `JobOptions.recovery_limit` tasks per half lease, and continues behind the last one at the next
+    turn: a long queue must not load the store. A repeated submission of a task that the engine
+    still has does nothing.
+
+    Args:
+        records: the tasks.
+        scheduler: submits a task whose next step is overdue.
+        node: the name of this process.
+    """
+
+    def __init__(self, records: TaskRecords, scheduler: TaskScheduler, node: str) -> None:
+        self._records = records
+        self._scheduler = scheduler
+        self._node = node.encode()
+        self._after: str | None = None  # the key of the last task that was examined
+
+    async def run(self, options: JobOptions) -> None:
+        """Repeat `examine` until this is cancelled. Return at once if no process outlives another.
+
+        The tasks in a store that is neither shared nor durable end with this process.
+        """
+        while self._records.store.shared or self._records.store.durable:
+            await asyncio.sleep(options.lease / 2)
+            try:
+                if await self._is_elected(options.lease):
+                    await self.examine(options.recovery_limit)
+            except StoreError as error:
+                logger.debug("queued tasks are examined later: %s", error)
+
+    async def examine(self, limit: int) -> None:
+        """Examine the next *limit* queued tasks, and submit those again that are overdue.
+
+        Raises:
+            StoreUnavailable: the store or the engine cannot be reached.
+        """
+        records = self._records
+        page = await records.store.find(f"{records.prefix}state:queued", self._after, limit)
+        self._after = page[-1].key if len(page) == limit else None
+        for found in page:
+            try:
+                task = Task.unpack(found.value)
+            except UnknownFormat:  # of another release, which examines it
+                continue
+            await self._scheduler.recover(task)
+
+    async def _is_elected(self, lease: float) -> bool:
+        """Renew or acquire the record of the election; return whether this process has it."""
+        store, key = self._records.store, f"{self._records.prefix}{_KEY}"
+        entry = await store.get(key)
+        if entry is not None and entry.value != self._node:
+            return False
+        try:
+            version = 0 if entry is None else entry.version
+            await store.apply(Put(key, self._node, ttl=lease, expect=version))
+        except Conflict:
+            return False
+        return True
