@@ -89,7 +89,8 @@ def migrate_store(arguments: argparse.Namespace) -> int:
     """Create or update the schema of the store."""
 
     async def command(deployment: Deployment, output: OutputWriter) -> None:
-        output.write_line(await deployment.store.migrate(dry_run=arguments.dry_run))
+        done = await deployment.store.migrate(dry_run=arguments.dry_run)
+        output.write_line(done or "there is nothing to migrate")
 
     return run_on_deployment(arguments, command, with_services=False)
 

@@ -6,16 +6,18 @@ import json
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+import redis
 
 from genmcp._core.outcome import Done
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Finished, Working
 from genmcp.errors import StoreFull, StoreUnavailable
+from genmcp.stores import open_store
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op, Put
 from genmcp.tasks.engine import LocalEngine
@@ -24,6 +26,7 @@ from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect
+from tests.support.postgres_server import fresh_schema, shared_postgres
 from tests.tasks.bench import BOUND, Resumed, ended, made, until
 
 RunCommand: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -42,22 +45,47 @@ async def print_pages(run: Run, pages: int) -> int:
 print_pages_stopped: dict[str, asyncio.Event] = {}
 
 
+DATABASE = 9  # of the Redis server that the tests of this process share
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "tasks.db"
 
 
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
+def url(request: pytest.FixtureRequest, path: Path) -> str:
+    """The URL of an empty store of each kind that processes share."""
+    if request.param == "sqlite":
+        return f"sqlite:///{path}"
+    if request.param == "redis":
+        server: str = request.getfixturevalue("redis_url")
+        url = f"{server.rstrip('/0')}/{DATABASE}"
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+        return url
+    url = f"{shared_postgres()}?schema={fresh_schema()}"
+
+    async def migrate() -> None:
+        async with aclosing(open_store(url)) as store:
+            await store.migrate()
+
+    asyncio.run(migrate())
+    return url
+
+
 @pytest.fixture
-def url(path: Path) -> str:
+def file_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
 @asynccontextmanager
 async def service(
-    path: Path, name: str = "shop", resume: Resumed | None = None, **options: Any
+    url: str, name: str = "shop", resume: Resumed | None = None, **options: Any
 ) -> AsyncIterator[TaskService]:
     """A service on the file, which serves no queue with jobs unless it is started."""
-    store = SQLiteStore(path)
+    store = open_store(url)
+    assert store.deliveries is not None
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
     tasks = TaskService(
         store,
@@ -74,11 +102,11 @@ async def service(
         await store.aclose()
 
 
-def setup(path: Path, *tasks: Task, name: str = "shop") -> None:
+def setup(url: str, *tasks: Task, name: str = "shop") -> None:
     """Write *tasks*; those with `fails` in their ids fail."""
 
     async def write() -> None:
-        async with service(path, name) as jobs:
+        async with service(url, name) as jobs:
             now = jobs.records.now()
             for task in tasks:
                 fields = {"created": now - 90, "updated": now, "due": now, "ttl": 600.0}
@@ -102,9 +130,9 @@ def asking(id: str, owner: str | None = None) -> Task:
     return made(Asking({"size": b"{}"}), id=id, owner=owner, tool="print")
 
 
-def test_list_shows_open_tasks_as_a_table(run: RunCommand, path: Path, url: str) -> None:
+def test_list_shows_open_tasks_as_a_table(run: RunCommand, url: str) -> None:
     """By default the tasks that have not ended, with their queue and owner."""
-    setup(path, queued("t1", "ann"), asking("t2"), queued("fails"))
+    setup(url, queued("t1", "ann"), asking("t2"), queued("fails"))
     status, output, errors = run("jobs", "list", "--store", url)
 
     assert (status, errors) == (0, "")
@@ -116,10 +144,10 @@ def test_list_shows_open_tasks_as_a_table(run: RunCommand, path: Path, url: str)
     ]
 
 
-def test_list_of_failed_tasks_has_their_reasons(run: RunCommand, path: Path, url: str) -> None:
+def test_list_of_failed_tasks_has_their_reasons(run: RunCommand, file_url: str) -> None:
     """The dead-letter view. Text of a job cannot forge a row, nor reach the terminal as escapes."""
-    setup(path, queued("t1", "ann"), queued("fails", "bob"))
-    _, output, _ = run("jobs", "list", "--store", url, "--state", "failed")
+    setup(file_url, queued("t1", "ann"), queued("fails", "bob"))
+    _, output, _ = run("jobs", "list", "--store", file_url, "--state", "failed")
 
     (row,) = output.splitlines()[1:]
     assert row.split(maxsplit=6)[:2] == ["fails", "failed"]
@@ -140,47 +168,45 @@ def test_list_of_failed_tasks_has_their_reasons(run: RunCommand, path: Path, url
     ],
 )
 def test_list_is_filtered(
-    options: list[str], ids: list[str], run: RunCommand, path: Path, url: str
+    options: list[str], ids: list[str], run: RunCommand, file_url: str
 ) -> None:
     """By state, queue, owner and service, and as JSON."""
-    setup(path, queued("t1", "ann"), asking("t2"), queued("t3", "bob"), queued("fails", "ann"))
-    _, output, _ = run("jobs", "list", "--store", url, "--json", *options)
+    setup(file_url, queued("t1", "ann"), asking("t2"), queued("t3", "bob"), queued("fails", "ann"))
+    _, output, _ = run("jobs", "list", "--store", file_url, "--json", *options)
 
     assert sorted(task["id"] for task in json.loads(output)) == ids
 
 
-def test_list_is_limited(run: RunCommand, path: Path, url: str) -> None:
+def test_list_is_limited(run: RunCommand, file_url: str) -> None:
     """A long list ends with how to see the rest."""
-    setup(path, *(queued(f"t{number}") for number in range(5)))
+    setup(file_url, *(queued(f"t{number}") for number in range(5)))
 
-    _, output, _ = run("jobs", "list", "--store", url, "--limit", "4")
+    _, output, _ = run("jobs", "list", "--store", file_url, "--limit", "4")
     assert len(output.splitlines()) == 6
     assert "more than 4 tasks" in output
-    _, output, _ = run("jobs", "list", "--store", url, "--limit", "5")
+    _, output, _ = run("jobs", "list", "--store", file_url, "--limit", "5")
     assert "more than" not in output
 
 
 def test_list_includes_all_services_of_a_store(
-    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several servers share a file; the store may be named by the variable of the servers."""
-    setup(path, queued("t1"), name="shop")
-    setup(path, queued("t2"), name="hotel")
-    monkeypatch.setenv("GENMCP_STORE", url)
+    setup(file_url, queued("t1"), name="shop")
+    setup(file_url, queued("t2"), name="hotel")
+    monkeypatch.setenv("GENMCP_STORE", file_url)
     _, output, _ = run("jobs", "list", "--json")
 
     listed = {task["id"]: task["service"] for task in json.loads(output)}
     assert listed == {"t1": "shop", "t2": "hotel"}
 
 
-def test_show_has_the_job_the_reason_and_the_messages(
-    run: RunCommand, path: Path, url: str
-) -> None:
+def test_show_has_the_job_the_reason_and_the_messages(run: RunCommand, url: str) -> None:
     """Everything that is stored of a task, for a person and as JSON."""
-    setup(path, queued("t1", "ann"), queued("fails"))
+    setup(url, queued("t1", "ann"), queued("fails"))
 
     async def log() -> None:
-        async with service(path) as jobs:
+        async with service(url) as jobs:
             await jobs.records.log_message("t1", b'{"method":"notifications/message"}')
 
     asyncio.run(log())
@@ -198,19 +224,19 @@ def test_show_has_the_job_the_reason_and_the_messages(
     assert shown["error"]["code"] == -32603
 
 
-def test_unknown_task_is_an_error(run: RunCommand, path: Path, url: str) -> None:
+def test_unknown_task_is_an_error(run: RunCommand, file_url: str) -> None:
     """Also an id that could not be one."""
-    setup(path, queued("t1"))
+    setup(file_url, queued("t1"))
     for id in ("t2", "t1#call", "../etc"):
         for command in ("show", "cancel", "drop"):
-            status, output, errors = run("jobs", command, id, "--store", url)
+            status, output, errors = run("jobs", command, id, "--store", file_url)
             assert (status, output) == (1, "")
             assert "Unknown task" in errors
 
 
-def test_cancelled_task_may_be_dropped(run: RunCommand, path: Path, url: str) -> None:
+def test_cancelled_task_may_be_dropped(run: RunCommand, url: str) -> None:
     """An open task is cancelled before it is dropped; then nothing of it is left."""
-    setup(path, queued("t1", "ann"), queued("t2", "ann"))
+    setup(url, queued("t1", "ann"), queued("t2", "ann"))
 
     status, _, errors = run("jobs", "drop", "t1", "--store", url)
     assert status == 1
@@ -225,15 +251,13 @@ def test_cancelled_task_may_be_dropped(run: RunCommand, path: Path, url: str) ->
     assert [task["id"] for task in json.loads(output)] == ["t2"]
 
 
-def test_drop_spares_the_later_call_with_the_same_key(
-    run: RunCommand, path: Path, url: str
-) -> None:
+def test_drop_spares_the_later_call_with_the_same_key(run: RunCommand, url: str) -> None:
     """The record of an earlier call with an idempotency key is not that of its slot."""
     slot = "k" + "0" * 40
     first, second = (f"{slot}-{number:016x}" for number in (1, 2))
 
     async def write() -> None:
-        async with service(path) as jobs:
+        async with service(url) as jobs:
             task = made(Working(print_pages.job(pages=1)), id=first, ttl=600.0)
             await jobs.create(task, b"{}")
             await jobs.cancel(first, None)
@@ -256,10 +280,10 @@ async def command(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, (output + errors).decode()
 
 
-async def test_cancel_stops_the_running_job(path: Path, url: str) -> None:
+async def test_cancel_stops_the_running_job(url: str) -> None:
     """The worker is another process than the command, and shows progress until then."""
     stopped = print_pages_stopped["event"] = asyncio.Event()
-    async with service(path, queues=["press"], progress_interval=0.01) as jobs:
+    async with service(url, queues=["press"], progress_interval=0.01) as jobs:
         await jobs.create(queued("t1"), b"{}")
         await until(jobs, lambda task: task.message == "warming up")
         _, output = await command("jobs", "list", "--store", url)
@@ -279,13 +303,13 @@ async def count_pages(run: Run, pages: int) -> int:
     return pages
 
 
-async def test_retry_repeats_the_job_as_a_new_task(path: Path, url: str) -> None:
+async def test_retry_repeats_the_job_as_a_new_task(url: str) -> None:
     """The call continues from the step that has failed. The failed task stays as its client saw it.
 
     The command is a process that has neither the job nor the tool.
     """
     resumed = Resumed(Finished(error=b'{"code": -32603, "message": "no paper"}'))
-    async with service(path, queues=["press"], resume=resumed) as jobs:
+    async with service(url, queues=["press"], resume=resumed) as jobs:
         fields = {"owner": "ann", "tool": "print", "ttl": 600.0, "step": 2, "continuation": b"at 2"}
         await jobs.create(made(Working(count_pages.job(pages=3)), **fields), b"the call")
         failed = await ended(jobs, "t1", "ann")
@@ -330,9 +354,9 @@ def test_task_has_failed_if_its_hook_raised(
 # The store
 
 
-def test_stats_count_tasks_queues_and_owners(run: RunCommand, path: Path, url: str) -> None:
+def test_stats_count_tasks_queues_and_owners(run: RunCommand, url: str) -> None:
     """A queue that no process serves is seen by its backlog."""
-    setup(path, queued("t1", "ann"), queued("t2", "ann"), asking("t3"), queued("fails"))
+    setup(url, queued("t1", "ann"), queued("t2", "ann"), asking("t3"), queued("fails"))
     _, output, _ = run("store", "stats", "--store", url)
     assert "tasks: 2 queued, 1 input_required, 1 failed" in output
     assert "open tasks by owner: ann 2, anonymous 1" in output
@@ -343,12 +367,24 @@ def test_stats_count_tasks_queues_and_owners(run: RunCommand, path: Path, url: s
     (press,) = [queue for queue in shop["queues"] if queue["name"] == "press"]
     assert press["backlog"][0] >= 2
     assert press["served"] is False
-    assert stats["totals"]["entries"] > 4
+    if stats["totals"] is not None:
+        assert stats["totals"]["entries"] > 4
 
 
-def test_check_reports_a_healthy_store(run: RunCommand, path: Path, url: str) -> None:
+def test_check_measures_any_store(run: RunCommand, url: str) -> None:
+    """The times and the offset of the clock are those of the server."""
+    setup(url, queued("t1"))
+    _, output, _ = run("store", "check", "--store", url, "--json")
+    checked = json.loads(output)
+    assert 0 < checked["read_seconds"] < 10
+    assert 0 < checked["write_seconds"] < 10
+    assert abs(checked["clock_offset_seconds"]) < 5
+    assert "durable" in checked
+
+
+def test_check_reports_a_healthy_store(run: RunCommand, file_url: str) -> None:
     """Nothing is left of the check itself."""
-    status, output, _ = run("store", "check", "--store", url, "--json")
+    status, output, _ = run("store", "check", "--store", file_url, "--json")
     checked = json.loads(output)
 
     assert status == 0
@@ -358,7 +394,7 @@ def test_check_reports_a_healthy_store(run: RunCommand, path: Path, url: str) ->
 
 
 def test_check_reports_problems(
-    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the store, and those that any store may have."""
 
@@ -372,7 +408,7 @@ def test_check_reports_problems(
             return ["maxmemory-policy is allkeys-lru: set it to noeviction"]
 
     monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Troubled(path))
-    status, output, _ = run("store", "check", "--store", url)
+    status, output, _ = run("store", "check", "--store", file_url)
 
     assert status == 1
     problems = [line for line in output.splitlines() if line.startswith("problem: ")]
@@ -382,7 +418,7 @@ def test_check_reports_problems(
 
 
 def test_check_reports_a_full_store(
-    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once only the reserve is left, new work is rejected: the operator learns of it here."""
 
@@ -398,13 +434,13 @@ def test_check_reports_a_full_store(
     monkeypatch.setattr(
         "genmcp.cli.deployment.open_store", lambda url: SQLiteStore(path, max_bytes=200_000)
     )
-    status, output, _ = run("store", "check", "--store", url)
+    status, output, _ = run("store", "check", "--store", file_url)
     assert status == 1
     assert "only the reserve of the store is left" in output
 
 
 def test_check_of_a_store_that_accepts_no_writes_fails(
-    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a read-only replica: the message is that of the store."""
 
@@ -413,13 +449,13 @@ def test_check_of_a_store_that_accepts_no_writes_fails(
             raise StoreUnavailable("the server is a read-only replica")
 
     monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: ReadOnly(path))
-    status, _, errors = run("store", "check", "--store", url)
+    status, _, errors = run("store", "check", "--store", file_url)
     assert status == 1
     assert "read-only replica" in errors
 
 
 def test_migrate_shows_what_the_store_has_done(
-    run: RunCommand, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store without its schema is migrated without reading services from it."""
 
@@ -430,10 +466,10 @@ def test_migrate_shows_what_the_store_has_done(
         async def migrate(self, *, dry_run: bool = False) -> str:
             return "would create 5 tables" if dry_run else "created 5 tables"
 
-    assert run("store", "migrate", "--store", url)[1] == "the store has no schema to migrate\n"
+    assert run("store", "migrate", "--store", file_url)[1] == "there is nothing to migrate\n"
     monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Unmigrated(path))
-    assert run("store", "migrate", "--store", url)[1] == "created 5 tables\n"
-    assert run("store", "migrate", "--store", url, "--dry-run")[1] == "would create 5 tables\n"
+    assert run("store", "migrate", "--store", file_url)[1] == "created 5 tables\n"
+    assert run("store", "migrate", "--store", file_url, "--dry-run")[1] == "would create 5 tables\n"
 
 
 @pytest.mark.parametrize(
@@ -498,14 +534,14 @@ def test_app_names_the_store_and_cancels_with_its_tool(
     assert "the press is stopped" in errors
 
 
-def test_events_of_another_kind_are_no_messages(run: RunCommand, path: Path, url: str) -> None:
+def test_events_of_another_kind_are_no_messages(run: RunCommand, file_url: str) -> None:
     """The log of a task also has its changes."""
-    setup(path, queued("t1"))
+    setup(file_url, queued("t1"))
 
     async def change() -> None:
-        async with service(path) as jobs:
+        async with service(file_url) as jobs:
             await jobs.records.store.apply(Append("shop/task:t1", b"c7", ttl=60))
 
     asyncio.run(change())
-    _, output, _ = run("jobs", "show", "t1", "--store", url, "--json")
+    _, output, _ = run("jobs", "show", "t1", "--store", file_url, "--json")
     assert json.loads(output)["messages"] == []
