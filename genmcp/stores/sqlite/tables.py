@@ -13,6 +13,7 @@ advances to the current counter, which is later than its last event.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Set
+from itertools import chain
 from math import inf
 from sqlite3 import Connection
 from typing import Final, NamedTuple
@@ -203,8 +204,10 @@ class PendingRecord:
     def _save_labels(self, labels: Set[str]) -> None:
         had = _labels(self._labels)
         _remove_labels(self._transaction, self.key, had - labels)
-        for label in labels - had:
-            self._transaction.execute("INSERT INTO labels VALUES (?, ?)", (label, self.key))
+        if added := labels - had:
+            marks = ", ".join(["(?, ?)"] * len(added))
+            rows = chain.from_iterable((label, self.key) for label in added)
+            self._transaction.execute(f"INSERT INTO labels VALUES {marks}", tuple(rows))
 
     @property
     def _size(self) -> int:
@@ -215,9 +218,12 @@ def _labels(column: str | None) -> Set[str]:
     return set() if column is None else set(json.decode(column))
 
 
-def _remove_labels(transaction: Transaction, key: str, labels: Iterable[str]) -> None:
-    for label in labels:
-        transaction.execute("DELETE FROM labels WHERE label = ? AND key = ?", (label, key))
+def _remove_labels(transaction: Transaction, key: str, labels: Set[str]) -> None:
+    if labels:
+        marks = ", ".join("?" * len(labels))
+        transaction.execute(
+            f"DELETE FROM labels WHERE label IN ({marks}) AND key = ?", (*labels, key)
+        )
 
 
 def _includes(accounts: str | None, account: str) -> bool:
