@@ -17,7 +17,7 @@ from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
-from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError
+from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError, StoreUnavailable
 from genmcp.protocol.params import RequestId
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Store
@@ -155,11 +155,14 @@ class Replay(msgspec.Struct, eq=False):
             return False
 
     async def _events(self, log: str) -> AsyncGenerator[StoredEvent | None, None]:
-        """Yield the events of the stream, and None for each interval of silence."""
+        """Yield the events of the stream, and None for each interval of silence.
+
+        All events are yielded again, from the oldest one that is retained, if this reader was so
+        slow that events at its position were dropped, or after a failure of the store. The stream
+        survives such a failure: thousands of clients would otherwise connect again at once.
+        """
         while True:
-            # LogTruncated: this reader was so slow that events at its position were dropped. It
-            # continues with the oldest event that is retained.
-            with suppress(LogTruncated):
+            try:
                 async with aclosing(self.store.follow(log)) as events:
                     coming = asyncio.ensure_future(anext(events))
                     try:
@@ -173,6 +176,11 @@ class Replay(msgspec.Struct, eq=False):
                     finally:
                         coming.cancel()
                         await asyncio.gather(coming, return_exceptions=True)
+            except LogTruncated:
+                continue
+            except StoreUnavailable as error:
+                logger.warning("a stream that was resumed waits for the store: %s", error)
+                await asyncio.sleep(self._look)
 
 
 def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:

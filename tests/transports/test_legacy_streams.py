@@ -1,14 +1,17 @@
 """Event streams of the revisions before 2026-07-28: ids, resuming, listening."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest
+from genmcp import Channel, Endpoint, JobOptions, Limits, Mux, Suite, Tool, ToolRequest
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append
-from tests.support.asgi import LEGACIES, Client, Connection, serving
+from genmcp.stores.store import Append, LogEvent
+from tests.support.asgi import LEGACIES, Client, Connection, serving, until
 
 SECRET = "a secret that is long enough"
 
@@ -104,6 +107,58 @@ async def test_stream_released_is_polled() -> None:
 
     assert said(connection) == ["a"]
     assert said(resumed) == ["b", "c", "done"]
+
+
+class Interrupted(MemoryStore):
+    """A store whose followers can be interrupted, as by a restart of its server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.followed = 0
+        self.away = asyncio.Event()
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        self.followed += 1
+        async with aclosing(super().follow(log, after)) as events:
+            while True:
+                coming, away = asyncio.ensure_future(anext(events)), self.away.wait()
+                leaving = asyncio.ensure_future(away)
+                try:
+                    await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                    if not coming.done():
+                        raise StoreUnavailable("the server is restarted")
+                    yield coming.result()
+                finally:
+                    for each in (coming, leaving):
+                        each.cancel()
+                    await asyncio.gather(coming, leaving, return_exceptions=True)
+
+
+async def test_resumed_stream_survives_a_restart_of_the_store(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The connection stays open, and gets each event once."""
+    steps, store = Steps(), Interrupted()
+    # The store is tried again after a third of a lease.
+    jobs = JobOptions(lease=0.3)
+    mux = Mux(Suite(name="test", version="1", tools=[steps]), store=store, jobs=jobs)
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a", "release")
+        await connection.message()
+        await connection._until(lambda: connection.complete)
+        async with client.listen(after=connection.ids[-1]) as resumed:
+            steps.say("b")
+            await resumed.message()
+            followed = store.followed
+            store.away.set()
+            await until(lambda: "waits for the store" in caplog.text)
+            store.away.clear()
+            steps.say("c", None)
+            await resumed.over()
+
+    assert said(resumed) == ["b", "c", "done"]
+    assert store.followed > followed
 
 
 @pytest.mark.parametrize("version", LEGACIES[1:])
