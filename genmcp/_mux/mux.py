@@ -59,7 +59,8 @@ from genmcp.server import Server
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import Engine, LocalEngine
+from genmcp.tasks import open_engine
+from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import LogThrottle
@@ -104,7 +105,8 @@ class Mux:
         store: where tasks, sessions and event streams are stored: a `Store`, or its URL
             (`sqlite:///jobs.db`). `aclose` closes it, also a `Store` that was passed in. Default:
             the environment variable `GENMCP_STORE`, else memory.
-        engine: delivers jobs to workers. Default: that of the store.
+        engine: delivers jobs to workers: an `Engine` or its name. `aclose` closes it. Default: the
+            environment variable `GENMCP_ENGINE`, else that of the store.
         jobs: how this process runs jobs. external: the queues that an `ExternalJob` may name.
         limits: all bounds. assigns: initial values of `channel.assigns`.
         audience: the name that sealed values are bound to; default: that of the server. Give muxes
@@ -124,7 +126,7 @@ class Mux:
         *,
         secret: str | bytes | Sequence[str | bytes] | None = None,
         store: Store | str | None = None,
-        engine: Engine | None = None,
+        engine: Engine | str | None = None,
         jobs: JobOptions | None = None,
         external: Sequence[ExternalQueue] = (),
         limits: Limits | None = None,
@@ -133,14 +135,12 @@ class Mux:
         telemetry: Telemetry | Iterable[Telemetry] = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.server = _checked(server)
-        self.find = server.find
+        self.server, self.find = _checked(server), server.find
         self.limits = bounds = limits or Limits()
         self.longest_name, self.owners = bounds.max_uri_bytes, Owners(bounds)
         self.store, self._closes_store = _store(store, clock)
         jobs = jobs or JobOptions()
-        self.assigns = dict(assigns or {})
-        self.encoder = Encoder(server.info)
+        self.assigns, self.encoder = dict(assigns or {}), Encoder(server.info)
         audience = audience or server.info.name
         clock, secret = clock or _clock(self.store), _secret(secret, self.store)
         self._seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
@@ -163,8 +163,8 @@ class Mux:
         self.threads = _thread_pool(bounds)
         self.observers = Observers(telemetry)
         self.server_requests = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
-        engine = _engine(engine, self.store)
-        self._make_tasks(seal, audience, engine=engine, jobs=jobs, external=external)
+        options = {"engine": open_engine(engine, self.store), "jobs": jobs, "external": external}
+        self._make_tasks(seal, audience, **options)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         state = self.sessions, self.session_streams, self.tasks
@@ -331,7 +331,7 @@ class Mux:
         await self.tasks.service.settle(ref, snapshot)
 
     async def aclose(self) -> None:
-        """Close the threads and the store. Close the endpoints first.
+        """Close the threads, the engine and the store. Close the endpoints first.
 
         A `Store` that was passed to the mux is closed as well. Only the default store in memory
         stays open, because a host may be started a second time with the same mux.
@@ -341,6 +341,7 @@ class Mux:
         await self.broadcast.aclose()
         await self._deployment.aclose()
         self.threads.close()
+        await self.tasks.worker.engine.aclose()
         if self._closes_store:
             await self.store.aclose()
 
@@ -413,14 +414,6 @@ def _store(given: Store | str | None, clock: Callable[[], float] | None) -> tupl
     if not isinstance(chosen, Store | str):
         raise ConfigurationError(f"store must be a Store or its URL, not {chosen!r}")
     return open_store(chosen) if isinstance(chosen, str) else chosen, True
-
-
-def _engine(given: Engine | None, store: Store) -> Engine:
-    if given is not None:
-        return given
-    if store.deliveries is None:
-        raise ConfigurationError(f"store: {store!r} does not deliver jobs; give an engine too")
-    return LocalEngine(store.deliveries)
 
 
 def _thread_pool(bounds: Limits) -> ThreadPool:

@@ -105,6 +105,9 @@ class Engine(ABC):
         """
         return None
 
+    async def aclose(self) -> None:  # noqa: B027
+        """Close connections. The engine can be used again. By default there are none."""
+
     @abstractmethod
     def serve(
         self,

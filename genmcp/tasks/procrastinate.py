@@ -170,6 +170,11 @@ class ProcrastinateEngine(Engine):
         self._connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, PsycopgConnector]
         self._connectors = WeakKeyDictionary()
 
+    @classmethod
+    def from_url(cls, url: str) -> "ProcrastinateEngine":
+        """Return the engine in the database at *url*, with the other options at their defaults."""
+        return cls(url)
+
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
     ) -> None:

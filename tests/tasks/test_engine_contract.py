@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.postgres import PostgresStore
+from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
-from tests.support.postgres_server import fresh_schema, shared_postgres
-from tests.tasks.engine_contract import EngineContract
-from tests.tasks.shared_engine_contract import EngineProcess, SharedEngineContract
+from genmcp.testing.contracts.engine import EngineContract
+from genmcp.testing.contracts.engine_processes import (
+    EngineProcess,
+    EngineService,
+    ServiceEngineContract,
+    SharedEngineContract,
+)
+from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
 
 
 @asynccontextmanager
@@ -25,14 +31,17 @@ async def sqlite_engine(path: str) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def postgres_engine(url: str) -> AsyncIterator[Engine]:
-    async with aclosing(open_store(url)) as store:
-        assert store.deliveries
+    async with aclosing(PostgresStore(url)) as store:
+        yield LocalEngine(store.deliveries, retry_delay=0.1)
+
+
+@asynccontextmanager
+async def redis_engine(url: str) -> AsyncIterator[Engine]:
+    async with aclosing(RedisStore(url)) as store:
         yield LocalEngine(store.deliveries, retry_delay=0.1)
 
 
 class TestMemory(EngineContract):
-    promises = LocalEngine.promises
-
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
         async with aclosing(MemoryStore()) as store:
@@ -40,7 +49,6 @@ class TestMemory(EngineContract):
 
 
 class TestSQLite(SharedEngineContract):
-    promises = LocalEngine.promises
     factory = "tests.tasks.test_engine_contract:sqlite_engine"
 
     @pytest.fixture
@@ -52,16 +60,24 @@ class TestSQLite(SharedEngineContract):
         process.freeze(lambda: _is_unlocked(target))
 
 
-class TestPostgres(SharedEngineContract):
-    promises = LocalEngine.promises
+class TestRedis(ServiceEngineContract):
+    factory = "tests.tasks.test_engine_contract:redis_engine"
+
+    @pytest.fixture
+    async def service(self) -> AsyncIterator[EngineService]:
+        async with RedisServer() as server:
+            yield server
+
+
+class TestPostgres(ServiceEngineContract):
     factory = "tests.tasks.test_engine_contract:postgres_engine"
 
     @pytest.fixture
-    async def target(self) -> str:
-        url, schema = shared_postgres(), fresh_schema()
-        async with aclosing(PostgresStore(url, schema=schema)) as store:
-            await store.migrate()
-        return f"{url}?schema={schema}"
+    async def service(self) -> AsyncIterator[EngineService]:
+        async with PostgresServer() as server:
+            async with aclosing(PostgresStore(server.url)) as store:
+                await store.migrate()
+            yield server
 
 
 def _is_unlocked(path: str) -> bool:

@@ -11,10 +11,10 @@ import pytest
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.procrastinate import ProcrastinateEngine
+from genmcp.testing.contracts.engine import LEASE, expect, serving
+from genmcp.testing.contracts.engine_processes import ServiceEngineContract, StartProcess
+from genmcp.testing.contracts.engine_worker import HandlerProbe
 from tests.support.postgres_server import PostgresServer, fresh_schema
-from tests.tasks.engine_contract import LEASE, expect, serving
-from tests.tasks.engine_process import HandlerProbe
-from tests.tasks.shared_engine_contract import ServiceEngineContract, StartProcess
 
 
 @asynccontextmanager
@@ -57,7 +57,6 @@ class InstalledServer:
 
 
 class TestProcrastinate(ServiceEngineContract):
-    promises = ProcrastinateEngine.promises
     factory = "tests.tasks.test_procrastinate_engine:procrastinate_engine"
 
     @pytest.fixture

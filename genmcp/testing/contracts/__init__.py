@@ -1,4 +1,4 @@
-"""Test suites that every store passes, for pytest. docs/stores.md, "Adding a store"."""
+"""Test suites that every store and every engine passes, for pytest. docs/stores.md."""
 
 import pytest
 
@@ -6,4 +6,6 @@ import pytest
 pytest.register_assert_rewrite(
     *(f"{__name__}.{name}" for name in ("accounts", "bench", "deliveries", "engine", "logs"))
 )
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("records", "shared", "store")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{name}" for name in ("engine_processes", "records", "shared", "store"))
+)

@@ -1,9 +1,11 @@
-"""Serves an engine in a process of its own, for the engine contract.
+"""Serves an engine in a process of its own, for the contract of engines.
 
-`python -m tests.tasks.engine_process FACTORY TARGET OPTIONS` opens the engine, serves it with the
-OPTIONS (JSON), and prints one event a line: `ready`, `started ID`, `ended ID`, `cancelled ID`,
-`left`. It reads commands from standard input: `release ID` lets the handler of ID return, `fail ID`
-lets it raise, and `leave` stops serving.
+    python -m genmcp.testing.contracts.engine_worker FACTORY TARGET OPTIONS
+
+opens the engine, serves it with the OPTIONS (JSON), and prints one event a line: `ready`,
+`started ID`, `ended ID`, `cancelled ID`, `failed ID`, `left`. It reads commands from standard
+input: `release ID` lets the handler of ID return, `fail ID` lets it raise, and `leave` stops
+serving.
 """
 
 import asyncio
@@ -90,6 +92,7 @@ async def _read_commands() -> asyncio.StreamReader:
 
 
 async def serve(open_engine: OpenEngine, target: str, options: dict[str, Any]) -> None:
+    """Serve the engine of *target* until the end of standard input, or `leave`."""
     probe = HandlerProbe(holds=options.pop("holds"))
     probe.on_event = _say
     takeover_delay = options.pop("takeover_delay")

@@ -1,19 +1,18 @@
-"""The contract of an `Engine` within one process. Each engine passes it.
+"""The contract of an `Engine` within one process.
 
-`tests.tasks.shared_engine_contract` extends it to several processes, and to the restart of the
+`genmcp.testing.contracts.engine_processes` extends it to several processes, and to crashes of the
 service behind the engine.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from genmcp.tasks.engine import Engine, EnginePromise
-from tests.tasks.engine_process import HandlerProbe
+from genmcp.testing.contracts.engine_worker import HandlerProbe
 
 BOUND: float = 15.0
 """Seconds after which an expected event counts as missing."""
@@ -42,31 +41,24 @@ async def expect(probe: HandlerProbe, event: str, *ids: str) -> float:
 def serving(
     engine: Engine, probe: HandlerProbe, *queues: str, **options: Any
 ) -> AbstractAsyncContextManager[None]:
+    """Serve *queues* (default: "default") with a short lease, unless *options* say otherwise."""
     defaults: dict[str, Any] = {"concurrency": 4, "lease": LEASE}
     return engine.serve(probe, queues=queues or ("default",), **{**defaults, **options})
 
 
 class EngineContract:
-    """The behaviour of an engine within one process."""
+    """The behaviour of an engine within one process.
 
-    promises: ClassVar[Collection[EnginePromise]] = ()
-    """The optional promises that the engine declares, and that are therefore tested."""
-
-    @pytest.fixture
-    async def engine(self) -> AsyncIterator[Engine]:
-        """Open the engine. Overridden by an engine of one process."""
-        raise NotImplementedError
-        yield
+    A subclass provides the fixture `engine`: an engine without ids. `Engine.promises` decides what
+    is asserted where engines may differ.
+    """
 
     @pytest.fixture
     def probe(self) -> HandlerProbe:
         return HandlerProbe()
 
-    def test_declared_promises_are_the_tested_ones(self, engine: Engine) -> None:
-        """The table in the documentation is derived from `Engine.promises`."""
-        assert set(engine.promises) == set(self.promises)
-
     async def test_id_is_delivered(self, engine: Engine, probe: HandlerProbe) -> None:
+        """Whether it was submitted before or after the start of `serve`."""
         await engine.submit("a")
         async with serving(engine, probe):
             await engine.submit("b")
@@ -114,6 +106,7 @@ class EngineContract:
                     await asyncio.sleep(0.05)
 
     async def test_delayed_id_comes_later(self, engine: Engine, probe: HandlerProbe) -> None:
+        """A delay of one id does not delay another one."""
         probe.holds = False
         async with serving(engine, probe):
             submitted = asyncio.get_running_loop().time()
@@ -137,6 +130,7 @@ class EngineContract:
     async def test_concurrency_is_shared_by_the_queues(
         self, engine: Engine, probe: HandlerProbe
     ) -> None:
+        """At most `concurrency` handlers run, from whichever queue, and each queue is served."""
         ids = [f"{queue}{each}" for queue in "xy" for each in range(3)]
         for id in ids:
             await engine.submit(id, queue=id[0])
@@ -152,6 +146,7 @@ class EngineContract:
         assert all(probe.counts["ended", id] for id in ids)
 
     async def test_unserved_queue_keeps_its_ids(self, engine: Engine, probe: HandlerProbe) -> None:
+        """A later worker gets the ids that were submitted before it started."""
         probe.holds = False
         async with serving(engine, probe):
             await engine.submit("a", queue="unserved")
@@ -198,6 +193,7 @@ class EngineContract:
             await expect(probe, "ended", "a")
 
     async def test_running_handler_is_cancelled(self, engine: Engine, probe: HandlerProbe) -> None:
+        """A cancelled id is not delivered again."""
         await engine.submit("a")
         async with serving(engine, probe):
             await expect(probe, "started", "a")
@@ -244,7 +240,7 @@ class EngineContract:
         async with serving(engine, probe, concurrency=1):
             await expect(probe, "ended", *ids, "y")
         order = [id for event, id in probe.counts if event == "started"]
-        assert EnginePromise.OWNERS not in self.promises or order.index("y") <= 1
+        assert EnginePromise.OWNERS not in engine.promises or order.index("y") <= 1
 
     async def test_share_of_an_owner_is_limited(self, engine: Engine, probe: HandlerProbe) -> None:
         """With `EnginePromise.OWNERS`; an engine that does not know owners ignores the limit."""
@@ -253,7 +249,7 @@ class EngineContract:
         async with serving(engine, probe, concurrency=8, max_per_owner=1):
             first = {"x1", "y1", "none"}
             await expect(probe, "started", *first)
-            if EnginePromise.OWNERS in self.promises:
+            if EnginePromise.OWNERS in engine.promises:
                 assert set(probe.running) == first
             for id in first:
                 probe.release(id)
@@ -265,7 +261,7 @@ class EngineContract:
 
     async def test_backlog_is_counted(self, engine: Engine, probe: HandlerProbe) -> None:
         """With `EnginePromise.BACKLOG`; an engine that cannot tell returns None."""
-        if EnginePromise.BACKLOG not in self.promises:
+        if EnginePromise.BACKLOG not in engine.promises:
             assert await engine.backlog("default") is None
             return
         await engine.submit("a")
