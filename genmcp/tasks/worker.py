@@ -192,6 +192,9 @@ class TaskWorker:
     async def _stop(self, request: "_StopRequest", *, rest: bool) -> None:
         serving = self._serving
         self.resting = True  # calls that end during the stop must not start the worker again
+        if request.within is not None and request.within >= self.options.shutdown_grace:
+            # The engine ends the grace itself. A second cancellation would interrupt its cleanup.
+            request = request._replace(within=None)
         if serving is not None and not serving.over:
             await serving.stop(request)
         if self._serving is serving:  # not started again in the meantime

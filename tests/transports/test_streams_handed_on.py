@@ -58,7 +58,7 @@ async def process(folder: Path, store: str | None = None) -> AsyncIterator[Endpo
         Suite(name="test", version="1", tools=[Work, Holds]),
         store=store or f"sqlite:///{folder}/test.db",
         secret="a secret of all processes",
-        jobs=JobOptions(lease=600, shutdown_grace=5 if store else 0),
+        jobs=JobOptions(lease=600, shutdown_grace=0),
     )
     endpoint = Endpoint(mux, grace=0)
     try:
