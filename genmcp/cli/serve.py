@@ -187,11 +187,6 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
     health, routes = Health(endpoint), [endpoint.route(options.path)]
     if not options.no_health:
         paths = options.health_path, options.ready_path
-        if len({path.rstrip("/") for path in (*paths, options.path)}) < 3:
-            raise ConfigurationError(
-                f"--path, --health-path and --ready-path must differ: {options.path}, "
-                f"{options.health_path}, {options.ready_path}"
-            )
         routes += health.routes(health=options.health_path, ready=options.ready_path)
         logging.getLogger("uvicorn.access").addFilter(_ProbeFilter(paths))
     if options.metrics:
@@ -252,14 +247,26 @@ def _drain_on_sigterm(health: Health, seconds: float) -> None:
 
 def _create_endpoint(options: ServeOptions) -> Endpoint:
     """Return the target if it is an endpoint, else a new endpoint for the target."""
-    if not options.path.startswith("/"):
-        raise ConfigurationError(f"--path: a path begins with a slash, unlike {options.path!r}")
+    _check_paths(options)
     endpoint = _load_endpoint(options)
     if options.grace is not None:
         worker = endpoint.mux.tasks.service.worker
         worker.options = replace(worker.options, shutdown_grace=options.grace)
         endpoint.grace = options.grace
     return endpoint
+
+
+def _check_paths(options: ServeOptions) -> None:
+    paths = {
+        "--path": options.path,
+        "--health-path": options.health_path,
+        "--ready-path": options.ready_path,
+    }
+    for option, path in paths.items():
+        if not path.startswith("/"):
+            raise ConfigurationError(f"{option}: a path begins with a slash, unlike {path!r}")
+    if not options.no_health and len({path.rstrip("/") for path in paths.values()}) < len(paths):
+        raise ConfigurationError(f"{', '.join(paths)} must differ: {', '.join(paths.values())}")
 
 
 def _load_endpoint(options: ServeOptions) -> Endpoint:

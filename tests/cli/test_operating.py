@@ -219,7 +219,7 @@ async def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
     ("command", "options", "why"),
     [
         ("serve", ("--metrics", "--workers", "2"), "--metrics cannot be combined with --workers"),
-        ("serve", ("--ready-path", "/mcp"), "must differ: /mcp, /health, /mcp"),
+        ("serve", ("--ready-path", "/mcp", "--workers", "2"), "must differ: /mcp, /health, /mcp"),
         ("serve", ("--health-path", "up"), "begins with a slash, unlike 'up'"),
         ("worker", ("--metrics",), "--metrics needs an address"),
         ("worker", ("--health", "127.0.0.1:1"), "--health 127.0.0.1:1: "),
