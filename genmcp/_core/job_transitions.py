@@ -58,6 +58,38 @@ def expired_outcome(work: Working) -> bytes:
     return pack(Failed(WaitTimedOut() if work.failures else JobExpired()))
 
 
+def retry_task(task: Task, id: str, node: str, now: float) -> Task:
+    """Return a new task *id* that repeats the job of *task*, and continues its call after that.
+
+    *task* stays as it is: its client may have read it, and its status is final (SEP-2663).
+
+    Raises:
+        IllegalTransition: *task* has not failed after a job.
+    """
+    failed = task.failed
+    if failed is None:
+        raise IllegalTransition("retry", task.status)
+    work, due = Working(failed.job).scheduled(now)
+    return Task(
+        id=id,
+        owner=task.owner,
+        address=task.address,
+        tool=task.tool,
+        node=node,
+        created=now,
+        updated=now,
+        due=due,
+        ttl=task.ttl,
+        poll=task.poll,
+        on_lost=task.on_lost,
+        step=failed.step,
+        continuation=failed.continuation,
+        work=work,
+        trace=task.trace,
+        retries=task.id,
+    )
+
+
 def defer(task: Task, now: float, delay: float) -> Task:
     """Return *task* waiting for a process that has the code for its step.
 

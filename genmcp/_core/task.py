@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.outcome import Failed, pack
+from genmcp._core.outcome import Failed, pack, unpack
 from genmcp._core.waiting import (
     Asking,
     Awaiting,
@@ -47,7 +47,7 @@ from genmcp._core.waiting import (
     Working,
     scheduled,
 )
-from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
+from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost, WorkRaised
 
 LOST: Final = msgspec.json.encode(
     {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
@@ -96,11 +96,15 @@ def slot_of(id: str) -> str:
 
 
 class FailedStep(msgspec.Struct, frozen=True):
-    """The step in which a call has failed after its job, so that an operator can repeat it."""
+    """The step in which a call has failed after its job, so that an operator can repeat it.
+
+    reason: why the job has failed; empty if it succeeded, and the call failed afterwards.
+    """
 
     step: int
     continuation: bytes
     job: Job
+    reason: str = ""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES.get):
@@ -354,39 +358,12 @@ def _failed_step(task: Task) -> FailedStep | None:
     # Without a continuation it has no call: it is a part of a group, or a periodic job.
     if not isinstance(task.work, Working) or task.private or not task.continuation:
         return None
-    return FailedStep(task.step, task.continuation, task.work.job)
-
-
-def retry_task(task: Task, id: str, node: str, now: float) -> Task:
-    """Return a new task *id* that repeats the job of *task*, and continues its call after that.
-
-    *task* stays as it is: its client may have read it, and its status is final (SEP-2663).
-
-    Raises:
-        IllegalTransition: *task* has not failed after a job.
-    """
-    failed = task.failed
-    if failed is None:
-        raise IllegalTransition("retry", task.status)
-    work, due = Working(failed.job).scheduled(now)
-    return Task(
-        id=id,
-        owner=task.owner,
-        address=task.address,
-        tool=task.tool,
-        node=node,
-        created=now,
-        updated=now,
-        due=due,
-        ttl=task.ttl,
-        poll=task.poll,
-        on_lost=task.on_lost,
-        step=failed.step,
-        continuation=failed.continuation,
-        work=work,
-        trace=task.trace,
-        retries=task.id,
-    )
+    outcome, reason = None if task.outcome is None else unpack(task.outcome), ""
+    if isinstance(outcome, Failed):
+        error = outcome.error
+        name = error.type_name if isinstance(error, WorkRaised) else type(error).__name__
+        reason = f"{name}: {error}"
+    return FailedStep(task.step, task.continuation, task.work.job, reason)
 
 
 def lose_process(task: Task, now: float) -> Task:
@@ -474,16 +451,19 @@ def run_id(task: Task) -> str | None:
     return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
 
 
-def record_ttl(task: Task, retention: float) -> float | None:
+def record_ttl(task: Task, retention: float, failed_retention: float = 0.0) -> float | None:
     """Return the seconds from its last change after which a store drops *task*; None: never.
 
-    That is its `ttl` while it waits for its client, and after its end. While it waits for anything
+    That is its `ttl` while it waits for its client, and after its end; at least *failed_retention*
+    if an operator can repeat its job. While it waits for anything
     else, the record must not expire before the work reports to it, however late that is: then it is
     at least *retention* seconds, counted from when the task is due.
     """
     if isinstance(task.work, AwaitingInput):
         return task.work.ttl
     asks = isinstance(task.work, Asking) and task.outcome is None
+    if task.failed is not None and task.ttl is not None:
+        return max(task.ttl, failed_retention)
     if task.ttl is None or task.end is not None or asks:
         return task.ttl
     return max(task.ttl, retention) + max(0.0, task.due - task.updated)

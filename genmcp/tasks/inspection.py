@@ -11,7 +11,9 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.task import Task, is_task_id, retry_task
+from genmcp._core.job_transitions import retry_task
+from genmcp._core.outcome import Failed, unpack
+from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Awaiting, Following, Gathering, Running, Working
 from genmcp.errors import ContractError, IllegalTransition, TaskNotFound, UnknownFormat
 from genmcp.stores.deliveries import Backlog
@@ -128,6 +130,11 @@ def _reason(task: Task) -> str | None:
     """Return the message of the error that *task* has ended with."""
     if state_of(task) != "failed":
         return None
+    if task.failed is not None and task.failed.reason:
+        return task.failed.reason
+    if task.schedule is not None and task.error is not None:
+        outcome = unpack(task.error)
+        return str(outcome.error) if isinstance(outcome, Failed) else None
     with suppress(msgspec.MsgspecError, LookupError, TypeError):
         if task.error is not None:
             return str(msgspec.json.decode(task.error)["message"])
@@ -208,8 +215,13 @@ class TaskInspector:
 
         Raises:
             TaskNotFound: as for `get`.
+            ContractError: it is an occurrence of a schedule.
         """
-        await self._cancel(id, (await self.get(id)).owner)
+        task = await self.get(id)
+        if task.schedule is not None:
+            # The commands do not know the schedules, and could not create the next occurrence.
+            raise ContractError(f"{id} is an occurrence of a schedule: remove the schedule instead")
+        await self._cancel(id, task.owner)
         return await self.get(id)
 
     async def retry(self, id: str) -> Task:
@@ -267,8 +279,9 @@ class TaskInspector:
         ]
 
     async def _stored(self, id: str) -> Stored:
-        stored = await self._service.records.find(id) if is_task_id(id) else None
-        if stored is None or stored.task.private:
+        # Other records have keys that begin with an id ("{id}#call").
+        stored = None if "#" in id else await self._service.records.find(id)
+        if stored is None or (stored.task.private and stored.task.schedule is None):
             raise TaskNotFound(id)
         return stored
 

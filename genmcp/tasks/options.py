@@ -32,6 +32,7 @@ _NOT_NEGATIVE: Final = (
     "cancel_grace",
     "linger",
     "unknown_timeout",
+    "failed_retention",
     "progress_interval",
 )
 
@@ -96,6 +97,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             `first_of`. Default 100.
         queue_limits: the maximum number of jobs of a queue that run at once in all processes that
             share the store, by queue. It must be the same in all of them. Default: unlimited.
+        failed_retention: how long a task is retained that has failed after a job, with its job and
+            its request, so that an operator can retry it; at least for `Tool.result_ttl`. Default:
+            7 days.
         schedules: jobs that run periodically, once in all processes that share the store. Default:
             none.
         recovery_limit: how many queued tasks one process of a service examines per half lease, to
@@ -132,6 +136,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     share_of_client: float = 0.8
     max_saved_bytes: int = 65536
     max_parts: int = 100
+    failed_retention: float = 7 * 86400.0
     queue_limits: Mapping[str, int] = {}
     schedules: Sequence[Schedule] = ()
     recovery_limit: int = 100

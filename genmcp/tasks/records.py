@@ -66,10 +66,11 @@ def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
     """Return the labels under which `Store.find` finds the record of *task*.
 
     They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
-    and the principal, each after *namespace*. A private task has none: it is a call in progress,
-    whose record costs time in every call with an idempotency key.
+    and the principal, each after *namespace*. A private task has none, unless it is an occurrence
+    of a schedule: it is a part of a group, or a call in progress, whose record costs time in every
+    call with an idempotency key.
     """
-    if task.private:
+    if task.private and task.schedule is None:
         return ()
     labels = [f"{namespace}state:{state_of(task)}"]
     if task.job is not None:
@@ -443,7 +444,9 @@ class TaskRecords:
 
     def _terms(self, task: Task) -> tuple[float | None, Owner]:
         """Return the ttl of the data of *task*, and the accounts that it counts towards."""
-        return record_ttl(task, self._options.retention), self._options.accounts(task)
+        options = self._options
+        ttl = record_ttl(task, options.retention, options.failed_retention)
+        return ttl, options.accounts(task)
 
     def _put_call(self, key: str, call: bytes, ttl: float | None, owner: Owner) -> Put:
         """Return the write of a raw request, which counts towards the open tasks of its client."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
-import psycopg
 
 from genmcp._core.outcome import Done, Outcome
 from genmcp._core.task import Task
@@ -20,7 +19,6 @@ from genmcp.stores.store import Store
 from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.procrastinate import ProcrastinateEngine
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.postgres_server import fresh_schema, shared_postgres
 from tests.support.stores import shared_store
@@ -112,6 +110,11 @@ class Bench:
 @asynccontextmanager
 async def procrastinate_engine() -> AsyncIterator[Engine]:
     """An engine on tables of its own, in the server that the tests of this process share."""
+    # Not imported above: worker processes of tests import this module, and need neither.
+    import psycopg
+
+    from genmcp.tasks.procrastinate import ProcrastinateEngine
+
     server, schema = await asyncio.to_thread(shared_postgres), fresh_schema()
     async with await psycopg.AsyncConnection.connect(server, autocommit=True) as connection:
         await connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
