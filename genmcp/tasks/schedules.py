@@ -76,7 +76,9 @@ class ScheduledJobs:
                     state = ScheduleState(schedule.times, schedule.after(time.time()))
                     if not await self._write(schedule, state, version):
                         continue
-                await self._create(schedule, state.pending)
+                pending = await self._create(schedule, state.pending)
+                if pending.ended:  # cancelled by a process that could not create the next one
+                    await self.advance(pending)
                 break
 
     async def begin(self, held: HeldTask, task: Task) -> None:
@@ -135,7 +137,7 @@ class ScheduledJobs:
         except NotRunnableHere as missing:
             logger.warning("no occurrence follows %s: %s", task.schedule, missing)
 
-    async def _create(self, schedule: Schedule, occurrence: float) -> None:
+    async def _create(self, schedule: Schedule, occurrence: float) -> Task:
         now = self._records.now()
         # The difference to the time of this machine: the clock of the store may be another one.
         waits_for, due = Working(schedule.job).scheduled(now + occurrence - time.time())
@@ -153,8 +155,10 @@ class ScheduledJobs:
         )
         if not await self._writer.create(task, None):
             stored = await self._records.find(task.id)
-            if stored is not None and not stored.task.ended:
-                await self._writer.scheduler.submit(stored.task)
+            task = task if stored is None else stored.task
+            if not task.ended:
+                await self._writer.scheduler.submit(task)
+        return task
 
     async def _read(self, schedule: Schedule) -> tuple[ScheduleState | None, int]:
         entry = await self._store.get(self._key(schedule))

@@ -175,6 +175,21 @@ async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> Non
     assert after.pending == state.pending + 3600
 
 
+async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> None:
+    """It was cancelled by a process that knows no schedules. The next process goes on."""
+    jobs = bench.jobs(schedules=[HOURLY])
+    pending = await missed(jobs, HOURLY, 36000)
+    id = f"{schedules_of(jobs)._digest(HOURLY)}.{pending:.3f}"
+    await jobs.records.change(id, Task.cancel)
+
+    await jobs.start()
+
+    state, _ = await schedules_of(jobs)._read(HOURLY)
+    assert state is not None
+    assert state.pending > time.time()
+    assert ran.empty()
+
+
 async def test_failure_of_a_scheduled_job_is_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
