@@ -139,10 +139,10 @@ class JobLimits:
             slots = await self._read(limit)
             if run in slots.record.holders:
                 return None
-            waited = waited or await self._store.get(place) is not None
             holders = slots.record.holders
-            if len(holders) >= limit.most and waited:
-                holders = await self._alive(holders)
+            if len(holders) >= limit.most:
+                waited = waited or await self._store.get(place) is not None
+                holders = await self._alive(holders) if waited else holders
             line = await self._store.find(limit.key, limit=1)
             try:
                 if len(holders) < limit.most and (not line or line[0].key == place):
