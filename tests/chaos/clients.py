@@ -83,8 +83,9 @@ class Client(Caller):
         last: str | None = None
         while True:
             server = await self._server()
+            life = server.life
             try:
-                async with self._opened(server, call, headers, last) as (response, life):
+                async with self._opened(server, call, headers, last) as (response, _):
                     async for id, message in _events(response):
                         last = id or last
                         if message and message.get("method") == "elicitation/create":
@@ -94,7 +95,7 @@ class Client(Caller):
             except Down:
                 continue
             except (httpx.TransportError, Torn) as error:
-                assert life.killed, f"a stream was torn: {error!r}"
+                assert life is not None and life.killed, f"a stream was torn: {error!r}"
                 if last is None:
                     raise Unacknowledged from error
             await asyncio.sleep(AGAIN)
@@ -148,6 +149,19 @@ class Client(Caller):
         while (task := await self.task(handle["taskId"]))["status"] not in ENDS:
             await self._think()
         return task
+
+    async def finds(self, id: str, name: str) -> bool:
+        """Return whether the task *id* exists for the principal *name*."""
+        message = _modern("tasks/get", {"taskId": id}, TASKS)
+        while True:
+            try:
+                await self.as_principal(name, message)
+            except Refused as refused:
+                if not _passing(refused):
+                    return False
+                await asyncio.sleep(AGAIN)
+            else:
+                return True
 
     async def as_principal(self, name: str, message: Message) -> Message:
         """Return the result of an idempotent request of the principal *name*."""

@@ -139,7 +139,8 @@ class Fleet:
     ) -> None:
         self.store = store or folder / "store.db"
         self._folder = folder
-        works = {"CHAOS": str(folder), "CHAOS_STORE": url or f"sqlite:///{self.store}"}
+        self.url = url or f"sqlite:///{self.store}"
+        works = {"CHAOS": str(folder), "CHAOS_STORE": self.url}
         if engine is not None:
             works["GENMCP_ENGINE"] = engine
         serves = {**works, "CHAOS_QUEUES": queues}

@@ -2,26 +2,21 @@
 
 import asyncio
 import os
-import sqlite3
 from collections import defaultdict
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import httpx
-import msgspec
 import pytest
 
-from genmcp._core.task import Task
-from genmcp._mux.sinks import StoredRequest
 from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running, until
+from tests.chaos.stored import check_store
 
 CALLS = 200
 AT_ONCE = 16
 KILLS = 20
 BOUND = 45.0  # seconds for one call, faults included
-SETTLE = 20.0  # seconds until unattended work must have ended
 
 
 class Progress:
@@ -59,7 +54,7 @@ async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> Non
                 for each in ended:
                     await check_end(fleet, caller, each)
                 check_jobs(fleet, ended)
-                await check_store(fleet.store, caller, torn)
+                assert await check_store(fleet.url, caller, torn) > 0
         except BaseException as error:
             error.add_note(f"CHAOS_SEED={seed}")
             raise
@@ -127,63 +122,3 @@ def check_jobs(fleet: Fleet, ended: list[Ended]) -> None:
         if lost := (each.value or {}).get("lost"):
             alive = {*began[each.n, lost]} - fleet.killed
             assert not alive, f"{each} is lost, and {alive} live"
-
-
-async def check_store(store: Path, caller: Caller, torn: int) -> None:
-    """Check that every record ends, except questions whose client has disconnected.
-
-    A process may die between writing a task and submitting it to an engine. Its client got no
-    handle; a request for the task continues it.
-    """
-    waiting = await settled(store)
-    assert len(waiting) <= torn, f"tasks are left without an end: {waiting}"
-    for task in waiting:
-        await caller.task(task.id)
-    assert not (left := await settled(store)), f"tasks are left without an end: {left}"
-    tasks = kept(store)
-    asking = [task for task, _ in tasks if not task.ended]
-    assert len(asking) <= torn, asking
-    for task, n in tasks:
-        if task.ended:
-            assert task.result is not None, task
-            assert is_end(n, task.tool, msgspec.json.decode(task.result)["structuredContent"]), task
-
-
-async def settled(store: Path) -> list[Task]:
-    """Return the tasks that need a request to continue, once there are no others."""
-    quiet = 0
-    async with asyncio.timeout(SETTLE):
-        while quiet < 5:  # one that is just written is submitted a moment later
-            working = [task for task, _ in kept(store) if task.status == "working"]
-            carried = deliveries(store)
-            quiet = 0 if any(task.id in carried for task in working) else quiet + 1
-            await asyncio.sleep(0.1)
-    return working
-
-
-def deliveries(store: Path) -> set[str]:
-    """Return the tasks with a step on its way to a worker, or in its hands."""
-    with closing(opened(store)) as connection:
-        return {id.partition(":")[0] for (id,) in connection.execute("SELECT id FROM deliveries")}
-
-
-def kept(store: Path) -> list[tuple[Task, int]]:
-    """Return the tasks in the store, each with the number in its request."""
-    with closing(opened(store)) as connection:
-        rows = dict(connection.execute("SELECT key, value FROM records WHERE key LIKE 'task:%'"))
-    return [
-        (Task.unpack(value), number(rows[f"{key}#call"]))
-        for key, value in rows.items()
-        if not key.endswith("#call")
-    ]
-
-
-def opened(store: Path) -> sqlite3.Connection:
-    """Open the file of the store, to look into it."""
-    return sqlite3.connect(f"file:{store}?mode=ro", uri=True)
-
-
-def number(call: bytes) -> int:
-    """Return the number of a call, as its request has it."""
-    n: int = msgspec.json.decode(StoredRequest.unpack(call).params)["arguments"]["n"]
-    return n

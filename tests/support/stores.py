@@ -10,7 +10,7 @@ from genmcp.stores.postgres import PostgresStore
 from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
 from tests.support.redis_server import RedisServer
 
-KINDS: Final = ("sqlite", "postgres")
+KINDS: Final = ("sqlite", "redis", "postgres")
 
 StoreServer: TypeAlias = RedisServer | PostgresServer
 

@@ -1,0 +1,89 @@
+"""What the store of a chaos run has in the end, read through its interface."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from genmcp._core.task import Task
+from genmcp.stores import open_store
+from genmcp.stores.store import Store
+from genmcp.tasks.engine import CONTINUATIONS, engine_queue
+from tests.chaos.callers import Caller, is_end
+
+NAMESPACE: Final = "chaos/"  # of the mux in tests.chaos.app
+QUEUES: Final = ("default", CONTINUATIONS)
+WORKING: Final = ("queued", "working")
+STATES: Final = (*WORKING, "input_required", "completed", "failed", "cancelled")
+SETTLE: Final = 30.0  # seconds until unattended work must have ended
+_PAGE: Final = 100
+
+
+class Stored:
+    """The tasks and deliveries in *store*."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def tasks(self, *states: str) -> list[Task]:
+        """Return the tasks in one of *states*."""
+        found: list[Task] = []
+        for state in states:
+            after: str | None = None
+            label = f"{NAMESPACE}state:{state}"
+            while page := await self._store.find(label, after, _PAGE):
+                found += [Task.unpack(entry.value) for entry in page]
+                after = page[-1].key
+        return found
+
+    async def carried(self) -> int:
+        """Return the number of steps that wait for a worker, or are in its hands."""
+        deliveries = self._store.deliveries
+        assert deliveries is not None
+        counts = [await deliveries.backlog(engine_queue(NAMESPACE, each)) for each in QUEUES]
+        return sum(each.waiting + each.held for each in counts)
+
+    async def settled(self) -> Sequence[Task]:
+        """Return the tasks that need a request to continue, once no step is on its way."""
+        quiet = 0
+        async with asyncio.timeout(SETTLE):
+            while quiet < 5:  # one that was just written is submitted a moment later
+                quiet = 0 if await self.carried() else quiet + 1
+                await asyncio.sleep(0.1)
+        return await self.tasks(*WORKING)
+
+
+@asynccontextmanager
+async def stored(url: str) -> AsyncIterator[Stored]:
+    """Open the store at *url*, to look into it."""
+    store = open_store(url)
+    try:
+        yield Stored(store)
+    finally:
+        await store.aclose()
+
+
+async def check_store(url: str, caller: Caller, unanswered: int) -> int:
+    """Check that every task ends; return the number of tasks.
+
+    At most *unanswered* tasks may wait for the answer to a question: those of clients that have
+    disconnected, or never got a handle. A process may die between writing a task and submitting it
+    to an engine. Its client got no handle, and a request for the task continues it.
+    """
+    async with stored(url) as found:
+        waiting = await found.settled()
+        assert len(waiting) <= unanswered, f"tasks are left without an end: {waiting}"
+        for task in waiting:
+            await caller.task(task.id)
+        assert not (left := await found.settled()), f"tasks are left without an end: {left}"
+        asking = await found.tasks("input_required")
+        assert len(asking) <= unanswered, asking
+        ended = await found.tasks("completed")
+        for task in ended:
+            assert task.result is not None, task
+            value = msgspec.json.decode(task.result)["structuredContent"]
+            if task.tool in ("rerun", "fail"):
+                assert is_end(value["argument"], task.tool, value), task
+        return len(ended) + len(asking)
