@@ -30,7 +30,15 @@ from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
 from genmcp._wire.encoder import Encoder
 from genmcp.channel import Listener
-from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded, OverShare, StoreError
+from genmcp.errors import (
+    Conflict,
+    LogTruncated,
+    McpError,
+    Overloaded,
+    OverShare,
+    StoreError,
+    StoreUnavailable,
+)
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
@@ -354,10 +362,10 @@ class SessionStreams(msgspec.Struct, eq=False):
         async with self._subscriptions.listening(wanted) as subscription:
             if missed:  # any of its subjects may have changed
                 subscription.notify(wanted)
-            following = self._start_following(wanted)
+            following = asyncio.create_task(self._follow_resources(wanted))
             relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
             try:
-                async with aclosing(self._store.follow(_log(session.key), after)) as events:
+                async with aclosing(_follow_again(self._store, _log(session.key), after)) as events:
                     async for event in events:
                         if event.data == mine:
                             begun = sends = True
@@ -410,9 +418,6 @@ class SessionStreams(msgspec.Struct, eq=False):
                     logger.warning("a change does not reach its session: %s", error)
                 else:
                     unsent.add(message)
-
-    def _start_following(self, wanted: Collection[ServerChange]) -> "asyncio.Task[None]":
-        return asyncio.create_task(self._follow_resources(wanted))
 
     async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
@@ -470,6 +475,21 @@ async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGene
             if isinstance(each, LogEvent):
                 each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
             yield each
+
+
+async def _follow_again(
+    store: Store, log: str, after: str | None = None
+) -> AsyncGenerator[LogEvent, None]:
+    """Follow *log*; after a failure of the store, continue after the last event."""
+    while True:
+        try:
+            async with aclosing(store.follow(log, after)) as events:
+                async for event in events:
+                    after = event.id
+                    yield event
+        except StoreUnavailable as error:
+            logger.warning("a listening stream waits for the store: %s", error)
+            await asyncio.sleep(_AGAIN)
 
 
 def _log(session: str) -> str:

@@ -95,7 +95,8 @@ class Client(Caller):
             except Down:
                 continue
             except (httpx.TransportError, Torn) as error:
-                assert life is not None and life.killed, f"a stream was torn: {error!r}"
+                killed = life is not None and life.killed
+                assert killed or self._fleet.store_fails, f"a stream was torn: {error!r}"
                 if last is None:
                     raise Unacknowledged from error
             await asyncio.sleep(AGAIN)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
 CLOCK = Path(__file__).with_name("clock")
-START = 20.0  # seconds for a process to come up on a busy machine
+START = 40.0  # seconds for a process to come up on a busy machine
 PAUSE = 0.02  # seconds between two polls of the state of other processes
 
 T = TypeVar("T")
@@ -140,6 +140,9 @@ class Fleet:
         self.store = store or folder / "store.db"
         self._folder = folder
         self.url = url or f"sqlite:///{self.store}"
+        # Whether the server of the store is killed or suspended: a stream may then break, and is
+        # resumed with the id of its last event.
+        self.store_fails = False
         works = {"CHAOS": str(folder), "CHAOS_STORE": self.url}
         if engine is not None:
             works["GENMCP_ENGINE"] = engine

@@ -19,6 +19,7 @@ WORKING: Final = ("queued", "working")
 STATES: Final = (*WORKING, "input_required", "completed", "failed", "cancelled")
 SETTLE: Final = 30.0  # seconds until unattended work must have ended
 _PAGE: Final = 100
+_POLL: Final = 0.1
 
 
 class Stored:
@@ -48,11 +49,15 @@ class Stored:
     async def settled(self) -> Sequence[Task]:
         """Return the tasks that need a request to continue, once no step is on its way."""
         quiet = 0
-        async with asyncio.timeout(SETTLE):
-            while quiet < 5:  # one that was just written is submitted a moment later
-                quiet = 0 if await self.carried() else quiet + 1
-                await asyncio.sleep(0.1)
-        return await self.tasks(*WORKING)
+        for _ in range(int(SETTLE / _POLL)):
+            # A task that was just written is submitted a moment later.
+            carried = await self.carried()
+            quiet = 0 if carried else quiet + 1
+            if quiet == 5:
+                return await self.tasks(*WORKING)
+            await asyncio.sleep(_POLL)
+        tasks = await self.tasks(*WORKING)
+        raise AssertionError(f"{carried} steps are not done after {SETTLE} s: {tasks}")
 
 
 @asynccontextmanager

@@ -71,6 +71,7 @@ async def raged(
     async with asyncio.TaskGroup() as group:
         group.create_task(processes_suffer(fleet, random_of(random), seen))
         if store.server is not None:
+            fleet.store_fails = True
             group.create_task(store_suffers(store.server, fleet, random_of(random), seen))
         for n in range(CALLS):
             group.create_task(call(n, Client(http, fleet, random_of(random))))

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from genmcp import Mux, Suite
 from genmcp._core.subscription import PROMPTS, TOOLS, ServerChange, updated
 from genmcp._mux import changes as module
 from genmcp._mux.changes import Subscription, Subscriptions
@@ -13,6 +15,7 @@ from genmcp._mux.limits import Limits
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, LogEvent, Op
+from tests.mux.test_sessions import PARAMS
 
 LOG = "changes:test"
 
@@ -193,3 +196,35 @@ def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None
     heard.announce(PROMPTS)
 
     assert len(asyncio.run(store.read(LOG))) == 2
+
+
+class Restarting(MemoryStore):
+    """A store whose followers of a session fail after each event."""
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        async with aclosing(super().follow(log, after)) as events:
+            async for event in events:
+                yield event
+                if log.startswith("session:"):
+                    raise StoreUnavailable("it is restarted")
+
+
+async def test_listening_stream_continues_after_failures_of_the_store(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message comes once; the client does not notice."""
+    monkeypatch.setattr("genmcp._mux.changes._AGAIN", 0)
+    mux = Mux(Suite(name="test", version="1"), store=(store := Restarting()))
+    session, _ = mux.sessions.open_new(PARAMS, None)
+    messages = await mux.session_streams.listen(session, opening=b"open")
+    async with aclosing(messages), asyncio.timeout(5):
+        found: list[object] = [await anext(messages)]
+        for number in range(3):
+            await mux.session_streams.append(session.key, b"%d" % number)
+            event = await anext(messages)
+            assert isinstance(event, LogEvent)
+            found.append(event.data)
+    await store.aclose()
+
+    assert found == [b"open", b"0", b"1", b"2"]
+    assert "a listening stream waits for the store: it is restarted" in caplog.text
