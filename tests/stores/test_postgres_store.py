@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -373,6 +374,18 @@ async def test_server_without_free_connections_is_unavailable(opened: Opened) ->
         finally:
             for link in links:
                 await link.close()
+
+
+async def test_step_of_the_clock_is_noticed(opened: Opened, name: str) -> None:
+    """The clock of a server that is set forward does not make its writes late."""
+    store = opened(shared_postgres(), schema=name)
+    await store.apply(Put("k", b"1"))
+    estimated = store._connections.clock
+    estimated._ahead -= 3600
+    await store.apply(Put("k", b"2"))
+
+    assert (await entry_of(store, "k")).value == b"2"
+    assert abs(store.now() - time.time()) < 1
 
 
 # Many processes, writers and followers

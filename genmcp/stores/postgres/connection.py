@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -30,20 +31,25 @@ CLOCK_ERROR: Final = 1.0
 Row: TypeAlias = tuple[Any, ...]
 
 _WAIT_INTERVAL: Final = 60.0  # seconds; psycopg would otherwise wake the process every 0.1 s
+_MEASURE_INTERVAL: Final = 30.0  # seconds between measurements of the server's clock
 _RETRIED: Final = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _TOO_LATE: Final = "GM002"  # raised by genmcp.apply
 _READ_ONLY: Final = "25006"
 _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
 
 # In one round trip: the settings of the session, and what is known of the server. Each statement
-# has an index that fits, and is planned once: planning takes longer than execution. A server whose
-# configuration acknowledges commits before they are written would lose acknowledged writes.
+# has an index that fits, and is planned once, because planning takes longer than execution. Other
+# plans than look-ups are disabled: they are better for small tables, and would be kept when the
+# tables have grown. A server whose configuration acknowledges commits before they are written would
+# lose acknowledged writes.
 _HELLO: Final = """
     SELECT set_config('statement_timeout', %(timeout)s, false),
         set_config('default_transaction_isolation', 'read committed', false),
         set_config('jit', 'off', false),
         set_config('plan_cache_mode', 'force_generic_plan', false),
         set_config('enable_seqscan', 'off', false),
+        set_config('enable_hashjoin', 'off', false),
+        set_config('enable_mergejoin', 'off', false),
         set_config('synchronous_commit', CASE current_setting('synchronous_commit')
             WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
         pg_backend_pid(), pg_postmaster_start_time(),
@@ -90,12 +96,17 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._ahead = time.time() - steady()
-        self.measured = 0.0  # by `steady`
+        self._measured = -inf  # by `steady`
+        self.was_reached = False
 
     @property
-    def is_measured(self) -> bool:
-        """Whether the server was reached at least once."""
-        return self.measured > 0
+    def is_stale(self) -> bool:
+        """Whether the time should be measured again."""
+        return steady() - self._measured > _MEASURE_INTERVAL
+
+    def doubt(self) -> None:
+        """Let the time be measured again: the server's clock may have been set."""
+        self._measured = -inf
 
     def now(self) -> float:
         """Return the server's time, at most `CLOCK_ERROR` seconds wrong once it was measured."""
@@ -111,7 +122,8 @@ class ServerClock:
         # The server read its clock in the middle, or up to half of the time before or after it.
         if received - sent < CLOCK_ERROR:
             self._ahead = server - (sent + received) / 2
-            self.measured = received
+            self._measured = received
+            self.was_reached = True
 
 
 class PostgresConnection(psycopg.AsyncConnection[Row]):
@@ -279,6 +291,11 @@ def is_repeatable(error: Exception) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate in _RETRIED
 
 
+def is_late(error: Exception) -> bool:
+    """Return whether the server rejected a write because of its deadline."""
+    return isinstance(error, psycopg.Error) and error.sqlstate == _TOO_LATE
+
+
 def is_of_one(error: Exception) -> bool:
     """Return whether one statement or value of several may be to blame."""
     blamed = (psycopg.DataError, psycopg.ProgrammingError, ValueError)
@@ -298,7 +315,7 @@ def translated(options: PostgresOptions, clock: ServerClock, error: Exception) -
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"{options.address}: no response in {options.timeout} seconds")
     if isinstance(error, ConfigurationError):
-        return StoreUnavailable(str(error)) if clock.is_measured else error
+        return StoreUnavailable(str(error)) if clock.was_reached else error
     if not isinstance(error, psycopg.Error):
         return error
     text = f"{options.address}: {_text(error)}"

@@ -32,6 +32,7 @@ from genmcp.stores.postgres.connection import (
     Row,
     ServerClock,
     connect,
+    is_late,
     is_lost,
     is_moved,
     is_of_one,
@@ -40,8 +41,7 @@ from genmcp.stores.postgres.connection import (
 )
 
 _BACKOFF: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between attempts to connect
-_ATTEMPTS: Final = 5  # at a statement that deadlocks
-_MEASURE_INTERVAL: Final = 30.0  # seconds between measurements of the server's clock
+_ATTEMPTS: Final = 5  # at a statement that the server has rolled back
 _MAX_BYTES: Final = 1024 * 1024  # of the requests that are sent together
 
 
@@ -183,6 +183,9 @@ class Lane:
                     request.settle(result)
                 return
             attempts += 1
+            if is_late(error) and attempts < _ATTEMPTS:
+                self._clock.doubt()
+                continue
             if is_repeatable(error) and attempts < _ATTEMPTS:
                 continue
             if is_lost(error) and kind.repeatable and steady() < batch[0].deadline:
@@ -198,7 +201,7 @@ class Lane:
 
     async def _execute(self, kind: StatementKind, batch: Sequence[_LaneRequest]) -> Sequence[Any]:
         connection = await self._connected(batch[0].deadline)
-        if self._clock.measured < steady() - _MEASURE_INTERVAL:
+        if self._clock.is_stale:
             try:
                 async with asyncio.timeout(self._options.timeout):
                     await self._clock.measure(connection)

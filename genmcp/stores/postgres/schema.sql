@@ -589,9 +589,9 @@ BEGIN
         ORDER BY ranked.latest, ranked.turn, ranked.number LIMIT p_limit
     ), claimed AS (
         UPDATE genmcp.deliveries AS d SET node = p_node, due = v_now + p_lease, turn = NULL
-        FROM chosen WHERE d.id = chosen.id RETURNING d.id
+        FROM chosen WHERE d.id = chosen.id RETURNING chosen.*
     )
-    SELECT chosen.id, chosen.queue, chosen.owner FROM chosen JOIN claimed USING (id)
-    ORDER BY chosen.latest, chosen.turn, chosen.number;
+    SELECT claimed.id, claimed.queue, claimed.owner FROM claimed
+    ORDER BY claimed.latest, claimed.turn, claimed.number;
 END
 $$;

@@ -40,6 +40,7 @@ _SCHEMA: Final = re.compile("[a-z_][a-z0-9_]{0,54}")
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")
 _ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
+_MAX_SWEEPS: Final = 50  # before the usage of an account is read
 _SWEEP_INTERVAL: Final = 1.0  # seconds
 _ROW_RETENTION: Final = 3600.0  # seconds for which the row of an expired log is retained
 
@@ -166,8 +167,9 @@ class PostgresStore(Store):
         return count
 
     async def usage(self, account: str) -> Usage:
-        while await self._read(self._statements.sweep, None):
-            pass
+        for _ in range(_MAX_SWEEPS):
+            if not await self._read(self._statements.sweep, None):
+                break
         usage: Usage = await self._read(self._statements.usage, account)
         return usage
 
