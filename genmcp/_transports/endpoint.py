@@ -35,7 +35,7 @@ from genmcp._wire.http import (
     is_loopback,
     preflight_headers,
 )
-from genmcp.errors import ConfigurationError, NotAllowed
+from genmcp.errors import ConfigurationError, NotAllowed, StoreUnavailable
 from genmcp.server import Server
 
 if TYPE_CHECKING:
@@ -187,6 +187,18 @@ class Endpoint:
         if self.mux.tasks.worker.dormant or self._asleep:
             self._wake()
 
+    async def check_store(self) -> None:
+        """Check the store before the process serves requests, and log its problems.
+
+        The lifespan calls this. A store that is unavailable may be started later.
+
+        Raises:
+            ConfigurationError: the store can never be used with its settings.
+        """
+        with suppress(StoreUnavailable):
+            for problem in await self.mux.store.problems():
+                logger.warning("%r: %s", self.mux.store, problem)
+
     @property
     def grace(self) -> float:
         """The seconds that calls have to finish at shutdown."""
@@ -215,6 +227,12 @@ class Endpoint:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                try:
+                    await self.check_store()
+                except ConfigurationError as error:
+                    await self.aclose()
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
                 self._wake()  # a host may be restarted on another loop
                 await send({"type": "lifespan.startup.complete"})
             else:

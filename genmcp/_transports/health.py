@@ -115,7 +115,7 @@ class Health:
                 await self._mux.store.get(_PROBE_KEY)
         except TimeoutError:
             found["store"] = f"no response in {self._timeout:g} seconds"
-        except StoreError as error:
+        except (StoreError, ConfigurationError) as error:
             found["store"] = f"{type(error).__name__}; the log has the reason"
             self._warnings.log(logging.WARNING, "not ready: the store fails: %s", error)
         if self._endpoint is not None:

@@ -197,8 +197,9 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
         logger.info("process %d started, %s", os.getpid(), describe_state(endpoint.mux))
         if options.drain:
             _drain_on_sigterm(health, options.drain)
-        endpoint.start()
         try:
+            await endpoint.check_store()
+            endpoint.start()
             yield
         finally:
             await endpoint.aclose()

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import psycopg
 import pytest
 
+from genmcp import Endpoint, Mux, Suite
 from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.accounts import Account, Usage
@@ -478,3 +479,48 @@ async def test_write_of_a_cancelled_caller_is_not_late(opened: Opened, name: str
         await store.apply(Put("k", b"%d" % number))
         await asyncio.wait([cancelled])
         assert (await entry_of(store, "k")).value == b"%d" % number
+
+
+# Start of a server
+
+
+async def started(store: PostgresStore) -> list[dict[str, Any]]:
+    """Return the messages with which an endpoint on *store* responds to a start and a stop."""
+    endpoint = Endpoint(Mux(Suite(name="shop", version="1"), store=store, secret="s" * 16))
+    events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> Any:
+        return events.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(BOUND):
+        await endpoint({"type": "lifespan"}, receive, send)
+    return sent
+
+
+async def test_server_does_not_start_without_a_schema(opened: Opened) -> None:
+    """The host, such as uvicorn, ends with the message."""
+    (failed,) = await started(opened(shared_postgres(), schema="missing"))
+    assert failed["type"] == "lifespan.startup.failed"
+    assert "genmcp store migrate" in failed["message"]
+
+
+async def test_server_starts_with_warnings(
+    opened: Opened, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that loses data in a power failure can be used nevertheless."""
+    sent = await started(opened(shared_postgres(), schema=name))
+    assert [each["type"] for each in sent] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+    assert "fsync=off" in caplog.text
+
+
+async def test_server_starts_before_its_store(opened: Opened, free_port: int) -> None:
+    """The store may be started later; until then the server is not ready."""
+    store = opened(f"postgresql://localhost:{free_port}/x", timeout=0.2)
+    assert (await started(store))[0]["type"] == "lifespan.startup.complete"
