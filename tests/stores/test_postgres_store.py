@@ -299,6 +299,19 @@ async def test_connections_recover_from_a_restart(server: PostgresServer, opened
                     await news.wait()
 
 
+async def test_idle_connections_are_replaced(server: PostgresServer, opened: Opened) -> None:
+    """The first write after a restart of the server does not fail."""
+    store = opened(server.url)
+    for number in range(3):
+        await store.apply(Put("k", b"%d" % number), Append("k", b"", ttl=60))
+        await server.kill()
+        await server.start()
+    await store.apply(Append("k", b"", ttl=60))
+
+    assert (await entry_of(store, "k")).value == b"2"
+    assert len(await store.read("k")) == 4
+
+
 async def test_late_write_does_not_overtake_a_newer_one(
     server: PostgresServer, opened: Opened
 ) -> None:

@@ -35,6 +35,7 @@ _MEASURE_INTERVAL: Final = 30.0  # seconds between measurements of the server's 
 _RETRIED: Final = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _TOO_LATE: Final = "GM002"  # raised by genmcp.apply
 _READ_ONLY: Final = "25006"
+_STATEMENT_TIMEOUT: Final = "57014"
 _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
 
 # In one round trip: the settings of the session, and what is known of the server. Each statement
@@ -119,11 +120,13 @@ class ServerClock:
             "SELECT extract(epoch FROM clock_timestamp())::float8"
         )
         received = steady()
+        self.was_reached = True
         # The server read its clock in the middle, or up to half of the time before or after it.
         if received - sent < CLOCK_ERROR:
             self._ahead = server - (sent + received) / 2
             self._measured = received
-            self.was_reached = True
+        else:
+            self._measured = received - _MEASURE_INTERVAL + CLOCK_ERROR  # again after a second
 
 
 class PostgresConnection(psycopg.AsyncConnection[Row]):
@@ -156,6 +159,15 @@ class PostgresConnection(psycopg.AsyncConnection[Row]):
         """Execute several statements."""
         await self.execute(sql.encode(), prepare=False)
 
+    def is_broken(self) -> bool:
+        """Return whether the server has closed the connection while it was idle."""
+        try:
+            for _ in range(2):  # without waiting: a last message, and the end
+                self.pgconn.consume_input()
+        except psycopg.Error:
+            return True
+        return self.closed
+
     def end(self) -> None:
         """Close the connection without waiting for the server. From any thread."""
         self.pgconn.finish()
@@ -164,6 +176,8 @@ class PostgresConnection(psycopg.AsyncConnection[Row]):
         """End another backend of the server; return whether it is certain that it has ended."""
         if started[0] != self.started[0]:
             return True  # the server was started since
+        if started[1] is None:
+            return False
         rows = await self.fetch(_TERMINATE, {"pid": pid, "started": started[1]})
         return all(ended for (ended,) in rows)
 
@@ -297,11 +311,10 @@ def is_late(error: Exception) -> bool:
 
 
 def is_of_one(error: Exception) -> bool:
-    """Return whether one statement or value of several may be to blame."""
-    blamed = (psycopg.DataError, psycopg.ProgrammingError, ValueError)
-    return isinstance(error, blamed) or (
-        isinstance(error, psycopg.Error) and error.sqlstate == "57014"  # statement_timeout
-    )
+    """Return whether one of several requests may be to blame."""
+    if isinstance(error, psycopg.OperationalError):
+        return error.sqlstate == _STATEMENT_TIMEOUT
+    return not isinstance(error, psycopg.InterfaceError | StoreError | ConfigurationError)
 
 
 def translated(options: PostgresOptions, clock: ServerClock, error: Exception) -> Exception:

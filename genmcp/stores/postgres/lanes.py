@@ -201,14 +201,6 @@ class Lane:
 
     async def _execute(self, kind: StatementKind, batch: Sequence[_LaneRequest]) -> Sequence[Any]:
         connection = await self._connected(batch[0].deadline)
-        if self._clock.is_stale:
-            try:
-                async with asyncio.timeout(self._options.timeout):
-                    await self._clock.measure(connection)
-            except Exception as error:
-                if is_lost(error):
-                    self._disconnect()
-                raise
         until = self._clock.now() + self._options.timeout
         items = [request.item for request in batch]
         try:
@@ -231,16 +223,27 @@ class Lane:
             ConfigurationError: it rejects the connection.
         """
         attempts = 0
-        while self._connection is None:
+        while True:
             try:
-                self._connection = await connect(self._options)
-            except StoreUnavailable:
+                if self._connection is None:
+                    self._connection = await connect(self._options)
+                elif self._connection.is_broken():
+                    self._disconnect()
+                    continue
+                if self._clock.is_stale:
+                    async with asyncio.timeout(self._options.timeout):
+                        await self._clock.measure(self._connection)
+            except Exception as error:
+                if not isinstance(error, StoreUnavailable) and not is_lost(error):
+                    raise
+                self._disconnect()
                 pause = _BACKOFF[min(attempts, len(_BACKOFF) - 1)] * random.uniform(0.7, 1.3)
                 attempts += 1
                 if self._closed or steady() + pause > deadline:
-                    raise
+                    raise translated(self._options, self._clock, error) from error
                 await asyncio.sleep(pause)
-        return self._connection
+            else:
+                return self._connection
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
