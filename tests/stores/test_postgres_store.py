@@ -16,7 +16,7 @@ from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.postgres import PostgresStore, connection, schema
-from genmcp.stores.store import Append, Put
+from genmcp.stores.store import Append, Delete, Put
 from genmcp.testing.contracts.bench import data_of, entry_of, take
 from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
 
@@ -245,6 +245,25 @@ async def test_usage_is_exact_after_concurrent_writes(opened: Opened, name: str)
     assert await stores[0].usage("all") == await stores[1].usage("ann")
 
 
+async def test_counters_of_former_clients_are_removed(opened: Opened, name: str) -> None:
+    """Also if one process has added what another one has removed."""
+    stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
+    for number in range(20):
+        client = (Account(f"client {number % 5}"),)
+        await stores[number % 4].apply(Put(f"k:{number}", b"1", owner=client))
+        if number != 7:
+            await stores[(number + 1) % 4].apply(Delete(f"k:{number}"))
+    async with asyncio.timeout(BOUND):
+        while True:
+            assert await stores[0].usage("client 0") == Usage()
+            assert await stores[0].usage("client 2") == Usage(1, 4)
+            counters = await sql(
+                shared_postgres(), f"SELECT name, entries, size FROM {name}.accounts"
+            )
+            if [each for each in counters if each[0]] == [("client 2", 1, 4)]:
+                break
+
+
 # Crashes and suspensions of the server
 
 
@@ -408,7 +427,7 @@ _INCREMENT = """
 import asyncio, sys
 from genmcp.errors import Conflict
 from genmcp.stores.postgres import PostgresStore
-from genmcp.stores.store import Append, Put
+from genmcp.stores.store import Append, Delete, Put
 
 async def main():
     store = PostgresStore(sys.argv[1], schema=sys.argv[2])

@@ -68,7 +68,7 @@ class NotificationSender:
                 waiters.wake(tokens)
 
     def doubt(self) -> None:
-        """Wake everybody: a write may have taken effect, or may do so later."""
+        """Wake all waiters: a write may have taken effect, or may do so later."""
         self.id = secrets.token_hex(6)
         for waiters in tuple(self.waiters.values()):
             waiters.wake_all()

@@ -4,8 +4,8 @@
 -- Times are seconds since 1970, by the clock of the server. Every function takes p_now, which is
 -- null except in tests.
 --
--- Locks: whoever changes a record or a log holds the advisory lock of its subject until the end of
--- the transaction (genmcp.lock_of). A call takes all locks of its subjects at once, in the order of
+-- Locks: a function that changes a record or log holds the advisory lock of its subject until the end
+-- of the transaction (genmcp.lock_of). A call takes all locks of its subjects at once, in the order of
 -- their numbers; later ones are only tried. The counters in genmcp.accounts are written last, in
 -- the order of their names. Deadlocks can therefore hardly happen, and the caller repeats a
 -- transaction that one has ended.
@@ -71,6 +71,7 @@ CREATE TABLE genmcp.accounts (
     size bigint NOT NULL,
     PRIMARY KEY (name, shard)
 ) WITH (fillfactor = 50);
+CREATE INDEX accounts_merge ON genmcp.accounts (shard, name) WHERE entries <= 0;
 
 -- A due delivery has a turn, and deliveries are claimed in the order of turns: see deliveries.py.
 CREATE TABLE genmcp.deliveries (
@@ -458,12 +459,37 @@ BEGIN
             DELETE FROM genmcp.logs WHERE name = v_name;
         END IF;
     END LOOP;
-    -- Counters that have come to nothing; only those that nobody is changing.
-    DELETE FROM genmcp.accounts WHERE (name, shard) IN (
-        SELECT name, shard FROM genmcp.accounts WHERE entries = 0 AND size = 0
-        LIMIT 200 FOR UPDATE SKIP LOCKED);
     PERFORM genmcp.count_growth(v_growth);
+    PERFORM genmcp.merge_counters(floor(random() * 16)::int);
     RETURN v_count >= 200;
+END
+$$;
+
+-- Merge the counters of accounts that have one of 0 or less in p_shard: what one connection has added,
+-- another one may have removed. Counters that another transaction is changing are left as they are:
+-- the sum of the others stays the same.
+CREATE FUNCTION genmcp.merge_counters(p_shard int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_name text;
+BEGIN
+    FOR v_name IN
+        SELECT name FROM genmcp.accounts WHERE shard = p_shard AND entries <= 0 AND name <> ''
+        LIMIT 200
+    LOOP
+        WITH locked AS MATERIALIZED (
+            SELECT shard, entries, size FROM genmcp.accounts WHERE name = v_name
+            FOR UPDATE SKIP LOCKED
+        ), total AS (
+            SELECT min(shard) AS kept, sum(entries) AS entries, sum(size) AS size FROM locked
+        ), removed AS (
+            DELETE FROM genmcp.accounts AS a USING locked, total
+            WHERE a.name = v_name AND a.shard = locked.shard
+                AND (a.shard <> total.kept OR (total.entries = 0 AND total.size = 0))
+        )
+        UPDATE genmcp.accounts AS a SET entries = total.entries, size = total.size FROM total
+        WHERE a.name = v_name AND a.shard = total.kept
+            AND (total.entries <> 0 OR total.size <> 0);
+    END LOOP;
 END
 $$;
 

@@ -242,7 +242,7 @@ class PostgresStore(Store):
             if not future.cancelled() and not future.exception() and future.result():
                 self._next_sweep = 0.0  # there may be more
 
-        # Nobody waits for it: a sweep that fails must not fail the write.
+        # Without waiting for it: a sweep that fails must not fail the write.
         connections.reads.submit(self._statements.sweep, None).add_done_callback(swept)
 
 
