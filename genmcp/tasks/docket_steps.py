@@ -30,7 +30,7 @@ _CLAIMS: Final = 64  # tasks that a worker of Docket claims at once, each with a
 # A worker of Docket with as many tasks as slots looks for a free one at intervals. That is also the
 # longest time for which it waits for a message. Short handlers need a short interval: 10 slots and
 # 50 ms are 200 handlers a second at most. While little happens, it only costs.
-_BURST_INTERVAL: Final = timedelta(milliseconds=3)
+_BURST_INTERVAL: Final = timedelta(milliseconds=1)
 _BURST: Final = 0.25  # seconds after the start of a handler
 _FULL_INTERVAL: Final = timedelta(milliseconds=50)  # later, while all slots are taken
 

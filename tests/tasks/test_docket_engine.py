@@ -1,17 +1,24 @@
 """The contract of engines, on `DocketEngine` and a real Redis server."""
 
+import asyncio
+import signal
 import subprocess
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
+from docket import Docket
 
+from genmcp import Client
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.docket import DocketEngine
 from genmcp.tasks.engine import Engine
+from genmcp.testing.contracts.engine import BOUND
 from genmcp.testing.contracts.engine_processes import EngineService, ServiceEngineContract
 from tests.support.redis_server import RedisServer
+from tests.tasks.docket_application import make_engine, make_mux, send_mail
 
 
 @asynccontextmanager
@@ -46,3 +53,47 @@ def test_docket_is_imported_when_it_is_used() -> None:
     code = "import sys, genmcp, genmcp.cli; print('docket' in sys.modules, 'redis' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.stdout.split() == ["False", "False"]
+
+
+@asynccontextmanager
+async def docket_worker(url: str) -> AsyncIterator[Process]:
+    """The application's own worker, started by Docket's command."""
+    command = [sys.executable, "-m", "docket", "worker", "--docket", "shop", "--url", url]
+    tasks = ["--tasks", "tests.tasks.docket_application:tasks"]
+    process = await asyncio.create_subprocess_exec(*command, *tasks, stdout=PIPE)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def noted(worker: Process, text: str) -> None:
+    """Wait until *worker* prints *text*."""
+    assert worker.stdout is not None
+    async with asyncio.timeout(BOUND):
+        while text not in (line := (await worker.stdout.readline()).decode()):
+            assert line, "the worker has ended"
+
+
+async def test_worker_of_the_application_runs_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside its own tasks. When it stops, another one continues its job at once."""
+    async with RedisServer() as server:
+        monkeypatch.setenv("SHOP_REDIS", server.url)
+        mux = make_mux(make_engine(), "default")
+        async with Client(mux) as client, Docket("shop", server.url) as docket:
+            async with docket_worker(server.url) as first:
+                await docket.add(send_mail)("Ann")
+                await noted(first, "mail to Ann")
+                task = await client.call_task("print_page", {"page": "slow"})
+                await noted(first, "rendering slow")
+                first.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(BOUND):
+                    await first.communicate()
+            monkeypatch.setenv("SHOP_FAST", "1")
+            async with docket_worker(server.url) as second:
+                async with asyncio.timeout(BOUND):
+                    result = await task.wait()
+                assert result.text == f"slow by {second.pid}"
+        await mux.aclose()

@@ -1,5 +1,6 @@
 """The setting of the engine: `Mux(engine=)` and GENMCP_ENGINE."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 from genmcp.tasks import open_engine
 from genmcp.tasks.docket import DocketEngine
-from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.engine import Engine, EnginePromise, LocalEngine
+from genmcp.tasks.procrastinate import ProcrastinateEngine
 
 
 class WithoutDeliveries(MemoryStore):
@@ -71,3 +73,15 @@ def test_engine_of_several_processes_needs_a_shared_store() -> None:
 def test_store_without_deliveries_needs_an_engine() -> None:
     with pytest.raises(ConfigurationError, match="does not deliver jobs; choose an engine"):
         open_engine(None, WithoutDeliveries())
+
+
+def test_table_of_engines_shows_their_promises() -> None:
+    """docs/engines.md, "Choosing an engine"; the order of the engines is that of the columns."""
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    rows = re.findall(r'^\| <a id="(\S+)"></a>.*? \| (\w+) \| (\w+) \| (\w+) \|$', page, re.M)
+    shown = {promise.replace("-", " "): kept for promise, *kept in rows}
+    engines: list[type[Engine]] = [LocalEngine, DocketEngine, ProcrastinateEngine]
+    assert shown == {
+        promise: ["yes" if promise in engine.promises else "no" for engine in engines]
+        for promise in EnginePromise
+    }
