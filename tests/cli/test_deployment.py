@@ -19,7 +19,9 @@ import yaml
 from genmcp import Client, ClientOptions
 from genmcp.cli.command import _create_parser
 from tests.cli.test_operating import Process, until_ready
+from tests.support.asgi import PATIENCE
 from tests.support.balancer import Balancer
+from tests.support.postgres_server import fresh_schema, shared_postgres
 from tests.support.stores import shared_store
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +78,7 @@ def test_compose_file_fits_the_commands(name: str) -> None:
         for other in service.get("depends_on", ()):
             assert other in services
         if "build" in service:
-            if service["command"] != "store migrate":
-                parsed(shlex.split(service["command"]))
+            parsed(shlex.split(service["command"]))
             assert service["environment"].keys() == {"GENMCP_STORE", "GENMCP_SECRET"}
     for role in ("server", "worker"):
         service = services[role]
@@ -202,9 +203,16 @@ async def deployed(name: str, url: str, folder: Path) -> AsyncIterator[tuple[str
 @asynccontextmanager
 async def empty_store(name: str, folder: Path) -> AsyncIterator[str]:
     """Give the URL of a store of the kind that a compose file has."""
-    kind = "postgres" if name == "compose.postgres.yaml" else "redis"
-    async with shared_store(kind, folder) as store:
-        yield store.url
+    services = loaded(name)["services"]
+    if "migrate" not in services:
+        async with shared_store("redis", folder) as store:
+            yield store.url
+        return
+    url = f"{await asyncio.to_thread(shared_postgres)}?schema={fresh_schema()}"
+    with running(services["migrate"]["command"], url, folder / "migrate.log") as migrating:
+        status = await asyncio.to_thread(migrating.process.wait, PATIENCE)
+        assert status == 0, migrating.log
+    yield url
 
 
 @pytest.mark.parametrize("name", COMPOSE)
