@@ -27,9 +27,9 @@ BOUND = 8.0
 """Seconds after which what should have come is said not to come."""
 
 STORES = ["memory", "sqlite"]
-ALL_STORES = [*STORES, "redis", "postgres", "procrastinate"]
+ALL_STORES = [*STORES, "redis", "postgres", "procrastinate", "docket"]
 """For what depends on the order of writes, finds records by their labels, or needs delayed
-deliveries. The last one is an engine beside a store in PostgreSQL."""
+deliveries. The last two are engines beside a store in PostgreSQL or Redis."""
 
 Gives: TypeAlias = Suspended | Finished | Exception
 
@@ -132,12 +132,16 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Bench]:
         if kind == "sqlite":
             open_one = partial(SQLiteStore, folder / "jobs.db")
         elif kind != "memory":
-            of_store = "postgres" if kind == "procrastinate" else kind
+            of_store = {"procrastinate": "postgres", "docket": "redis"}.get(kind, kind)
             shared = await stack.enter_async_context(shared_store(of_store, folder))
             open_one = partial(open_store, shared.url)
         engine = None
         if kind == "procrastinate":
             engine = await stack.enter_async_context(procrastinate_engine())
+        elif kind == "docket":
+            from genmcp.tasks.docket import DocketEngine
+
+            engine = await stack.enter_async_context(aclosing(DocketEngine(shared.url)))
         bench = Bench(open_one, engine)
         stack.push_async_callback(bench.aclose)
         yield bench
