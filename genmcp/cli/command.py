@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,6 +30,7 @@ _STDERR: Final = 2  # the file descriptor
 # The exit statuses that a shell reports for a process that a signal terminated.
 _INTERRUPTED: Final = 128 + signal.SIGINT
 _BROKEN_PIPE: Final = 128 + 13  # SIGPIPE; Windows has no name for it
+_DASHED_ID: Final = re.compile(r"-[\w-]{19,}", re.ASCII)  # of a task; no option is as long
 _SERVED: Final = "module:attribute of a Mux, Endpoint, or Server such as a Suite"
 
 
@@ -84,6 +86,10 @@ def _open_stderr() -> None:
 
 
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    argv = sys.argv[1:] if argv is None else argv
+    if list(argv[:1]) == ["jobs"]:
+        # Before a space, argparse does not take the "-" for that of an option. `_id` removes it.
+        argv = [f" {each}" if _DASHED_ID.fullmatch(each) else each for each in argv]
     arguments, rest = parser.parse_known_args(argv)
     if not hasattr(arguments, "function"):
         if rest:
@@ -238,7 +244,7 @@ def _add_jobs(add_parser: AddParser) -> None:
     help = "the maximum number of tasks (100)"
     listing.add_argument("--limit", type=_count, default=100, metavar="N", help=help)
     showing = _add_command(add_parser, "show", jobs.show_job, "show a task and its messages")
-    showing.add_argument("id", help="the id of the task")
+    showing.add_argument("id", type=_id, help="the id of the task")
     help = "repeat the jobs of failed tasks, as new tasks"
     retrying = _add_command(add_parser, "retry", jobs.retry_jobs, help)
     help = "cancel tasks that have not ended"
@@ -246,7 +252,7 @@ def _add_jobs(add_parser: AddParser) -> None:
     help = "delete the records of tasks that have ended"
     dropping = _add_command(add_parser, "drop", jobs.drop_jobs, help)
     for parser in (retrying, cancelling, dropping):
-        parser.add_argument("ids", nargs="+", metavar="id", help="the id of a task")
+        parser.add_argument("ids", nargs="+", type=_id, metavar="id", help="the id of a task")
     for parser in (listing, showing, retrying, cancelling, dropping):
         add_deployment_options(parser)
 
@@ -305,6 +311,10 @@ def _add_requests(add_parser: AddParser) -> None:
     add("argument", help="the argument, or the variable of the template")
     add("value", nargs="?", default="", help="the beginning of the value")
     add("pairs", help="the other arguments", **pairs)
+
+
+def _id(text: str) -> str:
+    return text.strip()
 
 
 def _count(text: str) -> int:

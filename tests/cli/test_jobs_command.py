@@ -251,6 +251,16 @@ def test_cancelled_task_may_be_dropped(run: RunCommand, url: str) -> None:
     assert [task["id"] for task in json.loads(output)] == ["t2"]
 
 
+@pytest.mark.parametrize("id", ["-h3fTq0cL8Wb21xPzAqqqqqqqqq", "--3fTq0cL8Wb21xPzAqqqqqqqqq"])
+def test_id_may_begin_with_a_dash(id: str, run: RunCommand, file_url: str) -> None:
+    """Ids are random characters of URL-safe base64, and not options."""
+    setup(file_url, queued(id), queued("t2"))
+
+    assert f"id         {id}" in run("jobs", "show", id, "--store", file_url)[1]
+    status, output, _ = run("jobs", "cancel", "t2", id, "--store", file_url)
+    assert (status, output) == (0, f"t2: cancelled\n{id}: cancelled\n")
+
+
 def test_drop_spares_the_later_call_with_the_same_key(run: RunCommand, url: str) -> None:
     """The record of an earlier call with an idempotency key is not that of its slot."""
     slot = "k" + "0" * 40
@@ -529,7 +539,7 @@ def test_app_names_the_store_and_cancels_with_its_tool(
         sys.modules.pop("cancelling_app")  # each command is a process that imports it
         ids = [id] if command == "cancel" else []
         status, output, errors = run("jobs", command, *ids, "--app", "cancelling_app:mux")
-        assert status == 0
+        assert status == 0, errors
         assert expected in output
     assert "the press is stopped" in errors
 
