@@ -20,15 +20,26 @@ All times are those of the database's clock.
 import asyncio
 import hashlib
 import logging
+import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final, LiteralString
 from weakref import WeakKeyDictionary
 
-from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.errors import ConfigurationError, GenmcpError, StoreUnavailable
+from genmcp.stores import redacted
 from genmcp.stores.deliveries import Backlog
 from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise
+from genmcp.tasks.procrastinate_sql import (
+    ACKNOWLEDGE,
+    BACKLOG,
+    CANCEL,
+    HELD,
+    RELEASE,
+    SUBMIT,
+    TAKE_OVER,
+)
 from genmcp.tasks.retry import LogThrottle
 
 try:
@@ -37,8 +48,10 @@ try:
     from procrastinate.jobs import Job, Status
     from procrastinate.manager import JobManager, NotificationCallback
     from procrastinate.retry import BaseRetryStrategy, RetryDecision
+    from procrastinate.schema import SchemaManager
     from procrastinate.worker import Worker
-    from psycopg.errors import ForeignKeyViolation
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.errors import ForeignKeyViolation, ProgrammingError
     from psycopg_pool import AsyncConnectionPool
 except ImportError as missing:
     raise ConfigurationError(
@@ -60,82 +73,11 @@ _QUEUE_BYTES: Final = 63 - len("procrastinate_queue_v1#")
 # over even by a process that must not judge it (`takeover_delay`).
 _PRUNE: Final = 86400.0
 
-_SUBMIT: Final = """
-INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, scheduled_at)
-SELECT %(queue)s::varchar, %(task)s::varchar, %(id)s::text, jsonb_build_object('id', %(id)s::text),
-       CASE WHEN %(delay)s::float > 0 THEN now() + make_interval(secs => %(delay)s::float) END
-WHERE NOT EXISTS (
-    SELECT FROM procrastinate_jobs
-    WHERE status = 'doing' AND worker_id IS NOT NULL  -- there is an index with this condition
-      AND queueing_lock = %(id)s::text AND task_name = %(task)s::varchar)
-ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
-"""
-
-_CANCEL: Final = """
-WITH waiting AS (
-    DELETE FROM procrastinate_jobs
-    WHERE status = 'todo' AND queueing_lock = %(id)s::text AND task_name = %(task)s::varchar)
-UPDATE procrastinate_jobs SET abort_requested = true
-WHERE status = 'doing' AND worker_id IS NOT NULL AND NOT abort_requested
-  AND queueing_lock = %(id)s::text AND task_name = %(task)s::varchar
-"""
-
-# Rows that run, replaced by new ones that wait. Those that were cancelled are only removed.
-_REPLACE: Final[LiteralString] = """
-WITH stale AS (
-    DELETE FROM procrastinate_jobs WHERE status = 'doing' AND id IN ({})
-    RETURNING queue_name, task_name, priority, queueing_lock, args, attempts, abort_requested)
-INSERT INTO procrastinate_jobs
-       (queue_name, task_name, priority, queueing_lock, args, attempts, scheduled_at)
-SELECT queue_name, task_name, priority, queueing_lock, args, attempts + 1,
-       CASE WHEN %(delay)s::float > 0 THEN now() + make_interval(secs => %(delay)s::float) END
-FROM stale WHERE NOT abort_requested
-ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
-"""
-_RELEASE: Final = _REPLACE.format("""
-    SELECT id FROM procrastinate_jobs
-    WHERE id = ANY(%(ids)s::bigint[]) AND worker_id = %(worker)s FOR UPDATE""")
-_TAKE_OVER: Final = _REPLACE.format("""
-    SELECT job.id FROM procrastinate_jobs job
-    LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
-    WHERE job.status = 'doing' AND job.task_name = %(task)s::varchar
-      AND job.queue_name = ANY(%(queues)s::varchar[])
-      AND (worker.id IS NULL
-           OR worker.last_heartbeat < now() - make_interval(secs => %(lease)s::float))
-      -- If this worker has no recent heartbeat either, then the database was suspended.
-      AND EXISTS (SELECT FROM procrastinate_workers
-          WHERE id = %(worker)s
-            AND last_heartbeat > now() - make_interval(secs => %(lease)s::float * 2 / 3))
-    FOR UPDATE OF job SKIP LOCKED""")
-
-_ACKNOWLEDGE: Final = """
-DELETE FROM procrastinate_jobs WHERE id = %(id)s AND status = 'doing' AND worker_id = %(worker)s
-"""
-
-_HELD: Final = """
-SELECT id, abort_requested FROM procrastinate_jobs
-WHERE status = 'doing' AND worker_id = %(worker)s
-"""
-
-_BACKLOG: Final = """
-WITH rows AS (
-    SELECT id, status, scheduled_at FROM procrastinate_jobs
-    WHERE queue_name = %(queue)s AND task_name = %(task)s AND status IN ('todo', 'doing'))
-SELECT count(*) FILTER (WHERE status = 'todo') AS waiting,
-       count(*) FILTER (WHERE status = 'doing') AS held,
-       extract(epoch FROM now() - (
-           SELECT coalesce(first.scheduled_at, event.at) FROM rows first
-           JOIN procrastinate_events event ON event.job_id = first.id AND event.type = 'deferred'
-           WHERE status = 'todo' AND coalesce(scheduled_at, now()) <= now()
-           ORDER BY first.id LIMIT 1))::float AS age
-FROM rows
-"""
-
 
 class ProcrastinateEngine(Engine):
     """An engine on procrastinate's tables in PostgreSQL. Ids of all owners are served in order.
 
-    The tables are created by `install`, or by procrastinate's own command. The database may be that
+    The tables are created by `python -m genmcp.tasks.procrastinate URL`. The database may be that
     of a `PostgresStore`, or another one. Each event loop has connections of its own: a pool, and
     one connection for each `serve`, which listens.
 
@@ -147,6 +89,9 @@ class ProcrastinateEngine(Engine):
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
         connect_timeout: seconds until an operation fails if there is no connection. Default 5.
         max_connections: the maximum number of connections in each pool. Default 10.
+
+    Raises:
+        ConfigurationError: *url* cannot be parsed.
     """
 
     promises = (EnginePromise.LOST_LEASES, EnginePromise.BACKLOG)
@@ -161,6 +106,10 @@ class ProcrastinateEngine(Engine):
         connect_timeout: float = 5.0,
         max_connections: int = 10,
     ) -> None:
+        try:
+            conninfo_to_dict(url)
+        except ProgrammingError:  # its text may contain the password
+            raise ConfigurationError(f"engine: {redacted(url)!r} is not a PostgreSQL URL") from None
         self._url = url
         self._poll_interval = poll_interval
         self._retry_delay = retry_delay
@@ -178,15 +127,15 @@ class ProcrastinateEngine(Engine):
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
     ) -> None:
-        await self._execute(_SUBMIT, id=id, queue=_queue_name(queue), delay=delay)
+        await self._execute(SUBMIT, id=id, queue=_queue_name(queue), delay=delay)
 
     async def cancel(self, id: str) -> None:
-        await self._execute(_CANCEL, id=id)
+        await self._execute(CANCEL, id=id)
 
     async def backlog(self, queue: str) -> Backlog:
         try:
             (row,) = await (await self._connector()).execute_query_all_async(
-                _BACKLOG, task=_TASK, queue=_queue_name(queue)
+                BACKLOG, task=_TASK, queue=_queue_name(queue)
             )
         except ConnectorException as error:
             raise _unavailable(error) from error
@@ -201,11 +150,11 @@ class ProcrastinateEngine(Engine):
         Raises:
             StoreUnavailable: the database cannot be reached.
         """
-        app = App(connector=await self._connector())
+        connector = await self._connector()
         try:
-            if await app.check_connection_async():
+            if await JobManager(connector).check_connection_async():
                 return False
-            await app.schema_manager.apply_schema_async()
+            await SchemaManager(connector).apply_schema_async()
         except ConnectorException as error:
             raise _unavailable(error) from error
         return True
@@ -236,8 +185,8 @@ class ProcrastinateEngine(Engine):
             installed = True  # not known until the database is back
         if not installed:
             raise ConfigurationError(
-                "the database has no tables of procrastinate: create them with "
-                "`ProcrastinateEngine.install`, or `procrastinate schema --apply`"
+                f"{redacted(self._url)} has no tables of procrastinate: create them with "
+                "python -m genmcp.tasks.procrastinate URL"
             )
         jobs.serve(handler, concurrency, self._poll_interval)
         running = asyncio.create_task(jobs.run())
@@ -311,6 +260,7 @@ class _ServedJobs(JobManager):
         self._worker = Worker(
             app,
             queues=self._queues,
+            name=None,
             concurrency=concurrency,
             fetch_job_polling_interval=poll_interval,
             abort_job_polling_interval=poll_interval,
@@ -389,7 +339,7 @@ class _ServedJobs(JobManager):
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         try:
-            await self._execute(_ACKNOWLEDGE, id=job.id)
+            await self._execute(ACKNOWLEDGE, id=job.id)
         finally:
             self._forget(job)
 
@@ -397,14 +347,14 @@ class _ServedJobs(JobManager):
         try:
             # A failed handler is not repeated at once: that would load a store that has failed.
             delay = 0.0 if self._stopping else self._lease
-            await self._execute(_RELEASE, ids=[job.id], delay=delay)
+            await self._execute(RELEASE, ids=[job.id], delay=delay)
         finally:
             self._forget(job)
 
     async def list_jobs_to_abort_async(self, queue: str | None = None) -> Iterable[int]:
         """Return the rows whose handlers must end: cancelled, or taken over by another worker."""
         running = set(self._running)
-        rows = await self.connector.execute_query_all_async(_HELD, worker=self._worker.worker_id)
+        rows = await self.connector.execute_query_all_async(HELD, worker=self._worker.worker_id)
         return running - {row["id"] for row in rows if not row["abort_requested"]}
 
     async def update_heartbeat(self, worker_id: int) -> None:
@@ -450,14 +400,12 @@ class _ServedJobs(JobManager):
         """Release the rows of workers that are dead, and those that this one holds in error."""
         now = asyncio.get_running_loop().time()
         if self._takeover_delay() <= 0 and now >= self._unsure_until:
-            await self._execute(_TAKE_OVER, queues=self._queues, lease=self._lease, delay=0)
+            await self._execute(TAKE_OVER, queues=self._queues, lease=self._lease, delay=0)
         # The connection may have broken after a row was fetched, or before it was acknowledged.
         async with self._fetching:
-            held = await self.connector.execute_query_all_async(
-                _HELD, worker=self._worker.worker_id
-            )
+            held = await self.connector.execute_query_all_async(HELD, worker=self._worker.worker_id)
             if unknown := [row["id"] for row in held if row["id"] not in self._held]:
-                await self._execute(_RELEASE, ids=unknown, delay=0)
+                await self._execute(RELEASE, ids=unknown, delay=0)
 
     def _record_beat(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -490,6 +438,15 @@ class _Always(BaseRetryStrategy):
         return RetryDecision()
 
 
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Drop the start and the end of each step, which procrastinate logs with a level of INFO."""
+    job = getattr(record, "job", None)
+    return record.levelno > logging.INFO or not job or job["task_name"] != _TASK
+
+
+logging.getLogger("procrastinate.worker").addFilter(_is_logged)
+
+
 def _queue_name(queue: str) -> str:
     """Return the name of *queue* in the database: its hash if it is too long."""
     name = queue.encode()
@@ -498,3 +455,18 @@ def _queue_name(queue: str) -> str:
 
 def _unavailable(error: ConnectorException) -> StoreUnavailable:
     return StoreUnavailable(f"procrastinate's database: {error.__cause__ or error}")
+
+
+async def _install(url: str) -> bool:
+    async with aclosing(ProcrastinateEngine(url)) as engine:
+        return await engine.install()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m genmcp.tasks.procrastinate postgresql://user@host/database")
+    try:
+        created = asyncio.run(_install(sys.argv[1]))
+    except GenmcpError as failure:
+        sys.exit(f"error: {failure}")
+    sys.stdout.write("tables created\n" if created else "the tables exist already\n")

@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -96,15 +98,38 @@ class TestProcrastinate(ServiceEngineContract):
             await expect(probe, "ended", "a", "b")
 
 
-async def test_tables_are_created_once(server: PostgresServer) -> None:
-    async with aclosing(ProcrastinateEngine(await with_schema(server))) as engine:
-        assert await engine.install()
-        assert not await engine.install()
+async def test_tables_are_created_by_a_command(server: PostgresServer) -> None:
+    """A second time it changes nothing."""
+    url = await with_schema(server)
+    assert await install(url) == (0, "tables created\n")
+    assert await install(url) == (0, "the tables exist already\n")
+
+
+async def install(url: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "genmcp.tasks.procrastinate", url), stdout=PIPE, stderr=STDOUT
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_database_that_cannot_be_reached(unused_tcp_port: int) -> None:
+    """The command tells so, without the password."""
+    status, output = await install(f"postgresql://me:secret@127.0.0.1:{unused_tcp_port}/none")
+    assert status == 1
+    assert "error: procrastinate's database" in output
+    assert "secret" not in output
+
+
+def test_wrong_url_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="not a PostgreSQL URL") as refused:
+        ProcrastinateEngine("mysql://me:secret@host/database")
+    assert "secret" not in str(refused.value)
 
 
 async def test_missing_tables_are_reported(server: PostgresServer) -> None:
     """When it starts to serve, not with each id."""
     async with aclosing(ProcrastinateEngine(await with_schema(server))) as engine:
-        with pytest.raises(ConfigurationError, match="schema --apply"):
+        with pytest.raises(ConfigurationError, match=r"python -m genmcp\.tasks\.procrastinate"):
             async with serving(engine, HandlerProbe()):
                 pass
