@@ -34,12 +34,13 @@ from weakref import WeakKeyDictionary
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.deliveries import Backlog
-from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise
+from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise, engine_queue
 
 try:
     from docket import Docket, Execution, Worker
     from docket.dependencies import Dependency, current_execution, current_worker
     from docket.execution import Disposition
+    from redis.exceptions import RedisError
 
     from genmcp.tasks.docket_steps import FAILURES, WRITES, DocketServing
 except ImportError as missing:
@@ -98,7 +99,7 @@ class DocketEngine(Engine):
             0.5 KiB. Longer than a process may be suspended. Default 300.
 
     Raises:
-        ConfigurationError: *url* has another form.
+        ConfigurationError: *url* has another form, or an interval is not positive.
     """
 
     promises = (EnginePromise.LOST_LEASES, EnginePromise.BACKLOG)
@@ -116,9 +117,19 @@ class DocketEngine(Engine):
         cancel_grace: float = 5.0,
         record_ttl: float = 300.0,
     ) -> None:
+        for option, value in (
+            ("check_interval", check_interval),
+            ("scheduling_interval", scheduling_interval),
+            ("timeout", timeout),
+            ("reconnect_delay", reconnect_delay),
+            ("record_ttl", record_ttl),
+        ):
+            if value < 0.001:  # the smallest time of a Redis command; 0 means no limit
+                raise ConfigurationError(f"{option} must be at least 0.001 seconds, not {value}")
         self._url = _docket_url(url)
         self._name = name
-        self._dockets = dict(dockets or {})
+        given = dockets or {}
+        self._dockets = {engine_queue("", queue): docket for queue, docket in given.items()}
         self._check_interval = timedelta(seconds=check_interval)
         self._scheduling_interval = timedelta(seconds=scheduling_interval)
         self._timeout = timeout
@@ -236,7 +247,11 @@ class DocketEngine(Engine):
         """Start to serve the jobs of `tasks_for` in a worker of the application."""
         if self._service is None:
             raise ConfigurationError(f"{STEP} was registered without DocketEngine.tasks_for(mux)")
-        await self._service.start()
+        try:
+            await self._service.start()
+        except StoreUnavailable as error:
+            # Docket repeats the start of its loop after errors of Redis, and ends at others.
+            raise RedisError(str(error)) from error
         if docket.name not in self._hosted:
             raise ConfigurationError(
                 f"the docket {docket.name!r} is of none of the queues that this process serves "
@@ -334,7 +349,8 @@ class _DocketClient:
     async def aclose(self) -> None:
         for opening in self._opened.values():
             opening.cancel()
-        await asyncio.wait(self._opened.values())
+        if self._opened:
+            await asyncio.wait(self._opened.values())
         await self._stack.aclose()
 
     async def _open(self, name: str) -> Docket:

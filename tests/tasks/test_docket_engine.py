@@ -42,6 +42,12 @@ def test_url_of_another_service_is_rejected(url: str) -> None:
         DocketEngine(url)
 
 
+def test_interval_that_is_not_positive_is_rejected() -> None:
+    """Redis waits without an end for 0 milliseconds."""
+    with pytest.raises(ConfigurationError, match=r"check_interval must be at least 0\.001 seconds"):
+        DocketEngine("redis://127.0.0.1", check_interval=0)
+
+
 def test_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['docket'] = None; import genmcp.tasks.docket"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
