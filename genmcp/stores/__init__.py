@@ -31,6 +31,8 @@ _SERVERS: Final = {
     "valkeys": _REDIS,
     "redis+sentinel": _REDIS,
     "rediss+sentinel": _REDIS,
+    "redis+cluster": _REDIS,
+    "rediss+cluster": _REDIS,
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
 }

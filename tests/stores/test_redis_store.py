@@ -1,18 +1,25 @@
 """What the contract does not say of `RedisStore`: failures of the server, settings, connections."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from multiprocessing import get_context
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from genmcp.errors import (
-    ConfigurationError,
-    StoreUnavailable,
-)
+from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavailable
+from genmcp.stores import open_store
 from genmcp.stores.redis import RedisStore
-from genmcp.stores.store import Append, Put
+from genmcp.stores.store import Append, Delete, Put
 from tests.support.redis_server import RedisServer
 
 BOUND = 30.0
@@ -38,6 +45,13 @@ async def until_available(store: RedisStore) -> None:
             with suppress(StoreUnavailable):
                 await store.get("")
                 return
+            await asyncio.sleep(0.02)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until *condition*, about the state of a server, returns True."""
+    async with asyncio.timeout(BOUND):
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -152,3 +166,512 @@ async def test_server_that_is_not_there_is_unavailable() -> None:
         with pytest.raises(StoreUnavailable, match=r"redis://127\.0\.0\.1:1: ") as caught:
             await store.get("k")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis+sentinel://127.0.0.1:1", "the name of the service is missing"),
+        ("redis://127.0.0.1/tasks", "'tasks' is not the number of a database"),
+        ("redis://127.0.0.1:1,127.0.0.1:2", "several hosts need"),
+        ("redis://127.0.0.1:port", "is not supported|port"),
+        ("redis://127.0.0.1?no_such_option=1", "no_such_option"),
+        ("http://127.0.0.1", "is not supported; use redis://"),
+        ("redis://", "is not supported; use redis://"),
+    ],
+)
+def test_unsupported_url_is_rejected(url: str, message: str) -> None:
+    """At construction: nothing has to be reached for it."""
+    with pytest.raises(ConfigurationError, match=message):
+        RedisStore(url)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0},
+        {"connect_timeout": -1},
+        {"sweep_interval": 0},
+        {"follow_refresh": 3600},
+        {"max_requests": 0},
+        {"max_bytes": 0},
+        {"reserve": 1},
+        {"prefix": ""},
+        {"prefix": "{a}"},
+    ],
+)
+def test_option_out_of_range_is_rejected(options: Mapping[str, Any]) -> None:
+    """The message names it."""
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        RedisStore(**options)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+async def test_store_is_opened_by_its_url(redis_url: str, scheme: str) -> None:
+    """Redis and Valkey speak one protocol."""
+    store = open_store(redis_url.replace("redis", scheme, 1))
+    assert isinstance(store, RedisStore)
+    async with aclosing(store):
+        assert store.shared
+        assert store.durable
+        assert await store.get(token_hex(8)) is None
+
+
+async def test_stores_with_different_prefixes_share_nothing(redis_url: str) -> None:
+    """Neither records nor deliveries, nor the wake-ups."""
+    names = token_hex(8), token_hex(8)
+    async with (
+        aclosing(RedisStore(redis_url, prefix=names[0])) as one,
+        aclosing(RedisStore(redis_url, prefix=names[1])) as two,
+    ):
+        await one.apply(Put("k", b"1", labels=("all",)), Append("k", b"1", ttl=60))
+        await one.deliveries.put("a")
+
+        assert await two.get("k") is None
+        assert await two.read("k") == []
+        assert await two.count("all") == 0
+        assert await two.deliveries.claim(("default",), "n", 30, 1) == []
+
+
+async def test_full_server_rejects_new_data_and_keeps_leases(server: RedisServer) -> None:
+    """At `maxmemory` a write raises StoreFull; deletes, leases and reads go on."""
+    async with aclosing(RedisStore(server.url)) as store:
+        await store.apply(Put("old", b"x" * 1000))
+        await store.deliveries.put("held")
+        await store.deliveries.claim(("default",), "n", 30, 1)
+        await server.command("CONFIG", "SET", "maxmemory", "1mb")
+        with pytest.raises(StoreFull, match="raise maxmemory"):
+            for number in range(100):
+                await store.apply(Put(f"{number}", b"x" * 100_000))
+
+        assert list(await store.deliveries.renew("n", ["held"], 30)) == []
+        await store.deliveries.release("n", "held")
+        await store.deliveries.put("next")
+        assert await store.touch("old", 60)
+        await store.apply(Delete("old"))
+        assert await store.get("old") is None
+
+
+async def test_lost_scripts_are_loaded_again(server: RedisServer) -> None:
+    """An operator's SCRIPT FLUSH fails no operation, also of several at once."""
+    async with aclosing(RedisStore(server.url)) as store:
+        await store.apply(Put("k", b"0"))
+        await server.command("SCRIPT", "FLUSH")
+        await asyncio.gather(*(store.apply(Put(f"{n}", b"1")) for n in range(50)), store.get("k"))
+
+        assert await store.get("49")
+
+
+async def test_url_may_have_options(redis_url: str) -> None:
+    """A variable such as GENMCP_STORE has nothing but the URL."""
+    prefix = token_hex(8)
+    url = f"{redis_url}/0?prefix={prefix}&max_bytes=1000&health_check_interval=5"
+    async with aclosing(open_store(url)) as store, aclosing(RedisStore.from_url(url)) as other:
+        await store.apply(Put("k", b"1"))
+        assert await other.get("k")
+        totals = await store.totals()
+        assert totals is not None
+        assert totals.used == (1, 2)
+        assert totals.capacity.size == 1000
+    with pytest.raises(ConfigurationError, match="max_bytes='much' in the URL"):
+        open_store("redis://localhost?max_bytes=much")
+
+
+async def test_operator_is_told_of_weak_settings(caplog: pytest.LogCaptureFixture) -> None:
+    """What loses data at a restart, and a memory that is smaller than the store."""
+    options = {"appendonly": "no", "maxmemory": "100mb"}
+    async with RedisServer(options) as server, aclosing(RedisStore(server.url)) as store:
+        await store.get("k")
+        assert "a restart of the server loses all tasks" in caplog.text
+        persistence, memory = await store.problems()
+
+        assert "appendonly is no" in persistence
+        assert "maxmemory is 104857600, but max_bytes=1073741824" in memory
+    async with RedisServer() as server, aclosing(RedisStore(server.url)) as store:
+        assert list(await store.problems()) == []
+
+
+async def test_documented_permissions_are_enough(server: RedisServer) -> None:
+    """The rules of docs/stores.md, for a user that has nothing else."""
+    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text("utf-8")
+    rules = page.partition("`resetchannels ")[2].partition("`")[0]
+    assert rules
+    password = token_hex(8)
+    rules = f"on >{password} resetchannels {rules}"
+    assert await server.command("ACL", "SETUSER", "genmcp", *rules.split()) == b"+OK"
+    async with aclosing(RedisStore(f"redis://genmcp:{password}@127.0.0.1:{server.port}")) as store:
+        async with aclosing(store.follow("log")) as followed:
+            following = asyncio.ensure_future(anext(followed))
+            await store.apply(Put("k", b"1", ttl=60, labels=("a",)), Append("k", b"1", ttl=60))
+            await store.apply(Append("log", b"1", ttl=60))
+            async with asyncio.timeout(BOUND):
+                assert (await following).data == b"1"
+        await store.deliveries.put("a")
+        assert await store.deliveries.claim(("default",), "n", 30, 1)
+        assert await store.count("a") == 1
+        assert await store.totals()
+        assert await store.problems() == []
+    async with aclosing(
+        RedisStore(f"redis://genmcp:{password}@127.0.0.1:{server.port}", prefix="other")
+    ) as store:
+        with pytest.raises(ConfigurationError, match=r"permission|access"):
+            await store.apply(Put("k", b"1"))
+
+
+# Late writes
+
+
+class Delay:
+    """A proxy that can hold back what a client has sent, also after that client has gone."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._port = port
+        self._tls = tls  # for connections of clients
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clients: list[asyncio.StreamWriter] = []
+        self.held = asyncio.Event()  # set when something is held back
+        self.sent = asyncio.Event()  # set when what was held back has been sent
+
+    async def __aenter__(self) -> "Delay":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for writer in self._clients:
+            writer.close()
+
+    @property
+    def url(self) -> str:
+        return "redis://{}:{}".format(*self._server.sockets[0].getsockname())
+
+    def hold(self) -> asyncio.Event:
+        """Hold back what present clients send, until the event that is returned is set."""
+        self._open = asyncio.Event()
+        return self._open
+
+    def cut(self) -> None:
+        """Close the connections to the present clients, but not those to the server."""
+        self._open = asyncio.Event()
+        self._open.set()
+        for writer in self._clients:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._clients.append(writer)
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        answers = asyncio.ensure_future(self._pass(there, writer))
+        self._tasks.add(answers)
+        try:
+            while data := await reader.read(65536):
+                opened = self._open
+                if not opened.is_set():
+                    self.held.set()
+                    await opened.wait()
+                    back.write(data)
+                    await back.drain()
+                    self.sent.set()
+                    continue
+                back.write(data)
+        except OSError:
+            pass
+        finally:
+            back.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if not writer.transport.is_closing():
+                    writer.write(data)
+
+
+async def test_write_of_a_lost_connection_never_follows_a_later_one(server: RedisServer) -> None:
+    """What the network delivers late is rejected, once the process has written something else."""
+    async with Delay(server.port) as proxy, aclosing(RedisStore(proxy.url)) as store:
+        await store.apply(Put("k", b"first"))
+        opened = proxy.hold()
+        failing = asyncio.ensure_future(store.apply(Put("k", b"late")))
+        await proxy.held.wait()
+        proxy.cut()
+        with pytest.raises(StoreUnavailable):
+            await failing
+        await store.apply(Put("k", b"later"))
+        opened.set()
+        await proxy.sent.wait()
+
+        for _ in range(20):  # the server has long read the late write
+            await server.command("PING")
+            entry = await store.get("k")
+            assert entry is not None
+            assert entry.value == b"later"
+
+
+async def test_write_that_timed_out_takes_no_effect_after_a_pause(server: RedisServer) -> None:
+    """A paused server has the write in its buffer, and finds that its caller has given up."""
+    async with aclosing(impatient(server)) as store, aclosing(impatient(server)) as other:
+        await store.apply(Put("k", b"first"))
+        await other.get("k")
+        server.pause()
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.apply(Put("k", b"late"))
+            await asyncio.sleep(0.1)  # the estimate of the server's clock is not exact
+        finally:
+            server.resume()
+        await until_available(other)
+        await until_available(store)
+
+        for each in (store, other):
+            entry = await each.get("k")
+            assert entry is not None
+            assert entry.value == b"first"
+
+
+async def test_read_is_repeated_after_its_connection_was_lost(server: RedisServer) -> None:
+    """A read has no effect, so that its caller need not see that."""
+    async with Delay(server.port) as proxy, aclosing(RedisStore(proxy.url)) as store:
+        await store.apply(Put("k", b"1"))
+        opened = proxy.hold()
+        reading = asyncio.ensure_future(store.get("k"))
+        await proxy.held.wait()
+        proxy.cut()
+        entry = await reading
+        opened.set()
+
+        assert entry is not None
+        assert entry.value == b"1"
+
+
+# Connections
+
+
+async def test_ten_thousand_followers_share_a_connection(server: RedisServer) -> None:
+    """A change reaches all of them, with two connections and few commands."""
+    async with aclosing(RedisStore(server.url)) as store:
+        reached = 0
+        done = asyncio.Event()
+
+        async def follow() -> None:
+            nonlocal reached
+            async with aclosing(store.follow("log")) as followed:
+                await anext(followed)
+            reached += 1
+            if reached == 10_000:
+                done.set()
+
+        followers = [asyncio.ensure_future(follow()) for _ in range(10_000)]
+        await store.get("k")
+        await asyncio.sleep(0.5)
+        before = await calls(server)
+        await store.apply(Append("log", b"1", ttl=60))
+        async with asyncio.timeout(BOUND):
+            await done.wait()
+        await asyncio.gather(*followers)
+
+        assert await calls(server) - before < 20
+        clients = await server.command("CLIENT", "LIST", "TYPE", "normal")
+        assert clients.count(b"cmd=evalsha") == 1
+        assert len((await server.command("CLIENT", "LIST", "TYPE", "pubsub")).splitlines()) == 1
+
+
+async def calls(server: RedisServer) -> int:
+    """The number of scripts that the server has run."""
+    stats = (await server.command("INFO", "commandstats")).decode()
+    line = next(line for line in stats.splitlines() if line.startswith("cmdstat_evalsha:"))
+    return int(line.partition("calls=")[2].partition(",")[0])
+
+
+async def test_operations_of_one_turn_are_one_batch(server: RedisServer) -> None:
+    """One write to the socket, and one read of the server."""
+    async with aclosing(RedisStore(server.url)) as store:
+        await store.get("k")
+        before = await reads(server)
+        await asyncio.gather(*(store.apply(Put(f"{n}", b"1")) for n in range(50)))
+
+        assert await reads(server) - before <= 3  # the batch, and the questions of this test
+
+
+async def reads(server: RedisServer) -> int:
+    """How often the server has read from a socket."""
+    stats = (await server.command("INFO", "stats")).decode()
+    line = next(line for line in stats.splitlines() if line.startswith("total_reads_processed:"))
+    return int(line.partition(":")[2])
+
+
+async def test_idle_store_removes_what_has_expired(server: RedisServer) -> None:
+    """Also without a write."""
+    async with aclosing(RedisStore(server.url, sweep_interval=0.05)) as store:
+        await store.apply(Put("k", b"x", ttl=0.05), Append("k", b"x", ttl=0.05))
+
+        async def is_removed() -> bool:
+            return await server.command("EXISTS", "{genmcp}:r:k", "{genmcp}:e:k") == b":0"
+
+        await until(is_removed)
+
+
+async def test_closing_is_prompt_while_the_server_is_paused(server: RedisServer) -> None:
+    """Neither a follower nor an operation without a response delays it by more than a second."""
+    store = RedisStore(server.url)
+    followed = store.follow("log")
+    following = asyncio.ensure_future(anext(followed))
+    await store.apply(Put("k", b""))
+    server.pause()
+    try:
+        waiting = asyncio.ensure_future(store.get("k"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(3):
+            await store.aclose()
+        for each in (waiting, following):
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await each
+    finally:
+        server.resume()
+
+
+def append_in_child(store: RedisStore, log: str, count: int) -> None:
+    async def append() -> None:
+        for number in range(count):
+            await store.apply(Append(log, b"child %d" % number, ttl=60))
+        await store.aclose()
+
+    asyncio.run(append())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_store_is_used_before_and_after_a_fork(redis_url: str) -> None:
+    """The child makes connections of its own, and leaves those of its parent alone."""
+    async with aclosing(RedisStore(redis_url, prefix=token_hex(8))) as store:
+        followed = store.follow("log")
+        following = asyncio.ensure_future(anext(followed))
+        await store.apply(Append("other", b"", ttl=60))
+        child = get_context("fork").Process(target=append_in_child, args=(store, "log", 20))
+        child.start()
+        async with asyncio.timeout(BOUND):
+            got = [(await following).data, *[(await anext(followed)).data for _ in range(19)]]
+        await asyncio.to_thread(child.join, BOUND)
+        await followed.aclose()
+
+        assert child.exitcode == 0
+        assert got == [b"child %d" % number for number in range(20)]
+        await store.apply(Append("other", b"", ttl=60))
+
+
+async def test_connection_is_encrypted(server: RedisServer, tmp_path: Path) -> None:
+    """With `rediss://` or `valkeys://` the server needs a certificate that the client trusts."""
+    certificate, key = self_signed()
+    (tmp_path / "cert.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    async with Delay(server.port, tls) as proxy:
+        url = proxy.url.replace("redis://", "valkeys://")
+        async with aclosing(RedisStore(f"{url}?ssl_ca_certs={tmp_path}/cert.pem")) as store:
+            await store.apply(Append("log", b"1", ttl=60))
+            async with aclosing(store.follow("log")) as followed:
+                assert (await anext(followed)).data == b"1"
+        async with aclosing(RedisStore(url)) as store:
+            with pytest.raises(StoreUnavailable, match="certificate"):
+                await store.get("k")
+
+
+def self_signed() -> tuple[bytes, bytes]:
+    """A certificate for 127.0.0.1, and its private key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), private
+
+
+# Cluster and Sentinel
+
+
+async def test_store_in_a_cluster() -> None:
+    """All keys of a store are in one slot."""
+    async with RedisServer({"cluster-enabled": "yes"}) as server:
+        url = server.url.replace("redis://", "redis+cluster://")
+        async with aclosing(RedisStore(url)) as store:
+            await store.apply(Put("k", b"1", ttl=60, labels=("a", "b")), Append("k", b"1", ttl=60))
+            with pytest.raises(Conflict):
+                await store.apply(Put("k", b"2", expect=0))
+            await store.deliveries.put("a", owner="ann")
+            claimed = await store.deliveries.claim(("default",), "n", 30, 1)
+
+            assert [each.id for each in claimed] == ["a"]
+            assert [each.key for each in await store.find("b")] == ["k"]
+            async with aclosing(store.follow("k")) as followed:
+                assert (await anext(followed)).data == b"1"
+
+
+async def test_store_follows_its_slot_to_another_node() -> None:
+    """A node that has not the slot of the store refers to the one that has."""
+    options = {"cluster-enabled": "yes"}
+    async with RedisServer(options) as first, RedisServer(options, slots=False) as second:
+        await second.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
+
+        async def is_member() -> bool:
+            return b"cluster_state:ok" in await second.command("CLUSTER", "INFO")
+
+        await until(is_member)
+        async with aclosing(RedisStore(f"redis+cluster://127.0.0.1:{second.port}")) as store:
+            await store.apply(Put("k", b"1"))
+            assert await store.get("k")
+        assert await first.command("EXISTS", "{genmcp}:r:k") == b":1"
+
+
+async def test_sentinel_leads_to_the_new_primary() -> None:
+    """After a failover operations fail for a while, and then reach the other server."""
+    async with (
+        RedisServer() as primary,
+        RedisServer({"replicaof": f"127.0.0.1 {primary.port}"}) as replica,
+        RedisServer(sentinel_of=primary) as sentinel,
+        aclosing(
+            RedisStore(f"redis+sentinel://127.0.0.1:{sentinel.port}/main", timeout=1)
+        ) as store,
+        aclosing(store.follow("log")) as followed,
+    ):
+        await store.apply(Put("k", b"1"), Append("k", b"1", ttl=60))
+        following = asyncio.ensure_future(anext(followed))
+
+        async def is_replicated() -> bool:
+            return (
+                b"slaves=1" in await sentinel.command("INFO", "sentinel")
+                and b"master_link_status:up" in await replica.command("INFO", "replication")
+                and await replica.command("EXISTS", "{genmcp}:r:k") == b":1"
+            )
+
+        await until(is_replicated)
+        primary.kill()
+        await until_available(store)
+
+        entry = await store.get("k")
+        assert entry is not None
+        assert entry.value == b"1"
+        await store.apply(Append("log", b"2", ttl=60))
+        async with asyncio.timeout(BOUND):
+            assert (await following).data == b"2"

@@ -65,6 +65,7 @@ class RedisServer:
     Args:
         options: settings of redis.conf, in addition to those of this module.
         password: what clients must send. Default: none.
+        slots: whether the node of a cluster serves all slots. Otherwise it serves none.
         sentinel_of: the server to watch under the name "main", which makes this one a Sentinel.
     """
 
@@ -73,6 +74,7 @@ class RedisServer:
         options: Mapping[str, str] | None = None,
         *,
         password: str | None = None,
+        slots: bool = True,
         sentinel_of: "RedisServer | None" = None,
     ) -> None:
         # Bound for as long as this object lives, so that no other socket gets the port while the
@@ -83,6 +85,7 @@ class RedisServer:
         self._options = {**_DEFAULTS, **(options or {})}
         if password:
             self._options |= {"requirepass": password, "masterauth": password}
+        self._slots = slots
         self._sentinel_of = sentinel_of
         self._folder = Path(tempfile.mkdtemp(prefix="genmcp-redis-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,7 +186,7 @@ class RedisServer:
             async with asyncio.timeout(1):
                 if await self.command("PING") != b"+PONG":
                     return False
-                if self._options.get("cluster-enabled") == "yes":
+                if self._options.get("cluster-enabled") == "yes" and self._slots:
                     return await self._is_whole_cluster()
                 return True
         except (OSError, EOFError, TimeoutError):

@@ -5,6 +5,7 @@ lost with a connection do no harm: after a new connection has subscribed, all fo
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from genmcp.stores.redis.server import (
     RedisWire,
     encoded,
 )
+
+logger = logging.getLogger("genmcp")
 
 _BACKOFF: Final = (0.05, 1.0)  # seconds between attempts to connect: the first, and the longest
 _AT_ONCE: Final = 1000  # channels in one command
@@ -59,7 +62,7 @@ class RedisChannels:
                 del self._queues[signal]
 
     def close(self) -> None:
-        """End the connection, and wake everybody."""
+        """End the connection, and wake all followers."""
         if self._task is not None:
             self._task.cancel()
         self._wake_all()
@@ -129,6 +132,10 @@ class RedisChannels:
                     served, self._silent = True, False
         except (RedisConnectionLost, TimeoutError):  # TimeoutError: `_stop` was called
             return served
+        except Exception:
+            # A mistake here must not end the task that wakes all followers.
+            logger.exception("%s: a message was not understood", self._state)
+            return served
         finally:
             self._limit = None
             for task in tasks:
@@ -143,16 +150,16 @@ class RedisChannels:
         kind, channel, data = reply
         signals: Iterable[WakeSignal] = self._signals.get(channel, ())
         if kind == b"message" and channel == self._prefix + b"n":
-            queue = data.decode()
+            queue = data.decode(errors="replace")
             signals = [each for each in signals if not (of := self._queues[each]) or queue in of]
         elif kind not in (b"message", b"subscribe"):
             return
-        # Once subscribed, those who follow look once more: they may have read before that.
+        # Once subscribed, the followers read once more: they may have read before that.
         for signal in signals:
             signal.wake()
 
     async def _write(self, wire: RedisWire) -> None:
-        """Subscribe to what is followed."""
+        """Subscribe to the channels of new followers."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -161,7 +168,7 @@ class RedisChannels:
             await _send(wire, b"SUBSCRIBE", channels)
 
     async def _look(self, wire: RedisWire) -> None:
-        """Unsubscribe from what is not followed any more, and notice a dead connection."""
+        """Unsubscribe from channels without followers, and notice a dead connection."""
         patience = max(self._state.settings.timeout, 2 * _LINGER)
         looks = 0
         while True:
@@ -177,8 +184,10 @@ class RedisChannels:
                 looks, self._silent = 0, True
                 await wire.send(encoded((b"PING",)))
 
-    def _stop(self, _: object) -> None:
+    def _stop(self, task: "asyncio.Task[None]") -> None:
         """Make `_serve` return."""
+        if not task.cancelled():
+            task.exception()  # the connection was lost: `_serve` has noticed, or will
         if self._limit is not None:
             self._limit.reschedule(self.loop.time())
 
@@ -189,7 +198,8 @@ class RedisChannels:
 
 
 async def _send(wire: RedisWire, command: bytes, channels: Collection[bytes]) -> None:
+    # In one write: a later command for one of the channels must not come before the last of these.
     rest = list(channels)
-    while rest:
-        await wire.send(encoded((command, *rest[:_AT_ONCE])))
-        del rest[:_AT_ONCE]
+    parts = [(command, *rest[at : at + _AT_ONCE]) for at in range(0, len(rest), _AT_ONCE)]
+    if parts:
+        await wire.send(b"".join(map(encoded, parts)))

@@ -11,13 +11,17 @@ from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisServerStat
 
 
 class RedisClient:
-    """The connections of one process: two for each event loop, made when they are needed."""
+    """The connections of one process: two for each event loop, made when they are needed.
+
+    Attributes:
+        closed: whether `aclose` was called.
+    """
 
     def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
         self._state = RedisServerState(address, settings, clock)
         self._lock = Lock()
         self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisConnection, RedisChannels]] = {}
-        self._closed = False
+        self.closed = False
 
     @property
     def commands(self) -> RedisConnection:
@@ -34,7 +38,7 @@ class RedisClient:
         found = self._lines.get(loop)
         if found is None:
             with self._lock:
-                if self._closed:
+                if self.closed:
                     raise StoreUnavailable("the store is closed")
                 for each in [each for each in self._lines if each.is_closed()]:
                     del self._lines[each]
@@ -44,7 +48,7 @@ class RedisClient:
     async def aclose(self) -> None:
         """Close the connections of all event loops, and wait for those of this one."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             lines = dict(self._lines)
         here = lines.pop(asyncio.get_running_loop(), None)
         for loop, (commands, channels) in lines.items():

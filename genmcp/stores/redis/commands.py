@@ -110,9 +110,11 @@ class CommandQueue:
         return {each.future for each in (*self._pending, *self.sent) if not each.future.done()}
 
     def add(
-        self, script: Script, args: Sequence[Argument], then: Convert | None = None
+        self, script: Script | None, args: Sequence[Argument], then: Convert | None = None
     ) -> RedisCommand:
         """Return a new command, which is sent in this turn of the event loop.
+
+        Without a *script*, *args* is a command that changes nothing.
 
         Raises:
             StoreUnavailable: too many commands wait.
@@ -133,7 +135,7 @@ class CommandQueue:
         return command
 
     def next_batch(self) -> bytes:
-        """Return the pending commands as they are sent, b"" if there are none."""
+        """Return the pending commands as they are sent, b"" without any."""
         self.wake.clear()
         pending = [each for each in self._pending if not each.future.done()]
         self._pending.clear()
@@ -171,10 +173,6 @@ class CommandQueue:
         command = self.sent.popleft()
         if isinstance(reply, ErrorReply):
             self._receive_error(command, reply)
-        elif type(reply) is list and reply and reply[0] == b"late":
-            # The write took longer than its caller waits, or the clock of the server was set.
-            self._state.clock.measure(command.sent, steady(), reply[1], at_once=True)
-            self._repeat(command, "the write arrived too late, and was not performed")
         else:
             command.complete(reply)
 
@@ -186,7 +184,7 @@ class CommandQueue:
         for each in sent:
             if each.is_write:
                 each.fail(self._state.unavailable(reason))
-            elif each.script is not None:
+            else:
                 self._repeat(each, reason)
 
     def fail_pending(self, error: Exception) -> None:
@@ -210,7 +208,11 @@ class CommandQueue:
         return ("EVALSHA", script.sha, 1, state.settings.prefix, skew, token, until, *command.args)
 
     def _receive_error(self, command: RedisCommand, reply: ErrorReply) -> None:
-        if reply.kind == "NOSCRIPT":  # SCRIPT FLUSH, or a failover
+        if reply.kind == "LATE":
+            # The write took longer than its caller waits, or the clock of the server was set.
+            self._state.clock.measure(command.sent, steady(), int(reply.text), at_once=True)
+            self._repeat(command, "the write arrived too late, and was not performed")
+        elif reply.kind == "NOSCRIPT":  # SCRIPT FLUSH, or a failover
             self._unloaded = True
             self._repeat(command, reply.text)
         elif reply.kind == "MOVED":
@@ -220,7 +222,8 @@ class CommandQueue:
             text = "its memory is full; raise maxmemory, or lower max_bytes"
             command.fail(StoreFull(f"{self._state}: {text}"))
         else:
-            command.fail(self._state.unavailable(reply.text))
+            kind = f"{reply.kind} " if reply.kind == "NOPERM" else ""
+            command.fail(self._state.unavailable(kind + reply.text))
             if reply.kind == "READONLY":
                 raise RedisConnectionLost(reply.text)
 

@@ -22,15 +22,15 @@ local clock = call('TIME')
 local real = clock[1] * 1000000 + clock[2]
 local now = real + ARGV[1]
 
+local function text(number) return string.format('%.0f', number) end
+
 -- A write whose client has given up takes effect no more: another write may have followed it.
 if ARGV[2] ~= '' then
   if real > tonumber(ARGV[3]) or call('ZSCORE', P .. 'fences', ARGV[2]) then
-    return {'late', real}
+    return redis.error_reply('LATE ' .. text(real))
   end
 end
 
-local function text(number) return string.format('%.0f', number) end
-
--- redis.call('OOM') is raised by the first write of a script only, and not by DEL: a script that
+-- The error OOM is raised only for the first write of a script, and never for DEL: a script that
 -- begins with this may write although the memory is full. For the few bytes of leases.
 local function allow_full_memory() call('DEL', P) end

@@ -1,6 +1,7 @@
 """The connection for the commands of one event loop, which is made again when it is lost."""
 
 import asyncio
+import logging
 import random
 from contextlib import suppress
 from typing import Any, Final
@@ -16,6 +17,8 @@ from genmcp.stores.redis.server import (
     RedisServerState,
     RedisWire,
 )
+
+logger = logging.getLogger("genmcp")
 
 _BACKOFF: Final = (0.05, 1.0)  # seconds between attempts to connect: the first, and the longest
 _MOVES: Final = 5  # between nodes of a cluster, at one attempt to connect
@@ -53,6 +56,17 @@ class RedisConnection:
         """
         self._start()
         return await asyncio.shield(self._queue.add_shared(script, args, then).future)
+
+    async def ask(self, *words: str) -> Any:
+        """Return the response to a plain command; None: the user has no permission for it."""
+        self._start()
+        command = self._queue.add(None, words)
+        try:
+            return await command.future
+        except StoreUnavailable as error:
+            if "NOPERM" in str(error):
+                return None
+            raise
 
     def close(self) -> None:
         """Reject all later commands, and end at once."""
@@ -153,8 +167,11 @@ class RedisConnection:
             if isinstance(reply, ErrorReply):
                 if reply.kind == "MOVED":
                     raise MovedToNode(reply)
+                if reply.kind in ("NOAUTH", "NOPERM"):
+                    raise state.not_allowed(reply.text)
                 raise state.unavailable(reply.text)
         state.stale.difference_update(fence.args)
+        state.accept()
 
     async def _serve(self, wire: RedisWire) -> None:
         """Send commands and complete them, until the connection is lost."""
@@ -171,6 +188,10 @@ class RedisConnection:
             self._reason = f"the connection was lost: {error}"
         except MovedToNode as moved:
             self._state.address.prefer(moved.host, moved.port)
+        except Exception as error:
+            # A mistake here must not leave callers waiting for a task that has ended.
+            self._reason = f"a response was not understood: {error!r}"
+            logger.exception("%s: a response was not understood", self._state)
         finally:
             self._limit = None
             if self._timer is not None:

@@ -49,7 +49,8 @@ class ErrorReply(NamedTuple):
     """An error that the server has responded with.
 
     Attributes:
-        kind: NOSCRIPT, MOVED, OOM, READONLY, NOPERM, or "" for all others.
+        kind: LATE (a write that was not performed, and the server's time in microseconds),
+            NOSCRIPT, MOVED, OOM, READONLY, NOAUTH, NOPERM, or "" for all others.
         text: its text.
     """
 
@@ -90,6 +91,8 @@ class RedisWire:
             return await self._connection.read_response(disconnect_on_error=False)
         except ResponseError as error:
             return _error_reply(error)
+        except AuthenticationError as error:
+            return ErrorReply("NOAUTH", str(error))
         except (RedisError, OSError) as error:
             raise RedisConnectionLost(str(error)) from error
 
@@ -115,6 +118,8 @@ def encoded(command: Sequence[str | bytes | int]) -> bytes:
 
 def _error_reply(error: ResponseError) -> ErrorReply:
     text = str(error)
+    if text.startswith("LATE "):
+        return ErrorReply("LATE", text.removeprefix("LATE "))
     # An error within a script has the error of the command in its text (before Redis 7).
     if isinstance(error, NoScriptError) or text.startswith("NOSCRIPT"):
         return ErrorReply("NOSCRIPT", text)
@@ -274,7 +279,7 @@ class RedisServerState:
     """The state that all connections of one process share.
 
     Attributes:
-        stale: the names of lost connections whose writes may still arrive.
+        stale: the names of lost connections, with writes that may still arrive.
     """
 
     def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
@@ -285,7 +290,6 @@ class RedisServerState:
         self._name = f"{token_hex(8)}:{os.getpid()}"
         self._numbers = itertools.count(1)
         self._was_accepted = False
-        self._warned = False
 
     def __str__(self) -> str:
         return f"the Redis store at {self.address.shown}"
@@ -299,13 +303,12 @@ class RedisServerState:
 
         Raises:
             ConfigurationError: the user or the password is wrong.
-            StoreUnavailable: the server cannot be reached, or the password is no longer right.
+            StoreUnavailable: the server cannot be reached, or the password was changed.
         """
         try:
             return await self.address.connect()
         except AuthenticationError as error:
-            text = f"{self}: {error} (the user and password are part of the URL)"
-            raise self._refusal(text) from error
+            raise self.not_allowed(str(error)) from error
         except (RedisError, OSError) as error:
             raise self.unavailable(error) from error
 
@@ -322,43 +325,72 @@ class RedisServerState:
         """
         if isinstance(info, ErrorReply):  # the user may not ask: managed servers, ACL rules
             if info.kind != "NOPERM":
-                raise self._refusal(f"{self}: {info.text}")
-            self._was_accepted = True
+                raise self.not_allowed(info.text)
             return
-        facts = _facts(info)
+        facts = facts_of(info)
         version = facts.get("redis_version", "0")
         numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
         if numbers < _OLDEST:
-            raise self._refusal(f"{self}: Redis {version} is too old; 6.2 or Valkey is needed")
+            raise self.refusal(f"{self}: Redis {version} is too old; 6.2 or Valkey is needed")
         if facts.get("role") == "slave":
-            raise self._refusal(
+            raise self.refusal(
                 f"{self} is a read-only replica; use the URL of the primary, or redis+sentinel://"
             )
-        policy = facts.get("maxmemory_policy", "noeviction")
+        policy = facts.get("maxmemory_policy", "")
         if policy.startswith("allkeys"):
-            raise self._refusal(
+            raise self.refusal(
                 f"{self} evicts data when its memory is full (maxmemory-policy {policy}); set "
                 "maxmemory-policy to noeviction"
             )
         if not self._was_accepted and facts.get("aof_enabled") == "0":
-            await self._warn_if_volatile(wire)
+            (saves,) = await wire.exchange(("CONFIG", "GET", "save"))
+            if problem := persistence_problem(facts, saves):
+                logger.warning("%s: %s", self, problem)
+
+    def accept(self) -> None:
+        """Remember that the settings are right: later errors are failures of the server."""
         self._was_accepted = True
 
-    async def _warn_if_volatile(self, wire: RedisWire) -> None:
-        (saves,) = await wire.exchange(("CONFIG", "GET", "save"))
-        if isinstance(saves, list) and len(saves) == 2 and not saves[1] and not self._warned:
-            self._warned = True
-            logger.warning(
-                "%s has no persistence: it loses all tasks when it is restarted; set appendonly to "
-                "yes",
-                self,
-            )
+    def not_allowed(self, text: str) -> StoreUnavailable | ConfigurationError:
+        """Return the error for callers, after the user lacked a permission."""
+        return self.refusal(f"{self}: {text} (the user and password are part of the URL)")
 
-    def _refusal(self, text: str) -> StoreUnavailable | ConfigurationError:
+    def refusal(self, text: str) -> StoreUnavailable | ConfigurationError:
+        """Return the error for callers, after the server was found unfit."""
         # What was never accepted is a mistake in the settings; later, the server has changed.
         return StoreUnavailable(text) if self._was_accepted else ConfigurationError(text)
 
 
-def _facts(info: bytes) -> Mapping[str, str]:
+def facts_of(info: bytes) -> Mapping[str, str]:
+    """Return the fields of the response to INFO."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {name: value for name, separator, value in lines if separator}
+
+
+def persistence_problem(facts: Mapping[str, str], saves: Any) -> str | None:
+    """Return which data a restart of the server loses, None if that is little or unknown.
+
+    Args:
+        facts: as returned by `facts_of`.
+        saves: the response to CONFIG GET save.
+    """
+    if facts.get("aof_enabled") != "0" or not isinstance(saves, list) or len(saves) != 2:
+        return None
+    lost = "what was written since its last snapshot" if saves[1] else "all tasks"
+    return f"appendonly is no, so that a restart of the server loses {lost}; set it to yes"
+
+
+def memory_problem(facts: Mapping[str, str], max_bytes: int) -> str | None:
+    """Return whether the memory of the server is full before the store is.
+
+    Args:
+        facts: as returned by `facts_of`.
+        max_bytes: the capacity of the store.
+    """
+    memory = int(facts.get("maxmemory", 0))
+    if not memory or memory >= 2 * max_bytes:
+        return None
+    return (
+        f"maxmemory is {memory}, but max_bytes={max_bytes} needs at least twice as much; raise "
+        "maxmemory or lower max_bytes"
+    )

@@ -7,15 +7,31 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 from msgspec import msgpack
 
-from genmcp.errors import ConfigurationError, Conflict, LogTruncated, OverShare, StoreFull
+from genmcp.errors import (
+    ConfigurationError,
+    Conflict,
+    LogTruncated,
+    OverShare,
+    StoreFull,
+    StoreUnavailable,
+)
 from genmcp.stores.accounts import Account, Capacity, Usage, names_of
+from genmcp.stores.clocks import steady
 from genmcp.stores.redis.client import RedisClient
 from genmcp.stores.redis.deliveries import RedisDeliveries
 from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH
-from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisSettings
+from genmcp.stores.redis.server import (
+    RedisAddress,
+    RedisClock,
+    RedisSettings,
+    facts_of,
+    memory_problem,
+    persistence_problem,
+)
 from genmcp.stores.store import (
     Append,
     Delete,
@@ -25,12 +41,15 @@ from genmcp.stores.store import (
     Put,
     Store,
     StoreEntry,
+    StoreTotals,
     check_one_subject,
 )
 
 _ENTRY_BYTES: Final = 256  # estimated overhead of an entry, to limit the number of entries
+_FOLLOW_RETRY: Final = 0.5  # seconds until a follower reads again after the server has failed
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _SWEPT_AT_ONCE: Final = 1000
+_OPTIONS: Final = {"prefix": str, "max_bytes": int, "timeout": float}  # in the query of a URL
 _FIRST_DATA: Final = 4  # arguments of apply.lua before the values
 _SMALL_UPDATE: Final = 512  # as in `Capacity.check`
 _ID: Final = re.compile("[0-9a-f]{16}")
@@ -45,7 +64,7 @@ class RedisStore(Store):
     one for commands and one for subscriptions. They are made when they are needed, and made again
     when they are lost. The store may be created before the process forks.
 
-    What the store acknowledges is as durable as the server: with `appendonly yes` and
+    An acknowledged write is as durable as the server: with `appendonly yes` and
     `appendfsync always` nothing is lost when the server is killed, with `everysec` up to two
     seconds. A failover to a replica loses what was not replicated yet.
 
@@ -57,13 +76,13 @@ class RedisStore(Store):
             nothing. Default "genmcp".
         max_bytes: the maximum number of bytes in keys, values and event data. The server needs two
             to three times as much memory. Beyond it writes that need room raise StoreFull until
-            enough has expired. Default 1 GiB.
+            enough entries have expired. Default 1 GiB.
         reserve: the fraction of the store, and of each client's share, that new work may not use:
             updates of stored work need it. Default 0.1.
         timeout: seconds after which an operation without a response raises StoreUnavailable.
             Default 5.
         connect_timeout: seconds to wait for a new connection. Default 5.
-        sweep_interval: seconds between removals of what has expired. Default 10.
+        sweep_interval: seconds between removals of expired entries. Default 10.
         follow_refresh: seconds after which a follower reads its log although nothing was appended,
             at most. It must be below 3600. Default 600.
         max_requests: the maximum number of operations that wait for the server, for each event
@@ -118,8 +137,22 @@ class RedisStore(Store):
 
     @classmethod
     def from_url(cls, url: str) -> "RedisStore":
-        """Return the store at *url*, with the other options at their defaults."""
-        return cls(url)
+        """Return the store at *url*, with `prefix`, `max_bytes` and `timeout` from its query.
+
+        Raises:
+            ConfigurationError: *url* has another form, or an option is out of range.
+        """
+        base, _, query = url.partition("?")
+        pairs = parse_qsl(query, keep_blank_values=True)
+        options: dict[str, Any] = {}
+        try:
+            for name, value in pairs:
+                if name in _OPTIONS:
+                    options[name] = _OPTIONS[name](value)
+        except ValueError as error:
+            raise ConfigurationError(f"RedisStore: {name}={value!r} in the URL: {error}") from None
+        rest = urlencode([(name, value) for name, value in pairs if name not in _OPTIONS])
+        return cls(f"{base}?{rest}" if rest else base, **options)
 
     def __repr__(self) -> str:
         return f"<RedisStore: {self._address.shown}>"
@@ -202,11 +235,28 @@ class RedisStore(Store):
             f"the Redis store is full: max_bytes={self._capacity.size}{reserved if new else ''}"
         )
 
+    async def totals(self) -> StoreTotals:
+        meta = f"{self._settings.prefix}meta"
+        counts = await self._client().commands.ask("HMGET", meta, "entries", "size")
+        return StoreTotals(Usage(*(int(each or 0) for each in counts or (0, 0))), self._capacity)
+
+    async def problems(self) -> Sequence[str]:
+        commands = self._client().commands
+        info = await commands.ask("INFO")
+        if info is None:
+            return (f"{self!r}: the user may not give the command INFO: add it to its ACL rules",)
+        facts = facts_of(info)
+        found = (
+            persistence_problem(facts, await commands.ask("CONFIG", "GET", "save")),
+            memory_problem(facts, self._capacity.size),
+        )
+        return [f"{self!r}: {each}" for each in found if each]
+
     async def usage(self, account: str) -> Usage:
         return Usage(*await self._swept(account, ""))
 
     async def _swept(self, account: str, label: str) -> Sequence[int]:
-        """Remove what has expired, and return what *account* or *label* has."""
+        """Remove expired entries, and return the counts of *account* or *label*."""
         commands = self._client().commands
         while True:
             reply = await commands.run(SWEEP, _SWEPT_AT_ONCE, account, label)
@@ -223,17 +273,25 @@ class RedisStore(Store):
         return (await self._read(log, _position(log, after), limit, strict=True))[1]
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
-        position, strict = _position(log, after), True
-        with self._client().channels.log_signal(log) as signal:
+        client, position, strict = self._client(), _position(log, after), True
+        with client.channels.log_signal(log) as signal:
+            failing: float | None = None  # since when the server has not responded
             while True:
                 signal.clear()  # before the read: see WakeSignal
-                position, events = await self._read(log, position, _READ_AT_ONCE, strict=strict)
-                strict = False
+                wait = self._follow_refresh
+                try:
+                    position, events = await self._read(log, position, _READ_AT_ONCE, strict=strict)
+                    strict, failing = False, None
+                except StoreUnavailable:
+                    # A restart or a failover need not end a follower that has begun.
+                    failing, events, wait = failing or steady(), (), _FOLLOW_RETRY
+                    if strict or client.closed or steady() > failing + self._settings.timeout:
+                        raise
                 for event in events:
                     yield event
                 if len(events) < _READ_AT_ONCE:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._follow_refresh):
+                        async with asyncio.timeout(wait):
                             await signal.wait()
 
     async def _read(
@@ -263,7 +321,7 @@ def _micros(seconds: float) -> int:
 
 
 def _accounts_of(ops: Sequence[Op]) -> Sequence[Account]:
-    """Return the accounts whose limits are checked, each once."""
+    """Return the accounts with limits to check, each once."""
     accounts: dict[str, Account] = {}
     for op in ops:
         if isinstance(op, (Put, Append)):
