@@ -16,6 +16,7 @@ from genmcp.errors import (
     Conflict,
     LogTruncated,
     OverShare,
+    StoreError,
     StoreFull,
     StoreUnavailable,
 )
@@ -214,26 +215,7 @@ class RedisStore(Store):
         )
         reply = await self._client().commands.run(APPLY, request, *data)
         if reply != 1:
-            self._raise(reply, ops, accounts, new=new)
-
-    def _raise(
-        self, reply: Sequence[Any], ops: Sequence[Op], accounts: Sequence[Account], *, new: bool
-    ) -> None:
-        kind, *details = reply
-        if kind == b"conflict":
-            number, version = int(details[0]), int(details[1])
-            op = ops[number - 1]
-            assert not isinstance(op, Append)
-            raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
-        if kind == b"over":
-            number, *counts = map(int, details)
-            used, growth = Usage(*counts[:2]), Usage(*counts[2:])
-            self._capacity.check(accounts[number - 1], used, growth, new=new)
-            raise OverShare(f"account {accounts[number - 1].name!r} has no room")
-        reserved = f", of which reserve={self._capacity.reserve} is not for new work"
-        raise StoreFull(
-            f"the Redis store is full: max_bytes={self._capacity.size}{reserved if new else ''}"
-        )
+            raise _error(reply, ops, accounts, capacity, new=new)
 
     async def totals(self) -> StoreTotals:
         meta = f"{self._settings.prefix}meta"
@@ -314,6 +296,33 @@ class RedisStore(Store):
             made = RedisClient(self._address, self._settings, self._clock)
             client = self._clients.setdefault(pid, made)
         return client
+
+
+def _error(
+    reply: Sequence[Any],
+    ops: Sequence[Op],
+    accounts: Sequence[Account],
+    capacity: Capacity,
+    *,
+    new: bool,
+) -> StoreError:
+    """Return the error for the response of apply.lua to a write that it rejected."""
+    kind, *details = reply
+    if kind == b"conflict":
+        number, version = map(int, details)
+        op = ops[number - 1]
+        assert not isinstance(op, Append)
+        return Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
+    if kind == b"over":
+        number, *counts = map(int, details)
+        account, used, growth = accounts[number - 1], Usage(*counts[:2]), Usage(*counts[2:])
+        try:
+            capacity.check(account, used, growth, new=new)
+        except OverShare as error:
+            return error
+        return OverShare(f"the account {account.name!r} has no room")
+    reserved = f", of which reserve={capacity.reserve} is not for new work" if new else ""
+    return StoreFull(f"the Redis store is full: max_bytes={capacity.size}{reserved}")
 
 
 def _micros(seconds: float) -> int:
