@@ -5,8 +5,9 @@ stream that its client resumes. Their response is an event stream in any case, w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from math import ceil
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
 from genmcp._transports.shutdown import LAST_WORDS
-from genmcp._transports.timers import AdjustableTimeout
+from genmcp._transports.timers import TICK, AdjustableTimeout, TimerTable, start_eagerly
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
 from genmcp.errors import Overloaded
@@ -40,6 +41,9 @@ class EventStream:
         self._farewell = closing_response
         self._scope: asyncio.Timeout | None = None
         self._writing = False
+        self._wrote = 0.0  # when the last write ended, by the clock of the loop
+        self._silence = http.heartbeat  # seconds that the timer was set to
+        self._comment: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """End the stream, from any thread; its client may resume it on another connection."""
@@ -64,8 +68,10 @@ class EventStream:
         watch = http.loop.create_task(wait_for_disconnect(http.receive))
         watch.add_done_callback(self._end)
         # It has no deadline until `_end` sets one, the present: if it has expired, the stream was
-        # stopped or the client has left. Any other TimeoutError comes from the source.
+        # stopped, a comment could not be written, or the client has left. Any other TimeoutError
+        # comes from the source.
         scope = asyncio.timeout(None)
+        timers = TimerTable.of(http.loop)
         try:
             try:
                 async with scope, aclosing(source):
@@ -74,37 +80,68 @@ class EventStream:
                     # only an entered scope can be stopped.
                     http.shutdown.add(self.stop, idle=True)
                     await self._write(StreamHead())
-                    while (data := await self._next(source)) is not None:
+                    timers.add(self, self._silence)
+                    async for data in source:
                         await self._write(StreamChunk(data))
             except TimeoutError:
                 if not scope.expired():
                     raise
-                if self._writing:  # the response could then be part of another event
-                    raise ClientLeft from None
+                self._check_written()
             self._scope = None
             # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
             # basic/patterns, "Subscriptions", "Graceful Closure".
             await self._write(StreamEnd(self._farewell), LAST_WORDS)
         finally:
             self._scope = None
-            watch.cancel()
+            timers.discard(self, self._silence)
             http.shutdown.discard(self.stop)
-            await asyncio.gather(watch, return_exceptions=True)
+            ending = [watch] if self._comment is None else [watch, self._comment]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _next(self, source: AsyncIterator[bytes]) -> bytes | None:
-        """Return the next event, None at the end; send comments until it comes."""
-        following = asyncio.ensure_future(anext(source, None))
-        try:
-            while not (await asyncio.wait({following}, timeout=self._http.heartbeat))[0]:
-                await self._write(StreamChunk(COMMENT))
-            return following.result()
-        finally:
-            # The source can be closed only when it does not run.
-            if not following.done():
-                following.cancel()
-                await asyncio.wait({following})
+    def expire(self) -> None:
+        """Write a comment if nothing was written for `Endpoint(heartbeat=)` seconds.
+
+        The timer is one of the `TimerTable`, and an event does not restart it: a change is written
+        to thousands of streams at once, and a timer for each of them would cost more than to write
+        it. The remaining seconds of a silence are rounded up as in `OpenResponse.expire`.
+        """
+        http = self._http
+        silent = 0.0 if self._writing else http.loop.time() - self._wrote
+        if silent >= http.heartbeat:
+            # Not in the task that waits for the source, which must not be interrupted.
+            self._comment = start_eagerly(http.loop, self._send(StreamChunk(COMMENT)))
+            self._comment.add_done_callback(self._check_comment)
+            silent = 0.0
+        self._silence = TICK * ceil((http.heartbeat - silent) / TICK) if silent else http.heartbeat
+        TimerTable.of(http.loop).add(self, self._silence)
+
+    def _check_comment(self, comment: "asyncio.Task[None]") -> None:
+        if not comment.cancelled() and comment.exception() is not None:
+            self._end()
+
+    def _check_written(self) -> None:
+        """Raise an error if the last write has failed or was interrupted.
+
+        The response would then continue within another event.
+        """
+        if self._writing:
+            if self._comment is not None and self._comment.done():
+                self._comment.result()
+            raise ClientLeft from None
 
     async def _write(self, action: ExchangeAction, seconds: float | None = None) -> None:
+        """Write *action* after the comment that is being written, if any."""
+        while (comment := self._comment) is not None:
+            if not comment.done():
+                await asyncio.wait({comment})
+            self._check_written()
+            if self._comment is comment:
+                self._comment = None
+        await self._send(action, seconds)
+
+    async def _send(self, action: ExchangeAction, seconds: float | None = None) -> None:
         http = self._http
         self._writing = True
         try:
@@ -113,6 +150,7 @@ class EventStream:
         except TimeoutError:
             raise ClientLeft from None
         self._writing = False
+        self._wrote = http.loop.time()
 
 
 _BESIDES: Final = 256

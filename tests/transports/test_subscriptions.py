@@ -264,6 +264,66 @@ async def test_listener_hears_a_heartbeat() -> None:
         await until(lambda: connection.comments)
 
 
+async def test_change_during_a_comment_follows_it() -> None:
+    """A comment and a change are written by two tasks, of which one waits for the other."""
+    suite = suite_of()
+    endpoint = Endpoint(suite, heartbeat=0.01)
+
+    async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+        connection.reading.clear()
+        before = asyncio.all_tasks()
+        await until(lambda: asyncio.all_tasks() > before)  # the comment waits for the client
+        suite.add(subtract)
+        await asyncio.sleep(0.1)
+        connection.reading.set()
+        assert (await connection.message())["method"] == TOOLS
+
+
+async def test_comment_that_fails_ends_the_stream() -> None:
+    """The client has left, although its server has not reported that."""
+    endpoint = Endpoint(suite_of(), heartbeat=0.01)
+
+    async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+        connection.fails = BrokenPipeError()
+        await connection.over()
+
+
+async def test_defect_of_the_host_in_a_comment_is_raised() -> None:
+    """It is not taken for a client that has left."""
+    endpoint = Endpoint(suite_of(), heartbeat=0.01)
+
+    with pytest.raises(ZeroDivisionError):
+        async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+            connection.fails = ZeroDivisionError()
+            await connection.over()
+
+
+async def test_change_costs_no_task_and_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is written to thousands of streams at once."""
+    suite = suite_of()
+    client, loop = Client(Endpoint(suite)), asyncio.get_running_loop()
+    made: list[str] = []
+
+    async with AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(listening(client, id=id, toolsListChanged=True))
+            for id in range(20)
+        ]
+        for name in ("create_task", "call_at"):
+            function = getattr(loop, name)
+
+            def counted(*args: Any, _name: str = name, _call: Any = function, **more: Any) -> Any:
+                made.append(_name)
+                return _call(*args, **more)
+
+            monkeypatch.setattr(loop, name, counted)
+        suite.add(subtract)
+        await until(lambda: all(TOOLS in each.body.decode() for each, _ in streams))
+        monkeypatch.undo()
+
+    assert len(made) < 10, made
+
+
 async def test_listeners_are_bounded() -> None:
     """Bounds on streams, and on resources of one; past them the error names the limit."""
     limits = Limits(max_streams=1, max_subscriptions=1)
