@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import CONTINUATIONS, engine_queue
+from genmcp.tasks import open_engine
+from genmcp.tasks.engine import CONTINUATIONS, Engine, engine_queue
 from tests.chaos.callers import Caller, is_end
 
 NAMESPACE: Final = "chaos/"  # of the mux in tests.chaos.app
@@ -23,10 +24,11 @@ _POLL: Final = 0.1
 
 
 class Stored:
-    """The tasks and deliveries in *store*."""
+    """The tasks in *store*, and the steps that *engine* has."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, engine: Engine) -> None:
         self._store = store
+        self._engine = engine
 
     async def tasks(self, *states: str) -> list[Task]:
         """Return the tasks in one of *states*."""
@@ -41,10 +43,8 @@ class Stored:
 
     async def carried(self) -> int:
         """Return the number of steps that wait for a worker, or are in its hands."""
-        deliveries = self._store.deliveries
-        assert deliveries is not None
-        counts = [await deliveries.backlog(engine_queue(NAMESPACE, each)) for each in QUEUES]
-        return sum(each.waiting + each.held for each in counts)
+        counts = [await self._engine.backlog(engine_queue(NAMESPACE, each)) for each in QUEUES]
+        return sum(each.waiting + each.held for each in counts if each is not None)
 
     async def settled(self) -> Sequence[Task]:
         """Return the tasks that need a request to continue, once no step is on its way."""
@@ -61,23 +61,23 @@ class Stored:
 
 
 @asynccontextmanager
-async def stored(url: str) -> AsyncIterator[Stored]:
-    """Open the store at *url*, to look into it."""
-    store = open_store(url)
-    try:
-        yield Stored(store)
-    finally:
-        await store.aclose()
+async def stored(url: str, engine: str | None = None) -> AsyncIterator[Stored]:
+    """Open the store at *url*, and the *engine* (as in GENMCP_ENGINE), to look into them."""
+    async with (
+        aclosing(open_store(url)) as store,
+        aclosing(open_engine(engine, store)) as opened,
+    ):
+        yield Stored(store, opened)
 
 
-async def check_store(url: str, caller: Caller, unanswered: int) -> int:
+async def check_store(url: str, caller: Caller, unanswered: int, engine: str | None = None) -> int:
     """Check that every task ends; return the number of tasks.
 
     At most *unanswered* tasks may wait for the answer to a question: those of clients that have
     disconnected, or never got a handle. A process may die between writing a task and submitting it
     to an engine. Its client got no handle, and a request for the task continues it.
     """
-    async with stored(url) as found:
+    async with stored(url, engine) as found:
         waiting = await found.settled()
         assert len(waiting) <= unanswered, f"tasks are left without an end: {waiting}"
         for task in waiting:

@@ -1,4 +1,4 @@
-"""Servers, workers and their store under faults, over each kind of store.
+"""Servers, workers and their store under faults, over each kind of store and each engine.
 
 Processes are killed and suspended, and the server of the store is killed twice and suspended once.
 
@@ -11,6 +11,7 @@ import inspect
 import os
 import signal
 from collections.abc import Awaitable
+from contextlib import aclosing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from genmcp.tasks.procrastinate import ProcrastinateEngine
 from tests.chaos.clients import Client, random_of
 from tests.chaos.faults import LEASE
 from tests.chaos.processes import Fleet, Place, running, until
@@ -32,26 +34,39 @@ EVERY = 0.2  # seconds between the begin of two calls
 PAUSE = 10.0  # seconds for which the server of the store is suspended
 SETTLED = 3.0  # seconds between two faults of the store
 
+# The engines that are not part of a store, and the kind of the store whose server they use.
+ENGINES = {"docket": "redis", "procrastinate": "postgres"}
+
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *ENGINES])
 async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
     """Every acknowledged task ends right, no step's outcome is visible twice."""
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random, seen = Random(seed), Seen()
-    async with shared_store(kind, tmp_path, own_server=True) as store:
-        fleet = Fleet(tmp_path, servers=3, workers=2, url=store.url)
+    engine = kind if kind in ENGINES else None
+    async with shared_store(ENGINES.get(kind, kind), tmp_path, own_server=True) as store:
+        if kind == "procrastinate":
+            async with aclosing(ProcrastinateEngine(store.url)) as tables:
+                await tables.install()
+        fleet = Fleet(tmp_path, servers=3, workers=2, url=store.url, engine=engine)
         async with running(fleet):
             try:
                 limits = httpx.Limits(max_keepalive_connections=0, max_connections=None)
                 async with httpx.AsyncClient(limits=limits, timeout=None) as http:
-                    await raged(fleet, store, http, random, seen)
+                    supervising = asyncio.create_task(supervise(fleet))
+                    try:
+                        await raged(fleet, store, http, random, seen)
+                    finally:
+                        supervising.cancel()
+                        await asyncio.wait([supervising])
+                    await revive(fleet)
                     await check_tasks(fleet, http, random, seen)
                     check_jobs(fleet, seen)
                     assert not seen.faults, "\n".join(seen.faults)
                     caller = Client(http, fleet, random)
                     unanswered = seen.unacknowledged
-                    assert await check_store(fleet.url, caller, unanswered) > 0
+                    assert await check_store(fleet.url, caller, unanswered, engine) > 0
                     await check_owners(caller, seen)
             except BaseException as error:
                 error.add_note(f"CHAOS_SEED={seed}: {len(seen.ended)} calls ended")
@@ -103,6 +118,22 @@ async def again(place: Place, pause: float) -> None:
     """Start a process a while after it was killed."""
     await asyncio.sleep(pause)
     await place.start()
+
+
+async def supervise(fleet: Fleet) -> None:
+    """Start each worker again that has ended because it found no store when it was started."""
+    while True:
+        await asyncio.sleep(EVERY)
+        await revive(fleet)
+
+
+async def revive(fleet: Fleet) -> None:
+    """Start the workers that have ended by themselves."""
+    for place in fleet.workers:
+        if place.life is not None and place.life.process.returncode is not None:
+            assert "StoreUnavailable" in place.said(), place.said()
+            place.life = None
+            await place.start()
 
 
 async def store_suffers(server: Any, fleet: Fleet, random: Random, seen: Seen) -> None:
