@@ -209,8 +209,9 @@ def task_status_notification(
 def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
     members = task_fields(task, now)
     if task.progress is not None:
-        numbers = {"progress": task.progress, "total": task.total}
-        members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
+        # With its message, which `status_message` of a task that has ended does not contain.
+        latest = {"progress": task.progress, "total": task.total, "message": task.message}
+        members["meta"] = {PROGRESS: {k: v for k, v in latest.items() if v is not None}}
     if task.error is not None:
         # "Task Execution Errors": the error replaces the latest message of the work.
         members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message

@@ -234,11 +234,14 @@ class TaskHandle:
         self, deadline: RequestDeadline, on_progress: OnProgress | None
     ) -> CallToolResult:
         id = self.id or ""
+        reported: _TaskProgress | None = None
         async with TaskUpdates(self._open_stream(id), id) as updates:
             task = await self._poll(updates, deadline)
             while True:
-                if on_progress is not None and (progress := _progress_of(task)) is not None:
-                    on_progress(progress.progress, progress.total, task.status_message)
+                progress = _progress_of(task)
+                if on_progress is not None and progress is not None and progress != reported:
+                    reported = progress
+                    on_progress(progress.progress, progress.total, progress.message)
                 self._over = task.status not in _ACTIVE
                 match task.status:
                     case "completed":
@@ -323,10 +326,11 @@ class TaskHandle:
 class _TaskProgress(Value):
     progress: float
     total: float | None = None
+    message: str | None = None
 
 
 def _progress_of(task: DetailedTask) -> _TaskProgress | None:
-    """Return the progress of *task*; None if the task has no valid progress."""
+    """Return the latest progress of *task*; None if the task has no valid progress."""
     try:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _TaskProgress)
     except msgspec.ValidationError:

@@ -22,7 +22,7 @@ __all__ = [
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 PROGRESS: Final = "io.genmcp/progress"
-"""The key of a task's `_meta` for its latest progress: `progress`, and `total` if it is known.
+"""The key of a task's `_meta` for its latest progress: `progress`, and `total` and `message` if known.
 
 The extension has no members for these ("Task Status Notifications": no progress on tasks).
 """

@@ -90,7 +90,7 @@ async def kitchen(
 
 
 async def test_call_waits_for_its_task() -> None:
-    """A call hides that its result is that of a task, and reports the task's progress."""
+    """A call hides that its result is that of a task, and reports each progress of it once."""
     bake = Bake()
     said: list[Any] = []
     seen = asyncio.Event()
@@ -104,7 +104,7 @@ async def test_call_waits_for_its_task() -> None:
         await seen.wait()
         bake.oven.set()
         assert (await call).data == "bread"
-    assert said[0] == (1, 2, "in the oven")
+    assert said == [(1, 2, "in the oven")]
 
 
 async def test_call_answers_what_its_task_asks() -> None:

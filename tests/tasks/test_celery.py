@@ -105,7 +105,7 @@ async def test_call_waits_for_a_celery_task(reports: ModuleType, start_worker: S
             "report", {"pages": 5}, progress=lambda *report: progress.append(report)
         )
     assert result.text == "5 pages on -13 sheets"
-    assert progress[-1][1] == 5
+    assert progress[-1][1:] == (5, f"page {progress[-1][0]:.0f}")
 
 
 async def test_celery_announces_the_end(reports: ModuleType, start_worker: StartWorker) -> None:

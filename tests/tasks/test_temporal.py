@@ -113,7 +113,7 @@ async def test_call_waits_for_a_workflow(parcels: ModuleType) -> None:
             "ship", {"parcels": 5}, progress=lambda *report: progress.append(report)
         )
     assert result.text == "The order is on its way: 5 parcels shipped."
-    assert progress[-1][1] == 5
+    assert progress[-1][1:] == (5, "shipping")
 
 
 async def test_workflow_that_raises(parcels: ModuleType, caplog: pytest.LogCaptureFixture) -> None:

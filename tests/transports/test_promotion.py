@@ -189,7 +189,11 @@ async def test_promotion_leaves_progress_and_closed_to_the_task() -> None:
 
         task = await get(client, id)
         assert task["statusMessage"] == "one of three"
-        assert task["_meta"]["io.genmcp/progress"] == {"progress": 1, "total": 3}
+        assert task["_meta"]["io.genmcp/progress"] == {
+            "progress": 1,
+            "total": 3,
+            "message": "one of three",
+        }
         long.go.set()
         await connection.over()
 

@@ -89,8 +89,8 @@ async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
             pass
         assert ("notifications/tasks", id) == (said["method"], said["params"]["taskId"])
         assert said["params"]["_meta"][SUBSCRIPTION] == "s"
-        numbers = {"progress": 1, "total": 2}
-        assert numbers == said["params"]["_meta"]["io.genmcp/progress"]
+        progress = {"progress": 1, "total": 2, "message": "half of it"}
+        assert progress == said["params"]["_meta"]["io.genmcp/progress"]
 
         Work.go.set()
         while (said := await stream.message())["params"]["status"] == "working":
