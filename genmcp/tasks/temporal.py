@@ -6,12 +6,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 
 try:
     from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-    from temporalio.client import WorkflowExecutionStatus as Status
     from temporalio.exceptions import CancelledError, TemporalError, TerminatedError
     from temporalio.service import RPCError, RPCStatusCode
 except ImportError as missing:
@@ -47,25 +47,21 @@ class TemporalQueue(ExternalQueue):
         self._progress_query = progress_query
         self._poll_interval = poll_interval
         self._client: Client | None = None
+        self._connecting = asyncio.Lock()  # many jobs may be followed from the start
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        handle = await self._handle(ref)
-        with suppress(RPCError):
-            if (await handle.describe()).status == Status.RUNNING:
-                return await self._progress(handle)
-        return await _outcome(handle)
+        return await self._outcome(await self._handle(ref), wait=False)
 
     async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         handle = await self._handle(ref)
-        ending = asyncio.create_task(_outcome(handle))
+        ending = asyncio.create_task(self._outcome(handle, wait=True))
         try:
             while not ending.done():
                 yield await self._progress(handle)
                 await asyncio.wait({ending}, timeout=self._poll_interval)
             yield ending.result()
         finally:
-            ending.cancel()
-            await asyncio.wait({ending})
+            await cancel_and_wait(ending)
 
     async def cancel(self, ref: str) -> None:
         try:
@@ -75,8 +71,8 @@ class TemporalQueue(ExternalQueue):
                 raise
 
     async def _handle(self, ref: str) -> WorkflowHandle[Any, Any]:
-        if self._client is None:
-            self._client = await self._connect()
+        async with self._connecting:
+            self._client = self._client or await self._connect()
         return self._client.get_workflow_handle(ref)
 
     async def _progress(self, handle: WorkflowHandle[Any, Any]) -> ExternalStatus:
@@ -86,15 +82,16 @@ class TemporalQueue(ExternalQueue):
                 found = await handle.query(self._progress_query, rpc_timeout=_QUERY_TIMEOUT)
         return ExternalStatus("working", *map(found.get, ("current", "total", "message")))
 
-
-async def _outcome(handle: WorkflowHandle[Any, Any]) -> ExternalStatus:
-    """Wait for the end of the workflow."""
-    try:
-        return ExternalStatus("completed", result=await handle.result())
-    except WorkflowFailureError as error:
-        cancelled = isinstance(error.cause, CancelledError | TerminatedError)
-        return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return ExternalStatus("failed", error=f"no workflow {handle.id!r}")
-        raise
+    async def _outcome(self, handle: WorkflowHandle[Any, Any], *, wait: bool) -> ExternalStatus:
+        """Return the status of the workflow once it has ended; without *wait*, its present one."""
+        try:
+            if not wait and (await handle.describe()).close_time is None:
+                return await self._progress(handle)
+            return ExternalStatus("completed", result=await handle.result())
+        except WorkflowFailureError as error:
+            cancelled = isinstance(error.cause, CancelledError | TerminatedError)
+            return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return ExternalStatus("failed", error=f"no workflow {handle.id!r}")
+            raise
