@@ -22,9 +22,10 @@ __all__ = [
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 PROGRESS: Final = "io.genmcp/progress"
-"""The key of a task's `_meta` for its latest progress: `progress`, and `total` and `message` if known.
+"""The key of a task's `_meta` for its latest progress: `progress`, `total` and `message`.
 
-The extension has no members for these ("Task Status Notifications": no progress on tasks).
+Values that are not known are left out. The extension has no members for these ("Task Status
+Notifications": no progress on tasks).
 """
 
 NO_JSON: Final = msgspec.Raw()
