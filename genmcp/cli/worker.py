@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from genmcp._mux.mux import Mux, add_telemetry
 from genmcp._transports.health import Health
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, missing_extra
 
 logger = logging.getLogger("genmcp")
 
@@ -60,9 +60,7 @@ def add_prometheus(mux: Mux) -> Route:
     try:
         from genmcp.telemetry.prometheus import Prometheus
     except ImportError as error:
-        raise ConfigurationError(
-            f'--metrics needs an extra: pip install "genmcp[prometheus]" ({error})'
-        ) from error
+        raise missing_extra("--metrics", "prometheus", error) from error
     prometheus = Prometheus()
     add_telemetry(mux, prometheus.telemetry)
     return prometheus.route(METRICS_PATH)

@@ -20,10 +20,10 @@ _FORMS: Final = (
     "rediss, valkey, valkeys, redis+sentinel) or postgresql://user@host/database"
 )
 
-# The class of each scheme, and the extra that brings its client. A class is imported when a URL
-# names it: a process with a SQLite file needs no Redis client.
-_REDIS: Final = ("genmcp.stores.redis", "RedisStore", "redis")
-_POSTGRES: Final = ("genmcp.stores.postgres", "PostgresStore", "postgres")
+# The class of each scheme. It is imported when a URL names it: a process with a SQLite file needs
+# no Redis client. An extra that is not installed is reported by the imported module.
+_REDIS: Final = ("genmcp.stores.redis", "RedisStore")
+_POSTGRES: Final = ("genmcp.stores.postgres", "PostgresStore")
 _SERVERS: Final = {
     "redis": _REDIS,
     "rediss": _REDIS,
@@ -63,7 +63,8 @@ def open_store(url: str) -> Store:
 
         return SQLiteStore(path[1:])
     if scheme in _SERVERS:
-        return _opened(_server(scheme), url)
+        module, name = _SERVERS[scheme]
+        return _opened(getattr(import_module(module), name).from_url, url)
     if separator and scheme not in ("memory", "sqlite"):
         for entry in entry_points(group=_GROUP, name=scheme):
             return _opened(entry.load(), url)
@@ -78,16 +79,6 @@ def redacted(url: str) -> str:
         scheme, rest = "", shown
     user, _, host = rest.rpartition("@")
     return f"{scheme}{separator}{'***@' if user else ''}{host}"
-
-
-def _server(scheme: str) -> Any:
-    module, name, extra = _SERVERS[scheme]
-    try:
-        return getattr(import_module(module), name).from_url
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f'store: {scheme}:// needs the module {error.name!r}: pip install "genmcp[{extra}]"'
-        ) from error
 
 
 def _opened(factory: Any, url: str) -> Store:

@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
-from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreUnavailable, missing_extra
 from genmcp.stores.deliveries import Backlog
 from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise, engine_queue
 
@@ -43,10 +43,8 @@ try:
     from redis.exceptions import RedisError
 
     from genmcp.tasks.docket_steps import FAILURES, WRITES, DocketServing
-except ImportError as missing:
-    raise ConfigurationError(
-        f'the engine "docket" needs an extra: pip install "genmcp[docket]" ({missing})'
-    ) from missing
+except ImportError as error:
+    raise missing_extra("DocketEngine", "docket", error) from error
 
 logger = logging.getLogger("genmcp")
 

@@ -55,7 +55,7 @@ class Engine(ABC):
 
     An engine does not know tasks: their state is in the store. It may deliver an id twice, late,
     and in any order, because the handler compares each delivery with the record of the task. To add
-    an engine, implement this class: docs/stores.md, "Adding an engine".
+    an engine, implement this class: docs/engines.md, "Adding an engine".
 
     Attributes:
         promises: what it promises beyond this interface. Default: nothing.

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Final, LiteralString
 from weakref import WeakKeyDictionary
 
-from genmcp.errors import ConfigurationError, GenmcpError, StoreUnavailable
+from genmcp.errors import ConfigurationError, GenmcpError, StoreUnavailable, missing_extra
 from genmcp.stores import redacted
 from genmcp.stores.deliveries import Backlog
 from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise
@@ -53,11 +53,8 @@ try:
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.errors import ForeignKeyViolation, ProgrammingError
     from psycopg_pool import AsyncConnectionPool
-except ImportError as missing:
-    raise ConfigurationError(
-        'the engine "procrastinate" needs an extra: pip install "genmcp[procrastinate]" '
-        f"({missing})"
-    ) from missing
+except ImportError as error:
+    raise missing_extra("ProcrastinateEngine", "procrastinate", error) from error
 
 __all__ = ["ProcrastinateEngine"]
 

@@ -7,17 +7,15 @@ from datetime import timedelta
 from typing import Any, Final
 
 from genmcp.cancellation import cancel_and_wait
-from genmcp.errors import ConfigurationError
+from genmcp.errors import missing_extra
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 
 try:
     from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
     from temporalio.exceptions import CancelledError, TemporalError, TerminatedError
     from temporalio.service import RPCError, RPCStatusCode
-except ImportError as missing:
-    raise ConfigurationError(
-        f'TemporalQueue needs an extra: pip install "genmcp[temporal]" ({missing})'
-    ) from missing
+except ImportError as error:
+    raise missing_extra("TemporalQueue", "temporal", error) from error
 
 _QUERY_TIMEOUT: Final = timedelta(seconds=5)  # no worker of the workflow may be there to respond
 

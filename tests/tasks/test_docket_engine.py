@@ -51,7 +51,7 @@ def test_interval_that_is_not_positive_is_rejected() -> None:
 def test_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['docket'] = None; import genmcp.tasks.docket"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'ConfigurationError: the engine "docket" needs an extra' in ended.stderr
+    assert "ConfigurationError: DocketEngine needs an extra" in ended.stderr
     assert 'pip install "genmcp[docket]"' in ended.stderr
 
 

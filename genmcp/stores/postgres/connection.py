@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable, missing_extra
 from genmcp.stores.accounts import Capacity
 from genmcp.stores.clocks import steady
 
@@ -18,9 +18,7 @@ try:
     from psycopg import waiting
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError as error:
-    raise ConfigurationError(
-        'PostgresStore needs the extra "postgres": pip install "genmcp[postgres]"'
-    ) from error
+    raise missing_extra("PostgresStore", "postgres", error) from error
 
 SCHEMA_VERSION: Final = 1
 """The version of schema.sql."""

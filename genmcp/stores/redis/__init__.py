@@ -1,12 +1,5 @@
-"""A store in Redis or Valkey, shared by processes on many machines: `RedisStore`."""
+"""The store in Redis or Valkey: `RedisStore`. Needs the extra `redis`."""
 
-from genmcp.errors import ConfigurationError
-
-try:
-    from genmcp.stores.redis.store import RedisStore
-except ModuleNotFoundError as error:
-    if error.name != "redis":
-        raise
-    raise ConfigurationError('RedisStore needs redis-py: pip install "genmcp[redis]"') from error
+from genmcp.stores.redis.store import RedisStore
 
 __all__ = ["RedisStore"]

@@ -1,8 +1,8 @@
 """The server of a RedisStore: its URL, connections to it, its clock, and the check of its settings.
 
-This is the only module that imports redis-py. Of it are used the connections, with their TLS,
-authentication and parser, and the discovery of the primary by Sentinels. Its pools and its pub/sub
-are not: a `RedisConnection` batches commands, and `RedisChannels` serves any number of followers.
+This is the only module that imports redis-py. It uses redis-py's connections (TLS, authentication,
+parser) and its discovery of the primary by Sentinels, but neither its pools nor its pub/sub: a
+`RedisConnection` batches commands, and `RedisChannels` serves any number of followers.
 """
 
 import itertools
@@ -19,19 +19,22 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from redis.asyncio.connection import ConnectionPool, SSLConnection
-from redis.asyncio.sentinel import Sentinel
-from redis.exceptions import (
-    AuthenticationError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-
-from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreUnavailable, missing_extra
 from genmcp.stores.clocks import steady
+
+try:
+    from redis.asyncio.connection import ConnectionPool, SSLConnection
+    from redis.asyncio.sentinel import Sentinel
+    from redis.exceptions import (
+        AuthenticationError,
+        NoScriptError,
+        OutOfMemoryError,
+        ReadOnlyError,
+        RedisError,
+        ResponseError,
+    )
+except ImportError as error:
+    raise missing_extra("RedisStore", "redis", error) from error
 
 logger = logging.getLogger("genmcp")
 
