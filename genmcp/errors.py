@@ -407,11 +407,6 @@ class ConfigurationError(GenmcpError, ValueError):
     """An option is invalid. The message names the option and the allowed values."""
 
 
-def missing_extra(user: str, extra: str, error: ImportError) -> ConfigurationError:
-    """Return the error for *user*, which needs modules of an extra that is not installed."""
-    return ConfigurationError(f'{user} needs an extra: pip install "genmcp[{extra}]" ({error})')
-
-
 class ContractError(GenmcpError, TypeError):
     """A hook returned, or a caller did, something that the contract of the method forbids."""
 

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 LAYERS = [
-    {"errors", "faults", "version"},
+    {"errors", "extras", "faults", "version"},
     {"protocol"},
     {"_wire"},
     {"_core"},

@@ -17,7 +17,8 @@ from starlette.routing import Route
 
 from genmcp._mux.mux import Mux, add_telemetry
 from genmcp._transports.health import Health
-from genmcp.errors import ConfigurationError, missing_extra
+from genmcp.errors import ConfigurationError
+from genmcp.extras import missing_extra
 
 logger = logging.getLogger("genmcp")
 

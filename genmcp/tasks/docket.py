@@ -32,7 +32,8 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
-from genmcp.errors import ConfigurationError, StoreUnavailable, missing_extra
+from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.extras import missing_extra
 from genmcp.stores.deliveries import Backlog
 from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise, engine_queue
 

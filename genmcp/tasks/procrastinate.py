@@ -27,7 +27,8 @@ from functools import partial
 from typing import Any, Final, LiteralString
 from weakref import WeakKeyDictionary
 
-from genmcp.errors import ConfigurationError, GenmcpError, StoreUnavailable, missing_extra
+from genmcp.errors import ConfigurationError, GenmcpError, StoreUnavailable
+from genmcp.extras import missing_extra
 from genmcp.stores import redacted
 from genmcp.stores.deliveries import Backlog
 from genmcp.tasks.engine import DeliveryHandler, Engine, EnginePromise

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from genmcp.cancellation import cancel_and_wait
-from genmcp.errors import missing_extra
+from genmcp.extras import missing_extra
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 
 try:

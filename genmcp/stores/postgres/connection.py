@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable, missing_extra
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
+from genmcp.extras import missing_extra
 from genmcp.stores.accounts import Capacity
 from genmcp.stores.clocks import steady
 

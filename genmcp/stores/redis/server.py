@@ -19,7 +19,8 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from genmcp.errors import ConfigurationError, StoreUnavailable, missing_extra
+from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.extras import missing_extra
 from genmcp.stores.clocks import steady
 
 try:
