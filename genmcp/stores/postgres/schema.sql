@@ -86,6 +86,9 @@ CREATE TABLE genmcp.deliveries (
 CREATE INDEX deliveries_turn ON genmcp.deliveries (queue, turn, number) WHERE turn IS NOT NULL;
 CREATE INDEX deliveries_owner ON genmcp.deliveries (queue, owner, turn) WHERE turn IS NOT NULL;
 CREATE INDEX deliveries_due ON genmcp.deliveries (queue, due, number) WHERE turn IS NULL;
+-- Those whose lease has expired, and which no process has claimed yet.
+CREATE INDEX deliveries_expired ON genmcp.deliveries (queue)
+    WHERE turn IS NOT NULL AND node IS NOT NULL;
 
 CREATE TYPE genmcp.growth AS (accounts text, entries bigint, size bigint);
 
@@ -540,11 +543,18 @@ CREATE FUNCTION genmcp.next_due(p_queues text[], p_full text[], p_now float8)
 RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     v_queue text;
+    v_owner text;
     v_due float8;
 BEGIN
     FOREACH v_queue IN ARRAY p_queues LOOP
-        IF EXISTS (SELECT 1 FROM genmcp.deliveries
-                   WHERE queue = v_queue AND turn IS NOT NULL AND owner <> ALL (p_full)) THEN
+        -- From owner to owner: one of those in p_full may have thousands of deliveries.
+        v_owner := (SELECT min(owner) FROM genmcp.deliveries
+                    WHERE queue = v_queue AND turn IS NOT NULL);
+        WHILE v_owner = ANY (p_full) LOOP
+            v_owner := (SELECT min(owner) FROM genmcp.deliveries
+                        WHERE queue = v_queue AND turn IS NOT NULL AND owner > v_owner);
+        END LOOP;
+        IF v_owner IS NOT NULL THEN
             RETURN 0;
         END IF;
         v_due := least(v_due, (SELECT min(due) FROM genmcp.deliveries
@@ -576,11 +586,19 @@ BEGIN
         v_extension := p_lease;
     END IF;
     IF v_extension > 0 THEN
-        UPDATE genmcp.deliveries SET due = v_now + v_extension, turn = NULL
-        WHERE id IN (
+        -- Two statements, each with an index that fits: most deliveries wait, and are not held.
+        WITH held AS MATERIALIZED (
             SELECT id FROM genmcp.deliveries
-            WHERE queue = ANY (p_queues) AND node IS NOT NULL AND due <= v_now
-            ORDER BY id FOR UPDATE SKIP LOCKED);
+            WHERE queue = ANY (p_queues) AND turn IS NULL AND node IS NOT NULL AND due <= v_now
+            ORDER BY id FOR UPDATE SKIP LOCKED)
+        UPDATE genmcp.deliveries AS d SET due = v_now + v_extension
+        FROM held WHERE d.id = held.id;
+        WITH held AS MATERIALIZED (
+            SELECT id FROM genmcp.deliveries
+            WHERE queue = ANY (p_queues) AND turn IS NOT NULL AND node IS NOT NULL
+            ORDER BY id FOR UPDATE SKIP LOCKED)
+        UPDATE genmcp.deliveries AS d SET due = v_now + v_extension, turn = NULL
+        FROM held WHERE d.id = held.id;
     END IF;
     FOR v_late IN
         SELECT number, id, queue, owner FROM genmcp.deliveries
