@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar, cast
 
@@ -40,7 +41,14 @@ from genmcp._mux.sinks import Services, StoredRequest
 from genmcp._mux.waits import pending_requests
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
-from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
+from genmcp.errors import (
+    Conflict,
+    IllegalTransition,
+    McpError,
+    StoreError,
+    TaskNotFound,
+    UnknownFormat,
+)
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
@@ -67,13 +75,15 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
 class RunningTasks:
     """The calls that run as tasks in this process, each with a callback that cancels its hook.
 
-    Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it.
+    Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it. The
+    store may fail between the two writes, and that process may die: `stop_ended` is therefore also
+    called once per lease.
     """
 
     def __init__(self, bus: MessageBus, find: Callable[[str], Awaitable[Stored | None]]) -> None:
         self._callbacks: dict[str, Callable[[], None]] = {}
         self._find = find
-        bus.subscribe(StopTask, lambda message: self._stop(message.task), self._stop_ended)
+        bus.subscribe(StopTask, lambda message: self._stop(message.task), self.stop_ended)
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -90,10 +100,13 @@ class RunningTasks:
         if (stop := self._callbacks.get(id)) is not None:
             stop()
 
-    async def _stop_ended(self) -> None:
-        """Cancel the hooks of tasks whose records have ended: messages may have been dropped."""
+    async def stop_ended(self) -> None:
+        """Cancel the hooks of tasks whose records have ended: a message may have been lost."""
         for id in [*self._callbacks]:
-            stored = await self._find(id)
+            try:
+                stored = await self._find(id)
+            except UnknownFormat:  # of another release; repeated reads would not change that
+                continue
             if stored is None or stored.task.ended:
                 self._stop(id)
 
@@ -133,6 +146,7 @@ class Tasks:
         self.worker = self.service.worker
         self.worker.busy = self._busy
         self.running = RunningTasks(services.bus, self.service.records.find)
+        self.worker.checks.append(self.running.stop_ended)
 
     # Calls that become tasks.
 
@@ -319,7 +333,11 @@ class Tasks:
         """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
         task = await self.service.cancel(id, owner, private=private)
         if task is not None and (node := task.bound_node) is not None:
-            await self._services.bus.send(node, StopTask(id))
+            send = partial(self._services.bus.send, node, StopTask(id))
+            try:
+                await send()
+            except StoreError:  # the client need not wait: the record is cancelled
+                self.service.writer.retry.defer(id, send)
         return task
 
     def _busy(self) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from secrets import token_hex
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import (
@@ -45,6 +45,7 @@ from genmcp.errors import (
     IllegalTransition,
     InternalError,
     StoreError,
+    UnknownFormat,
 )
 from genmcp.tasks.attempt import (
     NotRunnableHere,
@@ -227,6 +228,22 @@ class TaskRunner:
 
         return await self._writer.settle(held, after)
 
+    async def stop_cancelled(self) -> None:
+        """Cancel the steps that run here although their tasks were cancelled.
+
+        The process that cancelled the task may have died before it cancelled the delivery.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        for id, step in self._running.steps():
+            try:
+                stored = await self._records.find(id)
+            except UnknownFormat:  # of another release
+                continue
+            if (stored is None or stored.task.end == "cancelled") and not step.cancelling():
+                step.cancel()
+
     async def prepare(self) -> None:
         """Create the pending occurrences of periodic jobs, when this process begins to serve."""
         await self._jobs.schedules.prepare()
@@ -307,6 +324,7 @@ class _RunningSteps:
         self._writer = writer
         self._pause = min(_HOUR, retention / 3)
         self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        self._steps: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._touching: set[asyncio.Task[None]] = set()
 
     def __contains__(self, task: Task) -> bool:
@@ -316,10 +334,18 @@ class _RunningSteps:
     def register(self, task: Task) -> Iterator[None]:
         """Extend the expiry of the record of *task* regularly while this context is entered."""
         self._schedule(task)
+        step, running = (task.id, task.fencing_token), asyncio.current_task()
+        assert running is not None
+        self._steps[step] = running
         try:
             yield
         finally:
-            self._timers.pop((task.id, task.fencing_token)).cancel()
+            del self._steps[step]
+            self._timers.pop(step).cancel()
+
+    def steps(self) -> Sequence[tuple[str, "asyncio.Task[Any]"]]:
+        """Return the id of each task with a running step, and the asyncio.Task of the step."""
+        return [(id, running) for (id, _), running in self._steps.items()]
 
     def _schedule(self, task: Task) -> None:
         timer = asyncio.get_running_loop().call_later(self._pause, self._start_touch, task)

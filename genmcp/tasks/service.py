@@ -111,6 +111,7 @@ class TaskService:
             has_work=store.durable or bool(options.schedules),
             reconcile=TaskReconciler(self.records, self._scheduler, node).run,
         )
+        self.worker.checks.append(self.runner.stop_cancelled)
 
     async def start(self) -> None:
         """Start to run delivered steps, unless this process does already or rests."""

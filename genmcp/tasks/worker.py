@@ -67,6 +67,8 @@ class TaskWorker:
         dormant: whether *has_work*, and this was not started since its creation or its
             last stop: dead processes may have left steps that nothing works on.
         busy: returns whether calls run in this process that others would consider lost.
+        checks: called once per lease. They stop work whose task was cancelled by a process that
+            could not send that to this one.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class TaskWorker:
         self._prepare = prepare
         self._has_work = self.dormant = has_work
         self.busy: Callable[[], bool] = lambda: False
+        self.checks: list[Callable[[], Awaitable[None]]] = []
         self._users: set[WorkerUser] = set()
         self._serving: _Serving | None = None
         self.resting = False
@@ -217,7 +220,9 @@ class TaskWorker:
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
         ]
-        reconciling = [asyncio.create_task(self._reconcile(options))] if self._reconcile else []
+        beside = [asyncio.create_task(self._check(options.lease))]
+        if self._reconcile is not None:
+            beside.append(asyncio.create_task(self._reconcile(options)))
         try:
             # The heartbeat is renewed until the last step has ended: other processes would
             # otherwise take over steps that still run here.
@@ -225,15 +230,24 @@ class TaskWorker:
                 await self._logged(self._heartbeats.beat())
         finally:
             serving.stopping.set()  # also after an error, so that running steps are handed over
-            for each in (*delivering, *reconciling):
+            for each in (*delivering, *beside):
                 each.cancel()
-            await asyncio.wait([*delivering, *reconciling])
+            await asyncio.wait([*delivering, *beside])
         with suppress(TimeoutError):
             async with asyncio.timeout(options.lease):
                 while serving.request.busy():
                     await self._logged(self._heartbeats.beat())
                     await asyncio.sleep(min(_BUSY_POLL, options.lease / _BEATS_PER_LEASE))
         await self._logged(self._heartbeats.leave())
+
+    async def _check(self, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            for check in self.checks:
+                try:
+                    await check()
+                except StoreError as error:
+                    logger.debug("running work is checked later: %s", error)
 
     async def _deliver(
         self,

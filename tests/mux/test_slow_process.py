@@ -8,29 +8,45 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit
+from genmcp import (
+    Channel,
+    Continue,
+    Endpoint,
+    JobOptions,
+    Limits,
+    Mux,
+    SQLiteStore,
+    Suite,
+    Tool,
+    elicit,
+)
 from genmcp._core.outcome import Outcome
 from genmcp._core.subscription import TOOLS, updated
 from genmcp._mux.bus import EVERYBODY
 from genmcp._mux.sessions import CancelInSession
 from genmcp._mux.tasks import StopTask
 from genmcp.errors import StoreUnavailable
-from genmcp.stores.store import LogEvent, Op
+from genmcp.stores.store import Append, LogEvent, Op
 from tests.continuations.asking import YES, Asked
 from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 LEGACY = "2025-11-25"
 KEEP = 5
+LEASE = 2.0
 
 
 class Slow(SQLiteStore):
-    """A store whose followers wait while *running* is not set, and whose writes may fail."""
+    """A store whose followers wait while *running* is not set, and whose writes may fail.
+
+    fails: whether all writes fail. sends_nothing: whether those of messages fail.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.running = asyncio.Event()
         self.running.set()
         self.fails = False
+        self.sends_nothing = False
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         async with aclosing(super().follow(log, after)) as events:
@@ -40,7 +56,8 @@ class Slow(SQLiteStore):
                 yield event
 
     async def apply(self, *ops: Op) -> None:
-        if self.fails:
+        sends = any(isinstance(op, Append) and op.log.startswith("inbox:") for op in ops)
+        if self.fails or (self.sends_nothing and sends):
             raise StoreUnavailable("it is away")
         await super().apply(*ops)
 
@@ -81,6 +98,7 @@ class Pair:
                 store=store,
                 secret="a secret of both of them",
                 limits=Limits(max_replay_events=KEEP),
+                jobs=JobOptions(lease=LEASE, write_retry_delays=(0.05,)),
             )
             for store in self.stores
         )
@@ -168,6 +186,33 @@ async def test_slow_process_stops_cancelled_tasks(pair: Pair) -> None:
             client.app = pair.at_other
             await client.send(client.request("tasks/cancel", {"taskId": id}))
         await until(lambda: pair.tool.cancelled, pause=0.01)
+
+
+@asynccontextmanager
+async def cancelled_without_message(pair: Pair) -> AsyncIterator[None]:
+    """Run a call in one process, and cancel it in the other one, whose message cannot be sent."""
+    client = Client(pair.at_slow, capabilities=TASKS)
+    async with client.open(client.call("runs")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        id = call.json["result"]["taskId"]
+        client.app, pair.stores[1].sends_nothing = pair.at_other, True
+        answer = await client.send(client.request("tasks/cancel", {"taskId": id}))
+        assert answer.status == 200
+        assert not pair.tool.cancelled
+        yield
+
+
+async def test_message_to_stop_is_sent_again(pair: Pair) -> None:
+    """The task was cancelled, and the message that stops its hook could not be written."""
+    async with cancelled_without_message(pair):
+        pair.stores[1].sends_nothing = False
+        await until(lambda: pair.tool.cancelled, pause=0.01, bound=LEASE / 2)
+
+
+async def test_hook_stops_without_a_message(pair: Pair) -> None:
+    """The process that has cancelled the task may die before it has sent the message."""
+    async with cancelled_without_message(pair):
+        await until(lambda: pair.tool.cancelled, pause=0.01, bound=2 * LEASE)
 
 
 async def test_listeners_of_a_slow_process_learn_of_changes(pair: Pair) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from genmcp import StoreUnavailable
 from genmcp._core.waiting import OnLost, Working
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.jobs import Run, job
@@ -46,4 +47,24 @@ async def test_holder_cannot_release_a_lost_lease(on_lost: OnLost, result: bytes
         assert result == (await ended(jobs)).result
 
     assert (1 if on_lost == "rerun" else 0) == runs.qsize()
+    await bench.aclose()
+
+
+async def test_cancelled_job_ends_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task was cancelled, and the engine could not be reached after that."""
+    global runs
+    runs = asyncio.Queue()
+    store = MemoryStore()
+    bench = Bench(lambda: store)
+    jobs = bench.jobs(store=store, lease=0.5)
+
+    async def cancel(id: str) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store.deliveries, "cancel", cancel)
+    await jobs.create(made(Working(work.job())), b"")
+    async with asyncio.timeout(BOUND):
+        assert await runs.get() == "begun 1"
+        await jobs.cancel("t1", None)
+        assert await runs.get() == "cancelled 1"
     await bench.aclose()
