@@ -39,9 +39,9 @@ _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
 
 # In one round trip: the settings of the session, and what is known of the server. Each statement
 # has an index that fits, and is planned once, because planning takes longer than execution. Other
-# plans than look-ups in the order of that index are disabled: they are better for small tables, and
-# would be kept when the tables have grown. A claim would sort the whole queue. A server whose
-# configuration acknowledges commits before they are written would lose acknowledged writes.
+# plans than look-ups are disabled: they are better for small tables, and would be kept when the
+# tables have grown. A server whose configuration acknowledges commits before they are written would
+# lose acknowledged writes.
 _HELLO: Final = """
     SELECT set_config('statement_timeout', %(timeout)s, false),
         set_config('default_transaction_isolation', 'read committed', false),
@@ -50,8 +50,6 @@ _HELLO: Final = """
         set_config('enable_seqscan', 'off', false),
         set_config('enable_hashjoin', 'off', false),
         set_config('enable_mergejoin', 'off', false),
-        set_config('enable_bitmapscan', 'off', false),
-        set_config('enable_sort', 'off', false),
         set_config('synchronous_commit', CASE current_setting('synchronous_commit')
             WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
         pg_backend_pid(), pg_postmaster_start_time(),
