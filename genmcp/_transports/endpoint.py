@@ -35,8 +35,9 @@ from genmcp._wire.http import (
     is_loopback,
     preflight_headers,
 )
-from genmcp.errors import ConfigurationError, NotAllowed, StoreUnavailable
+from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.server import Server
+from genmcp.stores import log_problems
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -195,9 +196,7 @@ class Endpoint:
         Raises:
             ConfigurationError: the store can never be used with its settings.
         """
-        with suppress(StoreUnavailable):
-            for problem in await self.mux.store.problems():
-                logger.warning("%r: %s", self.mux.store, problem)
+        await log_problems(self.mux.store)
 
     @property
     def grace(self) -> float:

@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 class OutputError(Exception):
-    """The output of a command cannot be written."""
+    """A command failed: its output cannot be written, or the store fails."""
 
 
 class OutputWriter:

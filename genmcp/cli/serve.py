@@ -23,9 +23,15 @@ from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp._transports.shutdown import uvicorn_server
 from genmcp._transports.stdio import Streams, private_streams, serve_streams
 from genmcp._wire.http import Security
-from genmcp.cli.output import log_to_stderr
+from genmcp.cli.output import OutputError, log_to_stderr
 from genmcp.cli.target import load_attribute, load_mux
-from genmcp.cli.worker import add_prometheus, describe_state, stop_on_signals, wait_for_first
+from genmcp.cli.worker import (
+    add_prometheus,
+    check_store,
+    describe_state,
+    stop_on_signals,
+    wait_for_first,
+)
 from genmcp.errors import ConfigurationError
 from genmcp.server import Server
 from genmcp.telemetry.log import LoggingTelemetry
@@ -104,6 +110,7 @@ def serve_http(options: ServeOptions) -> int:
 
     Raises:
         ConfigurationError: the target cannot be served, or an option does not apply to it.
+        OutputError: its store can never be used with its settings.
     """
     has_workers = options.workers > 1
     if has_workers and options.metrics:
@@ -126,12 +133,14 @@ def serve_http(options: ServeOptions) -> int:
     logs_requests = any(isinstance(each, LoggingTelemetry) for each in observers)
     settings = {**options.uvicorn_settings, "access_log": not logs_requests}
     if not has_workers and not options.reload:
-        server = _UvicornServer(uvicorn.Config(_create_app(endpoint, options), **settings), options)
+        config = uvicorn.Config(_create_app(endpoint, options), **settings)
+        server = _UvicornServer(config, options, endpoint.mux)
         # uvicorn raises SystemExit if it cannot listen. After a signal has ended it, it raises that
         # signal again.
         with suppress(KeyboardInterrupt, SystemExit):
             server.run()
         return 0 if server.started else 1
+    asyncio.run(_check_and_close(endpoint.mux))
     # The workers must share a secret: each opens values that another has sealed. With a shared
     # store, a missing secret was rejected above.
     os.environ[SECRET_VARIABLE] = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
@@ -161,19 +170,33 @@ def _without_secret_warning() -> Iterator[None]:
 
 
 class _UvicornServer(uvicorn.Server):
-    """A server that logs its URL once it listens."""
+    """A server that checks the store before it listens, and logs its URL when it does."""
 
-    def __init__(self, config: uvicorn.Config, options: ServeOptions) -> None:
+    def __init__(self, config: uvicorn.Config, options: ServeOptions, mux: Mux) -> None:
         super().__init__(config)
         self._options = options
+        self._mux = mux
 
     async def startup(self, sockets: Any = None) -> None:
+        # Not in the lifespan, in which Starlette would log an error with its traceback.
+        try:
+            await check_store(self._mux)
+        except OutputError:
+            await self._mux.aclose()
+            raise
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
             target, path = self._options.target, self._options.path
             logger.info("serving %s at http://%s:%d%s", target, host, port, path)
+
+
+async def _check_and_close(mux: Mux) -> None:
+    try:
+        await check_store(mux)
+    finally:
+        await mux.aclose()
 
 
 def create_app() -> Starlette:
@@ -198,7 +221,6 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
         if options.drain:
             _drain_on_sigterm(health, options.drain)
         try:
-            await endpoint.check_store()
             endpoint.start()
             yield
         finally:
@@ -293,6 +315,7 @@ def serve_stdio_target(target: str) -> None:
 
     Raises:
         ConfigurationError: the target cannot be served, or a standard stream is closed.
+        OutputError: its store can never be used with its settings.
     """
     for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
         if stream is None:
@@ -312,6 +335,7 @@ async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
     # The mux is closed after a signal too, so that running jobs are returned to other processes at
     # once, not when their leases expire.
     try:
+        await check_store(mux)
         with stop_on_signals(stop):
             serving = asyncio.ensure_future(serve_streams(mux, streams))
             await wait_for_first(serving, stop.wait())

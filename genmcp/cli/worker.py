@@ -17,8 +17,11 @@ from starlette.routing import Route
 
 from genmcp._mux.mux import Mux, add_telemetry
 from genmcp._transports.health import Health
-from genmcp.errors import ConfigurationError
+from genmcp.cli.output import OutputError
+from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
+from genmcp.stores import log_problems
+from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
@@ -27,6 +30,7 @@ METRICS_PATH: Final = "/metrics"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]+)):)?(?P<port>\d{1,5})"
 )
+_RETRY_DELAY: Final = 1.0  # seconds between attempts to start on an unavailable store
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _ASGI: Final = {"version": "3.0", "spec_version": "2.0"}
 
@@ -67,6 +71,18 @@ def add_prometheus(mux: Mux) -> Route:
     return prometheus.route(METRICS_PATH)
 
 
+async def check_store(mux: Mux) -> None:
+    """Log the problems of the store of *mux*. One that is unavailable may be started later.
+
+    Raises:
+        OutputError: the store can never be used with its settings.
+    """
+    try:
+        await log_problems(mux.store)
+    except ConfigurationError as error:
+        raise OutputError(str(error)) from error
+
+
 async def run_worker(
     mux: Mux,
     options: WorkerOptions,
@@ -77,9 +93,10 @@ async def run_worker(
 ) -> None:
     """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
-    After the first signal no more jobs are started. Jobs that have not finished when the grace
-    period is over are returned to other workers. A second signal terminates the process at once:
-    its jobs are run again when their leases expire.
+    While the store is unavailable, the start is repeated. After the first signal no more jobs are
+    started. Jobs that have not finished when the grace period is over are returned to other
+    workers. A second signal terminates the process at once: its jobs are run again when their
+    leases expire.
 
     Args:
         mux: the mux; its store must be shared between processes.
@@ -91,7 +108,7 @@ async def run_worker(
     Raises:
         ConfigurationError: the store is not shared, the application does not start, or *health* is
             in use.
-        StoreUnavailable: the store cannot be reached.
+        OutputError: the store can never be used with its settings.
     """
     if not mux.store.shared:
         raise ConfigurationError(
@@ -109,6 +126,7 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         stack.push_async_callback(mux.aclose)
+        await check_store(mux)
         if health is not None:
             checks = Health(mux)
             routes = [*checks.routes(), *([add_prometheus(mux)] if metrics else [])]
@@ -116,9 +134,10 @@ async def run_worker(
         if app is not None:
             await stack.enter_async_context(run_lifespan(app))
         stack.push_async_callback(jobs.aclose)
-        await jobs.start()
-        logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
-        await wait_for_first(stop.wait(), jobs.worker.ended())
+        working = asyncio.create_task(_work(mux))
+        await wait_for_first(stop.wait(), working)
+        if not working.cancelled():
+            working.result()
         # The process must fail: a supervisor restarts a process that exits, but cannot see that the
         # engine of a running process has ended.
         if not stop.is_set():
@@ -127,6 +146,20 @@ async def run_worker(
             checks.drain()
         grace = jobs.worker.options.shutdown_grace
         logger.info("stopping: running jobs have %g seconds to finish", grace)
+
+
+async def _work(mux: Mux) -> None:
+    """Run jobs, as soon as the store is available, until the engine ends."""
+    jobs, warnings = mux.tasks.service, LogThrottle(logger, interval=60.0)
+    while True:
+        try:
+            await jobs.start()
+            break
+        except StoreUnavailable as error:
+            warnings.log(logging.ERROR, "no jobs are run until the store is available: %s", error)
+        await asyncio.sleep(_RETRY_DELAY)
+    logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
+    await jobs.worker.ended()
 
 
 class HostPort(NamedTuple):

@@ -4,15 +4,19 @@
 and `stores/postgres` implement it.
 """
 
+import logging
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 
-__all__ = ["open_store"]
+__all__ = ["log_problems", "open_store"]
+
+logger = logging.getLogger("genmcp")
 
 _GROUP: Final = "genmcp.stores"  # of the entry points of other packages: scheme = callable(url)
 _FORMS: Final = (
@@ -69,6 +73,19 @@ def open_store(url: str) -> Store:
         for entry in entry_points(group=_GROUP, name=scheme):
             return _opened(entry.load(), url)
     raise ConfigurationError(f"store: {redacted(url)!r} is not supported; use {_known()}")
+
+
+async def log_problems(store: Store) -> None:
+    """Log the problems of *store*, before a process begins to serve.
+
+    A store that is unavailable is not an error: it may be started later.
+
+    Raises:
+        ConfigurationError: the store can never be used with its settings.
+    """
+    with suppress(StoreUnavailable):
+        for problem in await store.problems():
+            logger.warning("%r: %s", store, problem)
 
 
 def redacted(url: str) -> str:

@@ -226,13 +226,13 @@ class RedisStore(Store):
         commands = self._client().commands
         info = await commands.ask("INFO")
         if info is None:
-            return (f"{self!r}: the user may not give the command INFO: add it to its ACL rules",)
+            return ("the user may not give the command INFO: add it to its ACL rules",)
         facts = facts_of(info)
         found = (
             persistence_problem(facts, await commands.ask("CONFIG", "GET", "save")),
             memory_problem(facts, self._capacity.size),
         )
-        return [f"{self!r}: {each}" for each in found if each]
+        return [each for each in found if each]
 
     async def usage(self, account: str) -> Usage:
         return Usage(*await self._swept(account, ""))
