@@ -16,7 +16,8 @@ from genmcp.cli.target import load_mux
 from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks import open_engine
+from genmcp.tasks.engine import Engine
 from genmcp.tasks.inspection import TaskInspector, services_of
 from genmcp.tasks.service import TaskService
 
@@ -83,7 +84,8 @@ async def _open(
     """Open a deployment, and close it afterwards.
 
     Raises:
-        ConfigurationError: no store is named, or it is not shared with other processes.
+        ConfigurationError: no store is named, it is not shared with other processes, or the engine
+            that GENMCP_ENGINE names cannot be used.
     """
     if arguments.app is not None:
         if arguments.store or arguments.service:
@@ -101,13 +103,19 @@ async def _open(
             f"no store: give --store URL or --app module:attribute, or set {_VARIABLE}"
         )
     store = open_store(url)
+    engine = None
     try:
         _check_shared(store)
-        names = [arguments.service] if arguments.service else []
-        if with_services and not names:
-            names = await services_of(store)
-        yield Deployment(store, [_inspector(store, name) for name in names])
+        services: Sequence[TaskInspector] = ()
+        if with_services:
+            # As in the processes of the deployment: `cancel` and `retry` need the same engine.
+            engine = open_engine(None, store)
+            names = [arguments.service] if arguments.service else await services_of(store)
+            services = [_inspector(store, engine, name) for name in names]
+        yield Deployment(store, services)
     finally:
+        if engine is not None:
+            await engine.aclose()
         await store.aclose()
 
 
@@ -118,12 +126,10 @@ def _check_shared(store: Store) -> None:
         )
 
 
-def _inspector(store: Store, name: str) -> TaskInspector:
-    if store.deliveries is None:
-        raise ConfigurationError(f"{store!r} does not deliver jobs: give --app, with an engine")
+def _inspector(store: Store, engine: Engine, name: str) -> TaskInspector:
     service = TaskService(
         store,
-        LocalEngine(store.deliveries),
+        engine,
         node=f"operator-{secrets.token_hex(4)}",
         resume=_resume,
         namespace=name,

@@ -20,7 +20,7 @@ from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op, Put
-from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks import open_engine
 from genmcp.tasks.inspection import TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
@@ -85,11 +85,11 @@ async def service(
 ) -> AsyncIterator[TaskService]:
     """A service on the file, which serves no queue with jobs unless it is started."""
     store = open_store(url)
-    assert store.deliveries is not None
+    engine = open_engine(None, store)
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
     tasks = TaskService(
         store,
-        LocalEngine(store.deliveries),
+        engine,
         node=f"{name}-1",
         resume=resume or Resumed(),
         options=JobOptions(**options),
@@ -99,6 +99,7 @@ async def service(
         yield tasks
     finally:
         await tasks.aclose()
+        await engine.aclose()
         await store.aclose()
 
 
@@ -336,6 +337,31 @@ async def test_retry_repeats_the_job_as_a_new_task(url: str) -> None:
         status, output = await command("jobs", "retry", id, "--store", url)
         assert status == 1
         assert f"task {id} is completed: only tasks that failed" in output
+
+
+@pytest.mark.parametrize("url", ["redis"], indirect=True)
+async def test_commands_use_the_engine_of_the_environment(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers would not see what is written to the deliveries of the store."""
+    monkeypatch.setenv("GENMCP_ENGINE", "docket")
+    resumed = Resumed(Finished(error=b'{"code": -32603, "message": "no paper"}'))
+    stopped = print_pages_stopped["event"] = asyncio.Event()
+    async with service(url, queues=["press"], resume=resumed) as jobs:
+        fields = {"owner": "ann", "tool": "print", "ttl": 600.0, "step": 2, "continuation": b"at 2"}
+        await jobs.create(made(Working(count_pages.job(pages=3)), **fields), b"the call")
+        await ended(jobs, "t1", "ann")
+
+        status, output = await command("jobs", "retry", "t1", "--store", url)
+        assert status == 0, output
+        retried = await ended(jobs, output.removeprefix("t1: retried as ").strip(), "ann")
+        assert retried.result == b"3"
+
+        await jobs.create(made_with(queued("t2"), created=jobs.records.now()), b"{}")
+        await until(jobs, lambda task: task.message == "warming up", id="t2")
+        assert await command("jobs", "cancel", "t2", "--store", url) == (0, "t2: cancelled\n")
+        async with asyncio.timeout(BOUND):
+            await stopped.wait()
 
 
 @pytest.mark.parametrize(
