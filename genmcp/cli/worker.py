@@ -138,10 +138,6 @@ async def run_worker(
         await wait_for_first(stop.wait(), working)
         if not working.cancelled():
             working.result()
-        # The process must fail: a supervisor restarts a process that exits, but cannot see that the
-        # engine of a running process has ended.
-        if not stop.is_set():
-            raise RuntimeError("the engine ended unexpectedly; the log has the reason")
         if checks is not None:
             checks.drain()
         grace = jobs.worker.options.shutdown_grace
@@ -149,7 +145,11 @@ async def run_worker(
 
 
 async def _work(mux: Mux) -> None:
-    """Run jobs, as soon as the store is available, until the engine ends."""
+    """Run jobs, as soon as the store is available, until this is cancelled.
+
+    Raises:
+        RuntimeError: the engine has ended.
+    """
     jobs, warnings = mux.tasks.service, LogThrottle(logger, interval=60.0)
     while True:
         try:
@@ -160,6 +160,9 @@ async def _work(mux: Mux) -> None:
         await asyncio.sleep(_RETRY_DELAY)
     logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
     await jobs.worker.ended()
+    # The process must fail: a supervisor restarts a process that exits, but cannot see that the
+    # engine of a running process has ended.
+    raise RuntimeError("the engine ended unexpectedly; the log has the reason")
 
 
 class HostPort(NamedTuple):
