@@ -5,7 +5,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
 
 from genmcp._core.outcome import Outcome
@@ -102,21 +102,18 @@ async def _open(
         raise ConfigurationError(
             f"no store: give --store URL or --app module:attribute, or set {_VARIABLE}"
         )
-    store = open_store(url)
-    engine = None
-    try:
+    async with AsyncExitStack() as stack:
+        store = open_store(url)
+        stack.push_async_callback(store.aclose)
         _check_shared(store)
         services: Sequence[TaskInspector] = ()
         if with_services:
             # As in the processes of the deployment: `cancel` and `retry` need the same engine.
             engine = open_engine(None, store)
+            stack.push_async_callback(engine.aclose)
             names = [arguments.service] if arguments.service else await services_of(store)
             services = [_inspector(store, engine, name) for name in names]
         yield Deployment(store, services)
-    finally:
-        if engine is not None:
-            await engine.aclose()
-        await store.aclose()
 
 
 def _check_shared(store: Store) -> None:

@@ -17,7 +17,11 @@ _MESSAGES: Final = 20  # shown by `genmcp jobs show`
 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
-    """List the tasks, the oldest first; by default those that have not ended."""
+    """List tasks, sorted by their age; by default those that have not ended.
+
+    If there are more than the limit, they are not the oldest ones: the store has no such index, and
+    ended tasks may be many.
+    """
     states = arguments.state or (STATES if arguments.owner else OPEN)
     queue, owner, limit = arguments.queue, arguments.owner, arguments.limit
 

@@ -25,7 +25,7 @@ Not all that is used here is in Docket's documentation: the contract of engines 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from typing import Any, Final, Protocol, cast
@@ -271,7 +271,18 @@ class DocketEngine(Engine):
 
     async def _work(self, serving: "DocketServing", name: str, stop: asyncio.Event) -> None:
         """Deliver from the docket *name* until *stop* is set."""
-        docket = self.open_docket(name)
+        delay = self._reconnect_delay.total_seconds()
+        async with self.open_docket(name) as docket:
+            while not stop.is_set():
+                await self._run_worker(serving, docket, stop)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await stop.wait()
+
+    async def _run_worker(
+        self, serving: "DocketServing", docket: Docket, stop: asyncio.Event
+    ) -> None:
+        """Run a worker of *docket* until it fails, or *stop* is set."""
         worker = Worker(
             docket,
             name=f"genmcp-{token_hex(8)}",  # holds the leases; not used again after a restart
@@ -283,18 +294,20 @@ class DocketEngine(Engine):
             schedule_automatic_tasks=False,
         )
         self._servings[worker] = serving
-        async with docket:
-            async with worker:
-                running = asyncio.create_task(worker.run_forever())
-                stopping = asyncio.create_task(stop.wait())
-                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if running.done():
-                    logger.error("the worker of %s ended", name, exc_info=running.exception())
-                await stopping
-                # The exit of `worker` waits for its loop, and that for a response of the server.
-                bound = asyncio.create_task(_cancel_after(running, self._timeout))
-            bound.cancel()
-            await asyncio.wait({bound, running})
+        async with worker:
+            running = asyncio.create_task(worker.run_forever())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done() and not stop.is_set():
+                # Docket waits through failures of the server; this is a defect. The process would
+                # otherwise appear to serve, and run no jobs any more.
+                text = "the worker of %s ended, and is started again"
+                logger.error(text, docket.name, exc_info=running.exception())
+            stopping.cancel()
+            # The exit of `worker` waits for its loop, and that for a response of the server.
+            bound = asyncio.create_task(_cancel_after(running, self._timeout))
+        bound.cancel()
+        await asyncio.wait({bound, running, stopping})
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator["_DocketClient", None]:
@@ -339,8 +352,10 @@ class _DocketClient:
         async with docket.redis() as client:
             redis = cast(Any, client)
             names = sorted(name.decode() for name in await redis.smembers(self._key))
-            keys = [self._engine.open_docket(name).runs_key(key) for name in names]
-            states = await asyncio.gather(*(redis.hget(each, "state") for each in keys))
+            async with redis.pipeline(transaction=False) as pipeline:
+                for name in names:
+                    pipeline.hget(self._engine.open_docket(name).runs_key(key), "state")
+                states = await pipeline.execute()
         # `Docket.cancel` would write a record of an unknown task, which does not expire.
         live = {b"scheduled", b"queued", b"running"}
         return [name for name, state in zip(names, states, strict=True) if state in live]

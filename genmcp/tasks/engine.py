@@ -242,8 +242,12 @@ class _LocalWorker:
                     await self._renew(clock())
                     await self._claim(news)
                     pause = await self._pause(clock())
-                except StoreUnavailable as error:
-                    self._warnings.log(logging.ERROR, "jobs cannot be fetched: %s", error)
+                except Exception as error:
+                    # Also after a defect of the store: this process would otherwise appear to
+                    # serve, and run no jobs any more.
+                    trace = None if isinstance(error, StoreError) else error
+                    text = "jobs cannot be fetched: %s"
+                    self._warnings.log(logging.ERROR, text, error, exc_info=trace)
                     await asyncio.sleep(retry_delay)
                     continue
                 with suppress(TimeoutError):

@@ -146,6 +146,13 @@ async def test_unfit_server_is_refused(options: Mapping[str, str], message: str)
             await store.get("k")
 
 
+async def test_unknown_database_is_refused(server: RedisServer) -> None:
+    """The server has 16 by default, and rejects each connection to another one."""
+    async with aclosing(RedisStore(f"{server.url}/16")) as store:
+        with pytest.raises(ConfigurationError, match="DB index is out of range"):
+            await store.get("k")
+
+
 @pytest.mark.parametrize("credentials", ["", ":wrong@", "ann:wrong@"])
 async def test_wrong_password_is_refused(credentials: str) -> None:
     """The message has no part of it."""

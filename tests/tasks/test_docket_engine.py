@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
-from docket import Docket
+from docket import Docket, Worker
 
 from genmcp import Client
 from genmcp.errors import ConfigurationError
@@ -81,6 +81,29 @@ async def noted(worker: Process, text: str) -> None:
     async with asyncio.timeout(BOUND):
         while text not in (line := (await worker.stdout.readline()).decode()):
             assert line, "the worker has ended"
+
+
+async def test_worker_that_has_failed_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a defect. Docket itself waits only through failures of the server."""
+    run_forever, failures = Worker.run_forever, [RuntimeError("a defect")]
+
+    async def fail_once(worker: Worker) -> None:
+        if failures:
+            raise failures.pop()
+        await run_forever(worker)
+
+    handled: asyncio.Queue[str] = asyncio.Queue()
+    monkeypatch.setattr(Worker, "run_forever", fail_once)
+    async with RedisServer() as server, docket_engine(server.url) as engine:
+        await engine.submit("a")
+        async with (
+            engine.serve(handled.put, queues=["default"], concurrency=1, lease=5),
+            asyncio.timeout(BOUND),
+        ):
+            assert await handled.get() == "a"
+    assert "the worker of genmcp:default ended, and is started again" in caplog.text
 
 
 async def test_worker_of_the_application_runs_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

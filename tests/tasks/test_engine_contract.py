@@ -1,9 +1,11 @@
 """The contract of engines, on `LocalEngine` over the deliveries of each store."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
-from genmcp.testing.contracts.engine import EngineContract
+from genmcp.testing.contracts.engine import BOUND, EngineContract
 from genmcp.testing.contracts.engine_processes import (
     EngineProcess,
     EngineService,
@@ -46,6 +48,30 @@ class TestMemory(EngineContract):
     async def engine(self) -> AsyncIterator[Engine]:
         async with aclosing(MemoryStore()) as store:
             yield LocalEngine(store.deliveries)
+
+
+async def test_deliveries_go_on_after_a_defect_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process would otherwise appear to serve, and run no jobs any more."""
+    handled: asyncio.Queue[str] = asyncio.Queue()
+    async with aclosing(MemoryStore()) as store:
+        claim, failures = store.deliveries.claim, [RuntimeError("a defect")]
+
+        async def fail_once(*args: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await claim(*args, **options)
+
+        monkeypatch.setattr(store.deliveries, "claim", fail_once)
+        engine = LocalEngine(store.deliveries, retry_delay=0.01)
+        await engine.submit("a")
+        async with (
+            engine.serve(handled.put, queues=["default"], concurrency=1, lease=5),
+            asyncio.timeout(BOUND),
+        ):
+            assert await handled.get() == "a"
+    assert "jobs cannot be fetched: a defect" in caplog.text
 
 
 class TestSQLite(SharedEngineContract):

@@ -46,6 +46,9 @@ _FORMS: Final = (
     "redis://[user:password@]host[:port][/db], or valkey://, with TLS rediss:// or valkeys://, or "
     "redis+sentinel://host:port,host:port/service[/db], or redis+cluster://host:port,host:port"
 )
+# The errors of a new connection that no later attempt avoids: the number of the database, and the
+# protected mode. Others pass, such as too many clients.
+_UNFIT: Final = ("DB index", "SELECT is not allowed", "DENIED")
 _MOVED: Final = re.compile(r"(?:MOVED )?\d+ (?P<host>.*):(?P<port>\d+)$")
 
 
@@ -235,6 +238,7 @@ class RedisAddress:
 
         Raises:
             AuthenticationError: the password is wrong.
+            ResponseError: there is no such database, or the user may not use it.
             RedisError, OSError: the server cannot be reached.
         """
         host, port = await self._primary() if self._kind == "sentinel" else self._hosts[0]
@@ -306,13 +310,20 @@ class RedisServerState:
         """Connect to the server.
 
         Raises:
-            ConfigurationError: the user or the password is wrong.
-            StoreUnavailable: the server cannot be reached, or the password was changed.
+            ConfigurationError: the user, the password or the number of the database is wrong.
+            StoreUnavailable: the server cannot be reached, or does not accept them any more.
         """
         try:
             return await self.address.connect()
         except AuthenticationError as error:
             raise self.not_allowed(str(error)) from error
+        except ResponseError as error:
+            reply = _error_reply(error)
+            if reply.kind == "NOPERM":
+                raise self.not_allowed(reply.text) from error
+            if reply.text.startswith(_UNFIT):
+                raise self.refusal(f"{self}: {reply.text}") from error
+            raise self.unavailable(error) from error
         except (RedisError, OSError) as error:
             raise self.unavailable(error) from error
 
