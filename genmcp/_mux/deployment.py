@@ -51,10 +51,12 @@ class DeploymentLimits:
 
     def __init__(self, store: Store, audience: str, limits: Limits) -> None:
         quota, opened = None, None
+        self._quota: CallQuota | None = None
         self._reports: UsageReports | None = None
         most = limits.max_calls_per_minute_per_principal
         if most is not None:
-            quota = CallQuota(store, audience, most).take
+            self._quota = CallQuota(store, audience, most)
+            quota = self._quota.take
         if limits.count_across_processes and store.shared:
             self._reports = UsageReports(store, audience)
             opened = self._reports.start
@@ -66,7 +68,9 @@ class DeploymentLimits:
             self._reports.limits = (self.waiting_calls, self.streams)
 
     async def aclose(self) -> None:
-        """Stop the reports, and withdraw the last one."""
+        """Cancel pending leases, stop the reports, and withdraw the last one."""
+        if self._quota is not None:
+            await self._quota.aclose()
         if self._reports is not None:
             await self._reports.aclose()
 
@@ -147,17 +151,29 @@ class CallQuota:
                 self._leases.add(lease)
                 lease.add_done_callback(self._leases.discard)
 
+    async def aclose(self) -> None:
+        """Cancel the pending leases of the running loop."""
+        here = asyncio.get_running_loop()
+        own = [each for each in [*self._leases] if each.get_loop() is here]
+        for each in own:
+            each.cancel()
+        await asyncio.gather(*own, return_exceptions=True)
+        with self._lock:
+            self._allowances = {}  # some of them still wait for a lease
+
     async def _lease(self, principal: str, allowance: _Allowance, window: int) -> None:
         try:
             # More calls may start on credit while the store answers.
             while not allowance.exhausted and allowance.left < self._batch / 2:
                 wanted = self._batch - allowance.left
                 leased = await self._leased(principal, window, wanted)
-                allowance.exhausted = leased < wanted
-                allowance.left += leased
+                with self._lock:  # calls on other threads change it as well
+                    allowance.exhausted = leased < wanted
+                    allowance.left += leased
         except StoreError as error:
             self._warnings.log(logging.WARNING, "a quota cannot be leased: %s", error)
-            allowance.left += max(0, min(self._batch, self._most - allowance.taken))
+            with self._lock:
+                allowance.left += max(0, min(self._batch, self._most - allowance.taken))
         finally:
             allowance.leasing = False
 
@@ -220,6 +236,9 @@ class UsageReports:
                 if not any(counts):
                     await self._store.apply(Delete(self._key))
                     if not any(each.principals() for each in self.limits):
+                        # These counts would not be read again: with them, a client that has
+                        # reached its limit elsewhere would be rejected here for ever.
+                        self._set([{} for _ in self.limits])
                         return
                     continue
                 report = _encode(counts)

@@ -227,6 +227,21 @@ async def test_streams_are_counted_over_all_processes(
     assert "max_streams_per_principal" in third.json["error"]["message"]
 
 
+async def test_counts_are_forgotten_with_the_last_open_call(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without open calls reads no reports, and must not reject calls by old ones."""
+    monkeypatch.setattr("genmcp._mux.deployment._REPORT_EVERY", 0.01)
+    bound: Any = {"max_waiting_calls_per_principal": 1, "count_across_processes": True}
+    async with processes(2, clock, **bound) as (_, (one, two)):
+        async with opened(one, "slow"):
+            async with opened(two, "slow", "bob"):
+                await _until_status(two, 429)
+            reports = two.app.mux._deployment._reports
+            await until(lambda: reports._task.done(), pause=0.005)
+        assert await status(two) == 200
+
+
 async def test_report_of_a_dead_process_expires(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
