@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from genmcp._core.outcome import Failed, pack, pack_all
 from genmcp._core.task import Task, add_progress
-from genmcp._core.waiting import Gathering, PartOf, scheduled
+from genmcp._core.waiting import Gathering, PartOf, Working, scheduled
 from genmcp.errors import WorkerLost
 
 
@@ -36,6 +36,8 @@ def part_ids(task: Task) -> Sequence[str]:
 def new_parts(task: Task, node: str, now: float) -> Sequence[Task]:
     """Return the parts of *task* as new tasks, created by the process *node*."""
     assert isinstance(task.work, Gathering)
+    # The outcome of a part must outlive the wait for the one that begins last.
+    ttl = None if task.ttl is None else task.ttl + _longest_delay(task.work)
     return [
         Task(
             id=id,
@@ -46,7 +48,7 @@ def new_parts(task: Task, node: str, now: float) -> Sequence[Task]:
             created=now,
             updated=now,
             due=due,
-            ttl=task.ttl,
+            ttl=ttl,
             on_lost=task.on_lost,
             trace=task.trace,
             work=waits_for,
@@ -62,9 +64,16 @@ def start_parts(task: Task, now: float) -> Task:
     """Return *task* after all of its parts were created, and released by its worker."""
     work = task.work
     assert isinstance(work, Gathering)
-    waiting = task._next("start", now, work=replace(work, parts=()), held_delivery=None, crashes=0)
+    # Due with the last part, because the record is retained from then on: see `record_ttl`.
+    due, started = now + _longest_delay(work), replace(work, parts=())
+    waiting = task._next("start", now, due=due, work=started, held_delivery=None, crashes=0)
     # Parts that ended meanwhile could not submit the second step.
     return waiting.resubmit(now, 0.0) if work.complete else waiting
+
+
+def _longest_delay(work: Gathering) -> float:
+    jobs = [each.job for each in work.parts if isinstance(each, Working)]
+    return max([0.0, *(each.delay for each in jobs)])
 
 
 def waits_for_part(task: Task, part: PartOf) -> bool:

@@ -455,16 +455,18 @@ def record_ttl(task: Task, retention: float, failed_retention: float = 0.0) -> f
     """Return the seconds from its last change after which a store drops *task*; None: never.
 
     That is its `ttl` while it waits for its client, and after its end; at least *failed_retention*
-    if an operator can repeat its job. While it waits for anything
-    else, the record must not expire before the work reports to it, however late that is: then it is
-    at least *retention* seconds, counted from when the task is due.
+    if an operator can repeat its job. While it waits for anything else, the record must not expire
+    before the work reports to it, however late that is: then it is at least *retention* seconds,
+    counted from when the task is due. A part of a wait for several jobs is retained as long after
+    its end: the others may take that long, and the outcome of the part is read after them.
     """
     if isinstance(task.work, AwaitingInput):
         return task.work.ttl
     asks = isinstance(task.work, Asking) and task.outcome is None
     if task.failed is not None and task.ttl is not None:
         return max(task.ttl, failed_retention)
-    if task.ttl is None or task.end is not None or asks:
+    is_over = task.end is not None and task.parent is None
+    if task.ttl is None or is_over or asks:
         return task.ttl
     return max(task.ttl, retention) + max(0.0, task.due - task.updated)
 

@@ -27,6 +27,7 @@ from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
 from genmcp._core.outcome import Outcome, unpack
+from genmcp._core.parts import part_id
 from genmcp._core.task import (
     LOST,
     Task,
@@ -363,11 +364,21 @@ class _RunningSteps:
             if isinstance(task.work, Following):
                 await self._writer.external.touch(task.work.ref)
             if task.parent is not None:
-                stored = await self._writer.records.find(task.parent.task)
-                if stored is not None and not stored.task.ended:
-                    await self._writer.records.touch(stored.task)
+                await self._touch_group(task.parent.task)
         except StoreError as error:
             logger.warning("the record of task %s may expire too early: %s", task.id, error)
+
+    async def _touch_group(self, id: str) -> None:
+        """Extend the expiry of a task that waits for several jobs, and of those that have ended."""
+        records = self._writer.records
+        stored = await records.find(id)
+        if stored is None or not isinstance(stored.task.work, Gathering):
+            return
+        await records.touch(stored.task)
+        for index in stored.task.work.ended:
+            part = await records.find(part_id(id, stored.task.step, index))
+            if part is not None:
+                await records.touch(part.task)
 
 
 async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:

@@ -225,6 +225,19 @@ async def test_parts_leave_no_records(bench: Bench) -> None:
     assert [await jobs.records.find(id) for id in parts] == [None, None]
 
 
+async def test_outcome_is_retained_while_another_job_runs(tmp_path: Path) -> None:
+    """Longer than a task is retained, and than its client wants the result to be."""
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs(retention=1.5)
+        await submit(jobs, gather(times.job(1), waits.job("b")), ttl=0.1)
+        assert await got(signals.started) == "b"
+        await asyncio.sleep(3)
+        signals.of("b").set()
+        await ended(jobs)
+
+        assert bench.resumed.outcomes == [Done([2, "b"])]
+
+
 async def test_external_job_can_be_a_part(bench: Bench) -> None:
     """Its end is reported to the part, whichever process gets it."""
     jobs = bench.jobs(external=[Press()])

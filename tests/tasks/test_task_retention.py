@@ -6,9 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from genmcp import gather
 from genmcp._core.outcome import Done, pack
+from genmcp._core.parts import new_parts, start_parts
 from genmcp._core.task import record_ttl as kept_for
-from genmcp._core.waiting import Asking, ExternalJob, Finished, Running, Suspended, Work, Working
+from genmcp._core.waiting import (
+    Asking,
+    ExternalJob,
+    Finished,
+    Gathering,
+    JobGroup,
+    Running,
+    Suspended,
+    Work,
+    Working,
+)
 from genmcp._mux.tasks import advertised_ttl
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
 from genmcp.stores.memory import MemoryStore
@@ -122,6 +134,18 @@ def test_task_is_kept_from_when_it_is_due_on() -> None:
     assert kept_for(task.resubmit(20.0, 40.0), 100.0) == 140.0
     assert kept_for(task.finish(Finished(), 20.0), 100.0) == 5.0
     assert kept_for(made(Running("n1")), 100.0) is None
+
+
+def test_ended_part_outlives_the_others() -> None:
+    """The outcomes of several jobs are read after the last one, which may begin late."""
+    group = gather(kept.job(), kept.options(delay=500.0).job())
+    assert isinstance(group, JobGroup)
+    task = made(Gathering.of(group), ttl=5.0, updated=0.0)
+    part = new_parts(task, "n1", 0.0)[0].finish(Finished(), 10.0)
+
+    assert kept_for(part, 100.0) == 505.0
+    assert kept_for(part, 1000.0) == 1000.0
+    assert kept_for(start_parts(task, 0.0), 100.0) == 600.0
 
 
 def test_client_is_promised_its_ttl_from_now_on() -> None:
