@@ -16,9 +16,10 @@ from genmcp._core.server_dispatch import discover_result
 from genmcp._core.subscription import supported_subset
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking
-from genmcp._mux.changes import SessionStreams, Subscription
+from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import has_tasks
 from genmcp._mux.limits import Limits, Owners
+from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.tasks import Tasks, task_fields, task_result
 from genmcp._wire.encoder import Encoder

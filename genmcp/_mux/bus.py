@@ -8,7 +8,7 @@ each kind of message is registered together with a function that does this.
 | Message | What it changes | Where that is stored |
 | `EndSession` | the ended sessions | the log itself, for the lifetime of a session |
 | `CancelInSession` | the calls of a session | a log of the session, beside the messages |
-| `StopTask` | a call that runs as a task | the record of the task |
+| `StopTask` | a call that runs as a task | the record of the task, also read once per lease |
 | `ClientReply` | a request to a client | a record beside the message, until it was read |
 
 Changes of lists and resources, and those of tasks, have logs of their own (`genmcp._mux.changes`,

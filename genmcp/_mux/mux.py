@@ -28,13 +28,14 @@ from genmcp._core.session import Session
 from genmcp._core.waiting import Continue, ExternalJob, Suspended
 from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
-from genmcp._mux.changes import SessionStreams, Subscriptions
+from genmcp._mux.changes import Subscriptions
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.deployment import DeploymentLimits
 from genmcp._mux.idempotency import Idempotency
 from genmcp._mux.limits import ConcurrencyLimit, Limits, Owners
 from genmcp._mux.replay import Replay
 from genmcp._mux.resumption import Resumption
+from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp._mux.sinks import Services
 from genmcp._mux.tasks import Tasks
@@ -337,6 +338,7 @@ class Mux:
         stays open, because a host may be started a second time with the same mux.
         """
         await self.tasks.aclose()
+        await self.subscriptions.aclose()
         await self.bus.aclose()
         await self.broadcast.aclose()
         await self._deployment.aclose()

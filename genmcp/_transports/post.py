@@ -33,9 +33,9 @@ from genmcp._core.server_dispatch import (
 )
 from genmcp._core.session import Session
 from genmcp._core.task import LOST
-from genmcp._mux.changes import LISTENER, to_wire
 from genmcp._mux.mux import error_of
 from genmcp._mux.replay import OpenCall
+from genmcp._mux.session_streams import LISTENER, to_wire
 from genmcp._mux.sinks import StoredRequest
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall

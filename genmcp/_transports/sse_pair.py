@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote
 from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._core.server import OpenSession, Reject, ServerConnection, StartRequest
 from genmcp._core.session import Session, anonymous_params, new_session
-from genmcp._mux.changes import to_wire
+from genmcp._mux.session_streams import to_wire
 from genmcp._mux.threads import Multimap
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall

@@ -156,6 +156,24 @@ async def test_changes_are_written_again_after_a_failure(
     assert "2 changes cannot be announced yet: gone" in caplog.text
 
 
+async def test_writes_that_fail_end_with_the_mux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left that repeats them; they are written with a change that comes later."""
+    monkeypatch.setattr(module, "_CLOSE_TIMEOUT", 0.01)
+    store = Faulty()
+    store.writes += [StoreUnavailable("gone")]
+    heard = subscriptions(store)
+    before = asyncio.all_tasks()
+    heard.announce(TOOLS)
+    await asyncio.sleep(0)
+    await heard.aclose()
+    assert before == asyncio.all_tasks()
+
+    heard.announce(PROMPTS)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(await store.read(LOG)) == 2
+
+
 def test_changes_without_an_event_loop_are_written_with_the_next(caplog: Any) -> None:
     """Nothing waits for the store there."""
     store = Faulty()
@@ -198,6 +216,39 @@ def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None
     assert len(asyncio.run(store.read(LOG))) == 2
 
 
+class Refusing(MemoryStore):
+    """A store that refuses a number of events of sessions."""
+
+    refuses = 0
+
+    async def apply(self, *ops: Op) -> None:
+        events = [op for op in ops if isinstance(op, Append) and op.log.startswith("session:")]
+        if events and self.refuses:
+            self.refuses -= 1
+            raise StoreUnavailable("it is away")
+        await super().apply(*ops)
+
+
+async def test_change_reaches_a_session_after_a_failure(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its event is written again: the session has no other way to learn of the change."""
+    monkeypatch.setattr("genmcp._mux.session_streams._AGAIN", 0)
+    mux = Mux(Suite(name="test", version="1"), store=(store := Refusing()))
+    session, _ = mux.sessions.open_new(PARAMS, None)
+    messages = await mux.session_streams.listen(session, opening=b"open")
+    async with aclosing(messages), asyncio.timeout(5):
+        assert await anext(messages) == b"open"
+        store.refuses = 2
+        mux.subscriptions.announce(TOOLS)
+        event = await anext(messages)
+        assert isinstance(event, LogEvent)
+        assert b"notifications/tools/list_changed" in event.data
+    await store.aclose()
+
+    assert caplog.text.count("does not reach its session yet: it is away") == 2
+
+
 class Restarting(MemoryStore):
     """A store whose followers of a session fail after each event."""
 
@@ -213,7 +264,7 @@ async def test_listening_stream_continues_after_failures_of_the_store(
     caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message comes once; the client does not notice."""
-    monkeypatch.setattr("genmcp._mux.changes._AGAIN", 0)
+    monkeypatch.setattr("genmcp._mux.session_streams._AGAIN", 0)
     mux = Mux(Suite(name="test", version="1"), store=(store := Restarting()))
     session, _ = mux.sessions.open_new(PARAMS, None)
     messages = await mux.session_streams.listen(session, opening=b"open")
