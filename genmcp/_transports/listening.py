@@ -110,7 +110,9 @@ class EventStream:
         http = self._http
         silent = 0.0 if self._writing else http.loop.time() - self._wrote
         if silent >= http.heartbeat:
-            # Not in the task that waits for the source, which must not be interrupted.
+            # Not in the task that waits for the source, which must not be interrupted. Writing from
+            # now on, although the task of the comment may start later.
+            self._writing = True
             self._comment = start_eagerly(http.loop, self._send(StreamChunk(COMMENT)))
             self._comment.add_done_callback(self._check_comment)
             silent = 0.0

@@ -156,7 +156,8 @@ class TaskInspector:
     Args:
         service: accesses the tasks; it is not started.
         cancel: cancels the task with an id, for its owner. Default: `TaskService.cancel`, which
-            notifies neither the tool nor the process in which a call runs.
+            does not notify the tool of a job. The process in which a call runs finds out within a
+            lease.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Deliveries that another process takes while their holder is alive."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from genmcp import StoreUnavailable
 from genmcp._core.waiting import OnLost, Working
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.jobs import Run, job
-from tests.tasks.bench import BOUND, Bench, ended, made
+from tests.tasks.bench import BOUND, Bench, ended, made, opened
 
 runs: asyncio.Queue[str]
 
@@ -50,21 +51,22 @@ async def test_holder_cannot_release_a_lost_lease(on_lost: OnLost, result: bytes
     await bench.aclose()
 
 
-async def test_cancelled_job_ends_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["memory", "docket", "procrastinate"])
+async def test_cancelled_job_ends_without_a_message(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The task was cancelled, and the engine could not be reached after that."""
     global runs
     runs = asyncio.Queue()
-    store = MemoryStore()
-    bench = Bench(lambda: store)
-    jobs = bench.jobs(store=store, lease=0.5)
 
     async def cancel(id: str) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(store.deliveries, "cancel", cancel)
-    await jobs.create(made(Working(work.job())), b"")
-    async with asyncio.timeout(BOUND):
-        assert await runs.get() == "begun 1"
-        await jobs.cancel("t1", None)
-        assert await runs.get() == "cancelled 1"
-    await bench.aclose()
+    async with opened(kind, tmp_path) as bench:
+        jobs = bench.jobs(lease=1.0)
+        monkeypatch.setattr(jobs.worker.engine, "cancel", cancel)
+        await jobs.create(made(Working(work.job())), b"")
+        async with asyncio.timeout(BOUND):
+            assert await runs.get() == "begun 1"
+            await jobs.cancel("t1", None)
+            assert await runs.get() == "cancelled 1"
