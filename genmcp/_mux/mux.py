@@ -140,9 +140,8 @@ class Mux:
         self.limits = bounds = limits or Limits()
         self.longest_name, self.owners = bounds.max_uri_bytes, Owners(bounds)
         self.store, self._closes_store = _store(store, clock)
-        jobs = jobs or JobOptions()
+        jobs, audience = jobs or JobOptions(), audience or server.info.name
         self.assigns, self.encoder = dict(assigns or {}), Encoder(server.info)
-        audience = audience or server.info.name
         clock, secret = clock or _clock(self.store), _secret(secret, self.store)
         self._seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
         self._warnings = LogThrottle(logger)
