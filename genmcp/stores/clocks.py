@@ -1,6 +1,7 @@
-"""Time in stores: clocks that cannot be set, deadlines, and the signal that ends a wait."""
+"""Time in stores: clocks that cannot be set, deadlines, pauses, and the signal that ends a wait."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,6 +10,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from pathlib import Path
 from typing import Final, Protocol
+
+from genmcp._core.backoff import backoff
 
 _BOOT_TIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -48,6 +51,14 @@ steady: Final = _since_boot()
 
 The time for which the machine was suspended is included where the system reports it (Linux).
 """
+
+
+def reconnect_pause(failures: int) -> float:
+    """Return the seconds before the next attempt to connect, after *failures* failures in a row.
+
+    At most 1. They vary at random, so that the processes of a deployment do not all connect at once.
+    """
+    return backoff(failures, 0.05, 1.0) * random.uniform(0.5, 1)
 
 
 def unix_clock() -> Callable[[], float]:

@@ -15,7 +15,6 @@ more, or takes effect before any later write to its subjects:
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
-from genmcp.stores.clocks import steady
+from genmcp.stores.clocks import reconnect_pause, steady
 from genmcp.stores.postgres.connection import (
     CLOCK_ERROR,
     PostgresConnection,
@@ -40,8 +39,8 @@ from genmcp.stores.postgres.connection import (
     translated,
 )
 
-_BACKOFF: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between attempts to connect
 _ATTEMPTS: Final = 5  # at a statement that the server has rolled back
+_END_INTERVAL: Final = 1.0  # seconds between attempts to end a lost connection at the server
 _MAX_BYTES: Final = 1024 * 1024  # of the requests that are sent together
 
 
@@ -222,7 +221,7 @@ class Lane:
             StoreUnavailable: the server cannot be reached.
             ConfigurationError: it rejects the connection.
         """
-        attempts = 0
+        failures = 0
         while True:
             try:
                 if self._connection is None:
@@ -237,8 +236,8 @@ class Lane:
                 if not isinstance(error, StoreUnavailable) and not is_lost(error):
                     raise
                 self._disconnect()
-                pause = _BACKOFF[min(attempts, len(_BACKOFF) - 1)] * random.uniform(0.7, 1.3)
-                attempts += 1
+                failures += 1
+                pause = reconnect_pause(failures)
                 if self._closed or steady() + pause > deadline:
                     raise translated(self._options, self._clock, error) from error
                 await asyncio.sleep(pause)
@@ -266,5 +265,5 @@ class Lane:
                         if not is_lost(error):
                             break
                         self._disconnect()
-                    await asyncio.sleep(_BACKOFF[-1])
+                    await asyncio.sleep(_END_INTERVAL)
                 await asyncio.sleep(max(0.0, until + CLOCK_ERROR - self._clock.now()))

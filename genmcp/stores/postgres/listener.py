@@ -7,14 +7,13 @@ write take effect later, its notification counts as one of another process.
 
 import asyncio
 import hashlib
-import random
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Final
 
-from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.clocks import WakeSignal, reconnect_pause
 from genmcp.stores.postgres.connection import (
     PostgresConnection,
     PostgresOptions,
@@ -23,7 +22,6 @@ from genmcp.stores.postgres.connection import (
 )
 
 _PING_INTERVAL: Final = 30.0  # seconds; the server's clock is measured as often
-_BACKOFF: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to connect
 _MAX_TOKENS: Final = 700  # in one notification, whose payload has less than 8000 bytes
 _EVERYTHING: Final = "*"
 
@@ -169,20 +167,19 @@ class NotificationListener:
         self._closed = True
 
     async def _run(self) -> None:
-        attempts = 0
+        failures = 0
         try:
             while True:
                 with suppress(Exception):  # the waiters get the error from their own statements
                     connection = await connect(self._options)
-                    attempts = 0
+                    failures = 0
                     try:
                         await self._listen(connection)
                     finally:
                         connection.end()
                 self._confirm()
-                pause = _BACKOFF[min(attempts, len(_BACKOFF) - 1)] * random.uniform(0.7, 1.3)
-                attempts += 1
-                await asyncio.sleep(pause)
+                failures += 1
+                await asyncio.sleep(reconnect_pause(failures))
         finally:
             self._task = None
             self._confirm()

@@ -6,13 +6,12 @@ lost with a connection do no harm: after a new connection has subscribed, all fo
 
 import asyncio
 import logging
-import random
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.clocks import WakeSignal, reconnect_pause
 from genmcp.stores.redis.server import (
     ErrorReply,
     RedisConnectionLost,
@@ -23,7 +22,6 @@ from genmcp.stores.redis.server import (
 
 logger = logging.getLogger("genmcp")
 
-_BACKOFF: Final = (0.05, 1.0)  # seconds between attempts to connect: the first, and the longest
 _AT_ONCE: Final = 1000  # channels in one command
 _LINGER: Final = 1.0  # seconds that a channel stays subscribed without a follower
 
@@ -96,7 +94,7 @@ class RedisChannels:
                 self._idle.add(channel)
 
     async def _run(self) -> None:
-        delay, longest = _BACKOFF
+        failures = 0
         while True:
             await self._wake.wait()  # no connection is made before it is needed
             try:
@@ -104,19 +102,19 @@ class RedisChannels:
                     wire = await self._state.connect()
             except (TimeoutError, StoreUnavailable, ConfigurationError):
                 # The error is raised by the commands of the followers.
-                await asyncio.sleep(delay * random.uniform(0.5, 1))
-                delay = min(2 * delay, longest)
+                failures += 1
+                await asyncio.sleep(reconnect_pause(failures))
                 continue
             try:
                 self._added = set(self._signals)
                 self._wake.set()
                 if await self._serve(wire):
-                    delay = _BACKOFF[0]
+                    failures = 0
             finally:
                 self._subscribed.clear()
                 await wire.close()
-            await asyncio.sleep(delay * random.uniform(0.5, 1))
-            delay = min(2 * delay, longest)
+            failures += 1
+            await asyncio.sleep(reconnect_pause(failures))
             self._wake.set()
 
     async def _serve(self, wire: RedisWire) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.clocks import steady
+from genmcp.stores.clocks import reconnect_pause, steady
 from genmcp.stores.redis.commands import LOADING, Argument, CommandQueue, Convert
 from genmcp.stores.redis.scripts import SWEEP, Script
 from genmcp.stores.redis.server import (
@@ -20,7 +20,6 @@ from genmcp.stores.redis.server import (
 
 logger = logging.getLogger("genmcp")
 
-_BACKOFF: Final = (0.05, 1.0)  # seconds between attempts to connect: the first, and the longest
 _MOVES: Final = 5  # between nodes of a cluster, at one attempt to connect
 _SWEPT_AT_ONCE: Final = 500
 _CLOSING: Final = 1.0  # seconds that `aclose` waits for commands in progress
@@ -93,7 +92,7 @@ class RedisConnection:
             ]
 
     async def _run(self) -> None:
-        delay, longest = _BACKOFF
+        failures = 0
         try:
             while True:
                 await self._queue.wake.wait()  # no connection is made before it is needed
@@ -101,10 +100,10 @@ class RedisConnection:
                     wire = await self._connect()
                 except (StoreUnavailable, ConfigurationError) as error:
                     self._queue.fail_pending(error)
-                    await asyncio.sleep(delay * random.uniform(0.5, 1))
-                    delay = min(2 * delay, longest)
+                    failures += 1
+                    await asyncio.sleep(reconnect_pause(failures))
                     continue
-                delay = _BACKOFF[0]
+                failures = 0
                 try:
                     await self._serve(wire)
                 finally:
