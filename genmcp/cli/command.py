@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     if sys.stderr is None:
         _open_stderr()
-    arguments = _parse(_create_parser(), argv)
+    arguments = _parse(create_parser(), argv)
     log_to_stderr(serves=arguments.function in (_serve, _work))
     threads = threading.enumerate()
     try:
@@ -149,7 +149,7 @@ def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -
                 os._exit(status)
 
 
-def _create_parser() -> argparse.ArgumentParser:
+def create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="genmcp", description="Servers and clients of the Model Context Protocol."
     )

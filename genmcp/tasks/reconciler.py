@@ -50,7 +50,7 @@ class TaskReconciler:
         while self._records.store.shared or self._records.store.durable:
             await asyncio.sleep(options.lease / 2)
             try:
-                if await self._is_elected(options.lease):
+                if await self.is_elected(options.lease):
                     await self.examine(options.recovery_limit)
             except StoreError as error:
                 logger.debug("queued tasks are examined later: %s", error)
@@ -71,7 +71,7 @@ class TaskReconciler:
                 continue
             await self._scheduler.recover(task)
 
-    async def _is_elected(self, lease: float) -> bool:
+    async def is_elected(self, lease: float) -> bool:
         """Renew or acquire the record of the election; return whether this process has it."""
         store, key = self._records.store, f"{self._records.prefix}{_KEY}"
         entry = await store.get(key)

@@ -103,7 +103,7 @@ class TaskRunner:
         self._resume = resume
         self.external = ExternalFollower(queues, options)
         self.parts = TaskParts(writer, self.cancel_work, options.progress_interval)
-        self._jobs = JobRunner(writer, self.parts, options)
+        self.jobs = JobRunner(writer, self.parts, options)
         self._options = options
         self._is_stopping = is_stopping
         self._running = _RunningSteps(writer, options.retention)
@@ -201,7 +201,7 @@ class TaskRunner:
         """Run the step of a claimed task, and retain its record for as long as that takes."""
         with self._running.register(task):
             if (job := task.job) is not None:
-                task = await self._jobs.attempt(held, task, job)
+                task = await self.jobs.attempt(held, task, job)
             elif isinstance(task.work, Following) and not task.settled:
                 task = await self._follow(held, task, task.work.ref)
             elif isinstance(task.work, Gathering) and not task.settled:
@@ -247,26 +247,26 @@ class TaskRunner:
 
     async def prepare(self) -> None:
         """Create the pending occurrences of periodic jobs, when this process begins to serve."""
-        await self._jobs.schedules.prepare()
+        await self.jobs.schedules.prepare()
 
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""
         if task.schedule is not None:
-            await self._jobs.schedules.advance_anyway(task)
+            await self.jobs.schedules.advance_anyway(task)
         if isinstance(task.work, Following):
             await self.external.cancel(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
         elif task.held_delivery is None:  # otherwise its worker does this, when it has ended
-            await self._jobs.limits.release(task)
+            await self.jobs.limits.release(task)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
-        await self._jobs.limits.release(task)
+        await self.jobs.limits.release(task)
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return
         if task.schedule is not None:
-            await self._jobs.schedules.end(held, task)
+            await self.jobs.schedules.end(held, task)
             return
         call = await self._records.call(task.id)
         try:
@@ -275,7 +275,7 @@ class TaskRunner:
             else:
                 result = await self._resumed(held, task, call)
         except NotRunnableHere as missing:
-            if deferred := await self._jobs.defer(held, task, missing):
+            if deferred := await self.jobs.defer(held, task, missing):
                 await self._records.touch(deferred)
                 await self._scheduler.submit(deferred)
                 return

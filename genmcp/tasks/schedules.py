@@ -69,14 +69,14 @@ class ScheduledJobs:
         """
         for schedule in self._schedules.values():
             while True:
-                state, version = await self._read(schedule)
+                state, version = await self.read(schedule)
                 # An occurrence that is pending in other times than those of this release would
                 # run once more: it is replaced, and cancelled when it begins.
                 if state is None or state.times != schedule.times:
                     state = ScheduleState(schedule.times, schedule.after(time.time()))
-                    if not await self._write(schedule, state, version):
+                    if not await self.write(schedule, state, version):
                         continue
-                pending = await self._create(schedule, state.pending)
+                pending = await self.create(schedule, state.pending)
                 if pending.ended:  # cancelled by a process that could not create the next one
                     await self.advance(pending)
                 break
@@ -105,18 +105,18 @@ class ScheduledJobs:
         if schedule is None:
             raise NotRunnableHere(f"there is no schedule {name!r} here", "No such schedule")
         while True:
-            state, version = await self._read(schedule)
+            state, version = await self.read(schedule)
             if state is not None and state.pending == occurrence:
                 if state.times != schedule.times:
                     raise NotRunnableHere(f"schedule {name!r} has other times", "Other times")
                 following = schedule.after(max(occurrence, time.time()))
                 state = ScheduleState(state.times, following, occurrence)
-                if not await self._write(schedule, state, version):
+                if not await self.write(schedule, state, version):
                     continue
             if state is None or state.begun != occurrence:
                 return False
             # Also if this is a repetition: the process that wrote the state may have died since.
-            await self._create(schedule, state.pending)
+            await self.create(schedule, state.pending)
             return True
 
     async def end(self, held: HeldTask, task: Task) -> None:
@@ -137,12 +137,13 @@ class ScheduledJobs:
         except NotRunnableHere as missing:
             logger.warning("no occurrence follows %s: %s", task.schedule, missing)
 
-    async def _create(self, schedule: Schedule, occurrence: float) -> Task:
+    async def create(self, schedule: Schedule, occurrence: float) -> Task:
+        """Create and submit the task of an occurrence, unless it exists; return it."""
         now = self._records.now()
         # The difference to the time of this machine: the clock of the store may be another one.
         waits_for, due = Working(schedule.job).scheduled(now + occurrence - time.time())
         task = Task(
-            id=f"{self._digest(schedule)}.{occurrence:.3f}",
+            id=self.occurrence_id(schedule, occurrence),
             tool=f"schedule {schedule.id}",
             node=self._writer.scheduler.heartbeats.own,
             created=now,
@@ -160,7 +161,8 @@ class ScheduledJobs:
                 await self._writer.scheduler.submit(task)
         return task
 
-    async def _read(self, schedule: Schedule) -> tuple[ScheduleState | None, int]:
+    async def read(self, schedule: Schedule) -> tuple[ScheduleState | None, int]:
+        """Return the state of *schedule* and its version; None and 0 if there is none."""
         entry = await self._store.get(self._key(schedule))
         if entry is None:
             return None, 0
@@ -169,12 +171,17 @@ class ScheduledJobs:
         except msgspec.MsgspecError as error:
             raise ContractError(f"the record of schedule {schedule.id} is invalid") from error
 
-    async def _write(self, schedule: Schedule, state: ScheduleState, version: int) -> bool:
+    async def write(self, schedule: Schedule, state: ScheduleState, version: int) -> bool:
+        """Replace the state that has this *version*; return False if it has changed."""
         try:
             await self._store.apply(Put(self._key(schedule), _encode(state), expect=version))
         except Conflict:
             return False
         return True
+
+    def occurrence_id(self, schedule: Schedule, occurrence: float) -> str:
+        """Return the id of the task of an occurrence."""
+        return f"{self._digest(schedule)}.{occurrence:.3f}"
 
     def _key(self, schedule: Schedule) -> str:
         return f"{self._records.prefix}schedule:{self._digest(schedule)}"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from genmcp import Client, ClientOptions
-from genmcp.cli.command import _create_parser
+from genmcp.cli.command import create_parser
 from tests.cli.test_operating import Process, until_ready
 from tests.support.asgi import PATIENCE
 from tests.support.balancer import Balancer
@@ -44,7 +44,7 @@ def manifests() -> dict[tuple[str, str], dict[str, Any]]:
 
 def parsed(words: Sequence[str]) -> Any:
     """Return the arguments of a `genmcp` command; the test fails if it has no such options."""
-    return _create_parser().parse_args([*words])
+    return create_parser().parse_args([*words])
 
 
 def commands_of_page() -> list[str]:

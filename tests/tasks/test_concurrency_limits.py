@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import ConfigurationError
 from genmcp.stores.store import Put
-from genmcp.tasks.job_limits import LimitHolders, _encode
+from genmcp.tasks.job_limits import LimitHolders
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
@@ -175,9 +176,9 @@ async def test_slot_of_a_lost_job_is_taken(bench: Bench) -> None:
     """Its task has expired, or ended in a process that died before it released the slot."""
     jobs = bench.jobs(lease=0.3)
     work = index.job("report", "a")
-    (limit,) = jobs.runner._jobs.limits.of(made(Working(work)))
+    (limit,) = jobs.runner.jobs.limits.of(made(Working(work)))
     held = LimitHolders(limit.name, ("gone.1",))
-    await jobs.records.store.apply(Put(limit.key, _encode(held)))
+    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode(held)))
 
     await create(jobs, "t1", work)
 
@@ -188,14 +189,14 @@ async def test_job_with_a_slot_that_was_not_woken_runs(bench: Bench) -> None:
     """The process that gave it the slot has died before it could submit the job."""
     jobs = bench.jobs(lease=0.3)
     work = index.job("report", "a")
-    (limit,) = jobs.runner._jobs.limits.of(made(Working(work)))
+    (limit,) = jobs.runner.jobs.limits.of(made(Working(work)))
     await create(jobs, "t0", index.job("report", "z"))
     await room.next()
     await create(jobs, "t1", work)
     await parked(jobs, "t1")
 
     held = LimitHolders(limit.name, ("t1.0",))
-    await jobs.records.store.apply(Put(limit.key, _encode(held)))
+    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode(held)))
 
     assert await room.next() == "a"
 
@@ -203,7 +204,7 @@ async def test_job_with_a_slot_that_was_not_woken_runs(bench: Bench) -> None:
 async def test_limits_leave_no_records(bench: Bench) -> None:
     """There may be a key for each document."""
     jobs = bench.jobs()
-    (limit,) = jobs.runner._jobs.limits.of(made(Working(index.job("report", "a"))))
+    (limit,) = jobs.runner.jobs.limits.of(made(Working(index.job("report", "a"))))
     for name in ("a", "b"):
         await create(jobs, name, index.job("report", name))
     for _ in range(2):

@@ -13,11 +13,10 @@ import pytest
 from genmcp import MemoryStore, Mux, Suite
 from genmcp._core.task import Task
 from genmcp.errors import ConfigurationError
-from genmcp.stores.store import Put
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.schedules import ScheduledJobs, ScheduleState, _encode
+from genmcp.tasks.schedules import ScheduledJobs, ScheduleState
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect
 from tests.tasks.bench import ALL_STORES, BOUND, Bench, opened
@@ -65,16 +64,15 @@ async def next_run() -> str:
 
 
 def schedules_of(jobs: TaskService) -> ScheduledJobs:
-    return jobs.runner._jobs.schedules
+    return jobs.runner.jobs.schedules
 
 
 async def missed(jobs: TaskService, schedule: Schedule, ago: float) -> float:
     """Let an occurrence be pending since *ago* seconds, as after a downtime; return its time."""
     times = schedules_of(jobs)
     pending = schedule.after(time.time() - ago)
-    state = _encode(ScheduleState(schedule.times, pending))
-    await jobs.records.store.apply(Put(times._key(schedule), state))
-    await times._create(schedule, pending)
+    assert await times.write(schedule, ScheduleState(schedule.times, pending), 0)
+    await times.create(schedule, pending)
     return pending
 
 
@@ -109,7 +107,7 @@ async def test_missed_occurrences_run_once(bench: Bench) -> None:
 
     assert task.status == "completed"
     assert task.owner is None
-    state, _ = await schedules_of(jobs)._read(HOURLY)
+    state, _ = await schedules_of(jobs).read(HOURLY)
     assert state is not None
     assert state.pending > time.time()
     assert ran.empty()
@@ -122,12 +120,12 @@ async def test_missed_occurrence_may_expire(bench: Bench) -> None:
     pending = await missed(jobs, schedule, 36000)
 
     await jobs.start()
-    run = f"{schedules_of(jobs)._digest(schedule)}.{pending:.3f}.0"
+    run = f"{schedules_of(jobs).occurrence_id(schedule, pending)}.0"
     task = await ended(jobs, run)
 
     assert task.status == "failed"
     assert ran.empty()
-    state, _ = await schedules_of(jobs)._read(schedule)
+    state, _ = await schedules_of(jobs).read(schedule)
     assert state is not None
     assert state.pending > time.time()
 
@@ -137,14 +135,15 @@ async def test_occurrence_after_a_crash_creates_the_next_again(bench: Bench) -> 
     jobs = bench.jobs(schedules=[HOURLY])
     pending = await missed(jobs, HOURLY, 36000)
     following = HOURLY.after(time.time())
-    state = _encode(ScheduleState(HOURLY.times, following, pending))
-    await jobs.records.store.apply(Put(schedules_of(jobs)._key(HOURLY), state))
+    _, version = await schedules_of(jobs).read(HOURLY)
+    state = ScheduleState(HOURLY.times, following, pending)
+    assert await schedules_of(jobs).write(HOURLY, state, version)
 
     await jobs.start()
     await next_run()
 
-    digest = schedules_of(jobs)._digest(HOURLY)
-    assert await jobs.records.find(f"{digest}.{following:.3f}") is not None
+    id = schedules_of(jobs).occurrence_id(HOURLY, following)
+    assert await jobs.records.find(id) is not None
 
 
 async def test_occurrence_of_changed_times_is_cancelled(bench: Bench) -> None:
@@ -153,7 +152,7 @@ async def test_occurrence_of_changed_times_is_cancelled(bench: Bench) -> None:
     pending = await missed(jobs, HOURLY, 36000)
 
     await jobs.start()
-    task = await ended(jobs, f"{schedules_of(jobs)._digest(HOURLY)}.{pending:.3f}.0")
+    task = await ended(jobs, f"{schedules_of(jobs).occurrence_id(HOURLY, pending)}.0")
 
     assert task.status == "cancelled"
     assert ran.empty()
@@ -163,14 +162,14 @@ async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> Non
     """An operator may cancel one, while it waits."""
     jobs = bench.jobs(schedules=[HOURLY])
     await jobs.start()
-    state, _ = await schedules_of(jobs)._read(HOURLY)
+    state, _ = await schedules_of(jobs).read(HOURLY)
     assert state is not None
-    stored = await jobs.records.find(f"{schedules_of(jobs)._digest(HOURLY)}.{state.pending:.3f}")
+    stored = await jobs.records.find(schedules_of(jobs).occurrence_id(HOURLY, state.pending))
     assert stored is not None
 
     await jobs.writer.cancel(stored.task, jobs.runner.cancel_work, wait=True)
 
-    after, _ = await schedules_of(jobs)._read(HOURLY)
+    after, _ = await schedules_of(jobs).read(HOURLY)
     assert after is not None
     assert after.pending == state.pending + 3600
 
@@ -179,12 +178,12 @@ async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> N
     """It was cancelled by a process that knows no schedules. The next process goes on."""
     jobs = bench.jobs(schedules=[HOURLY])
     pending = await missed(jobs, HOURLY, 36000)
-    id = f"{schedules_of(jobs)._digest(HOURLY)}.{pending:.3f}"
+    id = schedules_of(jobs).occurrence_id(HOURLY, pending)
     await jobs.records.change(id, Task.cancel)
 
     await jobs.start()
 
-    state, _ = await schedules_of(jobs)._read(HOURLY)
+    state, _ = await schedules_of(jobs).read(HOURLY)
     assert state is not None
     assert state.pending > time.time()
     assert ran.empty()
