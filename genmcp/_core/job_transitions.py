@@ -25,7 +25,7 @@ def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
 
 
 def park_job(task: Task, now: float, delay: float) -> Task:
-    """Return *task* waiting for a slot of a limit; after *delay* seconds it looks for one itself.
+    """Return *task* waiting for a slot of a limit; after *delay* seconds it checks for one itself.
 
     This does not count as an attempt.
     """
@@ -42,7 +42,7 @@ def wake_job(task: Task, now: float) -> Task:
 
 
 def expire_job(task: Task, now: float) -> Task:
-    """Return *task* with its job failed, which has passed its deadline; for any process to go on.
+    """Return *task* whose job has failed because its deadline has passed. Any process continues it.
 
     Raises:
         IllegalTransition: it has no job with a deadline.

@@ -85,12 +85,12 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
-    unlimited); soft_timeout: seconds after which the function is told. retries: how often a failed
-    job is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
-    each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
-    to 1, that is random (default 0.25), so that jobs which failed together are not retried
-    together. limit: the maximum number of jobs with this name and *limit_key* that run at once; 0:
-    unlimited.
+    unlimited); soft_timeout: seconds after which the attempt gets `SoftTimeLimit`. retries: how
+    often a failed job is tried again (default 0); backoff: seconds before the first retry (default
+    1), doubled for each further one up to max_backoff (default 3600). jitter: the fraction of such
+    a pause, from 0 to 1, that is random (default 0.25), so that jobs which failed together are not
+    retried together. limit: the maximum number of jobs with this name and *limit_key* that run at
+    once; 0: unlimited.
     """
 
     name: str

@@ -82,7 +82,7 @@ def _name_of(kind: type[msgspec.Struct]) -> str:
 
 
 class _Kind(NamedTuple):
-    """A kind of messages: how it is read, what it does, and how a process recovers lost ones."""
+    """A kind of message: its decoder, its handler, and the function that recovers lost messages."""
 
     decode: Callable[[bytes], Any]
     handle: Callable[[Any], None]

@@ -79,7 +79,7 @@ class DeploymentLimits:
 
 
 class _Allowance(msgspec.Struct, eq=False):
-    """What a principal has left of a quota, in this process and window.
+    """The rest of the quota of a principal, in this process and window.
 
     left: the leased calls that were not made yet; negative: the calls that were made on credit.
     taken: the calls of this process. exhausted: whether the store has no more to lease.

@@ -262,9 +262,9 @@ class StoredStream(msgspec.Struct, eq=False):
                     await self._append(_END)
 
     async def hand_on(self) -> None:
-        """Store that this process answers no more calls: another one may at once.
+        """Store that this process answers no more calls, so that another one may at once.
 
-        Without it, others wait until the heartbeat of this process has expired.
+        Otherwise the others wait until the heartbeat of this process has expired.
         """
         if self._begun:
             with suppress(StoreError):

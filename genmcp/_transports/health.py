@@ -22,12 +22,12 @@ logger = logging.getLogger("genmcp")
 HEALTH_PATH: Final = "/health"
 READY_PATH: Final = "/ready"
 
-# No record has this key. A store has to look for it as for any other.
+# No record has this key, but reading it needs the store like any other read.
 _PROBE_KEY: Final = "health:probe"
 
 
 class Health:
-    """Tells a supervisor whether a process is alive, and a load balancer whether it is ready.
+    """Responds to probes: a process is alive (for a supervisor), or ready (for a load balancer).
 
         health = Health(endpoint)
         app = Starlette(routes=[endpoint.route("/mcp"), *health.routes()])

@@ -288,7 +288,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self.exchange.batch or self.exchange.stream is None:
             return
         actions = self.exchange.hand_over(_RESUME_DELAY)
-        # DETACHED: the client has left, and resumes the stream when it likes.
+        # DETACHED: the connection has ended, and the client may resume the stream at any time.
         self._handed_on = self.exchange.state is ExchangeState.DETACHED
         self._push(actions)
 

@@ -88,7 +88,7 @@ def _open_stderr() -> None:
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     argv = sys.argv[1:] if argv is None else argv
     if list(argv[:1]) == ["jobs"]:
-        # Before a space, argparse does not take the "-" for that of an option. `_id` removes it.
+        # With a space in front, argparse does not take an id for an option. `_id` strips it.
         argv = [f" {each}" if _DASHED_ID.fullmatch(each) else each for each in argv]
     arguments, rest = parser.parse_known_args(argv)
     if not hasattr(arguments, "function"):

@@ -264,7 +264,7 @@ def _drain_on_sigterm(health: Health, seconds: float) -> None:
         logger.info("draining: requests are accepted for %g seconds", seconds)
         loop.call_soon_threadsafe(loop.call_later, seconds, handle, number, frame)
 
-    # A method of the server, as its own handler is: `uvicorn_server` finds the server by it.
+    # Bound to the server, as its own handler is, because `uvicorn_server` reads `__self__`.
     signal.signal(signal.SIGTERM, MethodType(drain, server))
 
 

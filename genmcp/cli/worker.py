@@ -199,7 +199,7 @@ class _ProbeServer(uvicorn.Server):
 async def serve_routes(routes: Sequence[Route], address: HostPort) -> AsyncIterator[None]:
     """Serve the *routes* of probes at *address*, in this event loop.
 
-    In this one, because a loop that is blocked by a job must not pass as alive.
+    It is the loop of the jobs, so that a loop that a job blocks does not count as alive.
 
     Raises:
         ConfigurationError: the address cannot be listened on.

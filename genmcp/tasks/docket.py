@@ -1,4 +1,4 @@
-"""`DocketEngine`: carries the steps of tasks by Docket, on Redis or Valkey.
+"""`DocketEngine`: delivers the steps of tasks through Docket, on Redis or Valkey.
 
 Docket (the package `pydocket`) stores and delivers the ids, schedules delayed ones, renews leases,
 and passes cancellations on. Its results, retries and progress are not used. Each queue is a docket
@@ -76,21 +76,21 @@ class _Service(Protocol):
 
 
 class DocketEngine(Engine):
-    """Delivers ids by Docket. Needs the extra `docket`.
+    """Delivers ids through Docket. Needs the extra `docket`.
 
     Use it with a `RedisStore`, which keeps the records of tasks; both may use the same server.
-    Docket reads messages with cloudpickle, so whoever can write to this Redis database can run code
-    in the workers: give it a user and a database of its own.
+    Docket reads messages with cloudpickle: any client that can write to this Redis database can run
+    code in the workers. Give it a user and a database of its own.
 
     Args:
         url: the Redis or Valkey server, in a form that Docket accepts (`redis://`, `rediss://`,
             `redis+sentinel://host:26379/service/0`, `unix://`), or `valkey://`, `valkeys://`.
-        name: with which the names of dockets begin. Default: "genmcp".
+        name: the prefix of the names of dockets. Default: "genmcp".
         dockets: dockets of the application, by the name of the queue whose ids are put there. Only
             its own workers with `tasks_for` deliver them. Default: none.
         check_interval: seconds for which a worker waits for a message at a time. It does not delay
             deliveries, only the exit of `serve`. Default 0.25.
-        scheduling_interval: seconds between two looks for delayed ids. Default 0.25.
+        scheduling_interval: seconds between two checks for delayed ids that are due. Default 0.25.
         timeout: seconds for a command. Default 5.
         reconnect_delay: seconds until a worker connects again. Default 1.
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.

@@ -27,9 +27,9 @@ WRITES: Final = 32
 
 _RENEWALS: Final = 4  # per lease
 _CLAIMS: Final = 64  # tasks that a worker of Docket claims at once, each with a connection
-# A worker of Docket with as many tasks as slots looks for a free one at intervals. That is also the
-# longest time for which it waits for a message. Short handlers need a short interval: 10 slots and
-# 50 ms are 200 handlers a second at most. While little happens, it only costs.
+# A worker of Docket whose slots are all taken checks for a free one at this interval, which is also
+# the longest time for which it waits for a message. It bounds the rate of short handlers: 10 slots
+# and 50 ms allow 200 a second. While few handlers start, a short interval would only cost CPU time.
 _BURST_INTERVAL: Final = timedelta(milliseconds=1)
 _BURST: Final = 0.25  # seconds after the start of a handler
 _FULL_INTERVAL: Final = timedelta(milliseconds=50)  # later, while all slots are taken
@@ -46,7 +46,7 @@ class _Fate(Enum):
 
 
 class _DocketStep:
-    """A handler that runs, and the message for which it does.
+    """A running handler, and the message for which it runs.
 
     Args:
         execution: the message.
@@ -160,7 +160,7 @@ class DocketServing:
     async def watch(self) -> None:
         """Renew the leases, and cancel the handlers that have lost theirs, until cancelled.
 
-        Docket renews those of its running tasks. These include handlers that have outlived theirs.
+        Docket itself renews only the leases of its running tasks; a handler may outlive its task.
         """
         while True:
             await asyncio.sleep(self.lease / _RENEWALS)
@@ -218,7 +218,7 @@ class DocketServing:
             self._share_slots()
 
     def _share_slots(self) -> None:
-        """Tell the workers how many tasks they may have, after a change."""
+        """Set the maximum number of tasks of each worker, after a change."""
         free = max(0, self._slots - len(self._steps))
         for worker, loop_end in self._loops.items():
             own = sum(step.loop is loop_end for step in self._steps.values())

@@ -38,7 +38,7 @@ def engine_queue(prefix: str, queue: str) -> str:
 
 
 class EnginePromise(StrEnum):
-    """What an engine may promise beyond the interface: listed in `Engine.promises`."""
+    """A property that engines may have beyond the interface, listed in `Engine.promises`."""
 
     OWNERS = "owners"
     """Owners take turns in each queue, and `max_per_owner` limits the handlers of one."""

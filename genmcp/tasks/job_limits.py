@@ -6,10 +6,10 @@ one write, conditional on the version of the first record. Nothing polls: a job 
 is parked, which means that its next delivery is far away, and the process that releases a slot
 gives the parked job a delivery that is due now.
 
-Processes die between any two of these writes. A job therefore looks again by itself after a lease
-or, far back in the line, a few. It then also takes the slots of jobs that have ended without
-releasing them. A released slot is released again if the step that did so is repeated, which wakes
-the jobs that got a slot and were not woken.
+A process may die between any two of these writes. A parked job therefore checks again by itself:
+after a lease or, far back in the line, after a few. It then also takes the slots of jobs that have
+ended without releasing them. If the step that released a slot is repeated, so is the release, which
+wakes the jobs that got a slot and were not woken.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -131,7 +131,7 @@ class JobLimits:
             await self._writer.retry.retry_until_written(write)
 
     async def _take(self, limit: JobLimit, task: Task) -> float | None:
-        """Take a slot, or join the line; return the seconds after which to look again."""
+        """Take a slot, or join the line; return the seconds after which to check again."""
         run, place = run_id(task), _place(limit, task)
         assert run is not None
         waited = False

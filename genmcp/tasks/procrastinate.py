@@ -1,12 +1,12 @@
 """An engine on procrastinate, a job queue in PostgreSQL: the extra `procrastinate`.
 
 An id is a row of procrastinate's table of jobs. A `Worker` of procrastinate fetches rows, runs
-their handlers, renews its heartbeat, and listens for new rows and cancellations. procrastinate
-leaves four things to its user, which are here:
+their handlers, renews its heartbeat, and listens for new rows and cancellations. This module adds
+four things that procrastinate leaves to its user:
 
-- **Takeover.** The rows of a dead worker stay `doing`. `_ServedJobs` looks for them, and queues new
+- **Takeover.** The rows of a dead worker stay `doing`. `_ServedJobs` finds them, and queues new
   ones in their place.
-- **Fencing.** procrastinate acknowledges a row by its id, whoever holds it: a worker that was
+- **Fencing.** procrastinate acknowledges a row by its id, and not by its holder: a worker that was
   suspended would remove the row that another one has taken over. A row that is delivered again is
   therefore always a new row, and an acknowledgement names the worker.
 - **Failures of the database.** A `Worker` ends when one of its statements fails, and waits for its
@@ -81,7 +81,7 @@ class ProcrastinateEngine(Engine):
 
     Args:
         url: `postgresql://user:password@host/database`, with any parameter of libpq.
-        poll_interval: seconds between two looks for delayed ids that have become due, which is how
+        poll_interval: seconds between two checks for delayed ids that have become due, which is how
             late they may be. New ids are announced by the database. Default 1.
         retry_delay: seconds before the next attempt after the database has failed. Default 1.
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
@@ -317,7 +317,7 @@ class _ServedJobs(JobManager):
         finally:
             del self._running[row]
 
-    # ---- what a `Worker` asks for
+    # The methods of `JobManager` that a `Worker` calls.
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         async with self._fetching:
@@ -384,7 +384,7 @@ class _ServedJobs(JobManager):
                 self._warn("new jobs are found later", error)
             await asyncio.sleep(self._retry_delay)
 
-    # ---- what procrastinate leaves to its user
+    # Heartbeats and takeover, which procrastinate leaves to its user.
 
     async def _sweep_repeatedly(self) -> None:
         while True:
@@ -426,11 +426,11 @@ class _ServedJobs(JobManager):
 
 
 class _Stopping(Exception):
-    """The worker stops: another one is to run the handler."""
+    """Raised from a handler whose worker stops, so that its row is released to another worker."""
 
 
 class _Always(BaseRetryStrategy):
-    """A handler that raised is repeated."""
+    """The retry strategy: each handler that raised is repeated."""
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
         return RetryDecision()

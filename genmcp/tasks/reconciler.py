@@ -3,7 +3,7 @@
 A record and its submission are two writes, also where the engine uses the same store. If a process
 dies between the two, or the engine loses an id, the task waits without a delivery. A reader of the
 task repairs that (`TaskScheduler.recover`), but a client need not read it: it may wait for a
-notification. One process of a service therefore looks through the queued tasks in turn.
+notification. One process of a service therefore examines the queued tasks in turn.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _KEY: Final = "reconciler"
 
 
 class TaskReconciler:
-    """Looks through the queued tasks of a service while this process works on tasks.
+    """Examines the queued tasks of a service while this process works on tasks.
 
     The processes of a service elect one by a record that expires after a lease. It examines at most
     `JobOptions.recovery_limit` tasks per half lease, and continues behind the last one at the next

@@ -10,7 +10,7 @@ If a process dies, its work continues as follows:
   its heartbeat (`tasks/heartbeats.py`). The next liveness check, `_check_node`, calls
   `lose_process`: the running call fails, or its wait ends with WorkerLost.
 - A step that was written and not submitted: the next reader of the record submits it
-  (`TaskScheduler.recover`), or a process that looks through the queued tasks (`TaskReconciler`).
+  (`TaskScheduler.recover`), or a process that examines the queued tasks (`TaskReconciler`).
 - An external job does not depend on the process: another process follows it again.
 - A call that is not a task ends with its connection.
 

@@ -42,7 +42,7 @@ class Stored:
         return found
 
     async def carried(self) -> int:
-        """Return the number of steps that wait for a worker, or are in its hands."""
+        """Return the number of steps that wait for a worker, or that one has claimed."""
         counts = [await self._engine.backlog(engine_queue(NAMESPACE, each)) for each in QUEUES]
         return sum(each.waiting + each.held for each in counts if each is not None)
 

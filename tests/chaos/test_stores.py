@@ -56,11 +56,11 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
                 async with httpx.AsyncClient(limits=limits, timeout=None) as http:
                     supervising = asyncio.create_task(supervise(fleet))
                     try:
-                        await raged(fleet, store, http, random, seen)
+                        await run_under_faults(fleet, store, http, random, seen)
                     finally:
                         supervising.cancel()
                         await asyncio.wait([supervising])
-                    await revive(fleet)
+                    await restart_ended_workers(fleet)
                     await check_tasks(fleet, http, random, seen)
                     check_jobs(fleet, seen)
                     assert not seen.faults, "\n".join(seen.faults)
@@ -73,7 +73,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
                 raise
 
 
-async def raged(
+async def run_under_faults(
     fleet: Fleet, store: SharedStore, http: httpx.AsyncClient, random: Random, seen: Seen
 ) -> None:
     """Make all calls while faults happen."""
@@ -84,16 +84,16 @@ async def raged(
             await called(n, "mixed", client, seen)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(processes_suffer(fleet, random_of(random), seen))
+        group.create_task(harm_processes(fleet, random_of(random), seen))
         if store.server is not None:
             fleet.store_fails = True
-            group.create_task(store_suffers(store.server, fleet, random_of(random), seen))
+            group.create_task(harm_store(store.server, fleet, random_of(random), seen))
         for n in range(CALLS):
             group.create_task(call(n, Client(http, fleet, random_of(random))))
             await asyncio.sleep(EVERY)
 
 
-async def processes_suffer(fleet: Fleet, random: Random, seen: Seen) -> None:
+async def harm_processes(fleet: Fleet, random: Random, seen: Seen) -> None:
     """Kill servers and workers and start them again; suspend others for longer than a lease."""
     async with asyncio.TaskGroup() as group:
         for number in range(FAULTS):
@@ -111,10 +111,10 @@ async def processes_suffer(fleet: Fleet, random: Random, seen: Seen) -> None:
                 place.send(signal.SIGCONT)
             else:
                 await place.kill()
-                group.create_task(again(place, random.uniform(0, 1)))
+                group.create_task(restart_later(place, random.uniform(0, 1)))
 
 
-async def again(place: Place, pause: float) -> None:
+async def restart_later(place: Place, pause: float) -> None:
     """Start a process a while after it was killed."""
     await asyncio.sleep(pause)
     await place.start()
@@ -124,10 +124,10 @@ async def supervise(fleet: Fleet) -> None:
     """Start each worker again that has ended because it found no store when it was started."""
     while True:
         await asyncio.sleep(EVERY)
-        await revive(fleet)
+        await restart_ended_workers(fleet)
 
 
-async def revive(fleet: Fleet) -> None:
+async def restart_ended_workers(fleet: Fleet) -> None:
     """Start the workers that have ended by themselves."""
     for place in fleet.workers:
         if place.life is not None and place.life.process.returncode is not None:
@@ -136,7 +136,7 @@ async def revive(fleet: Fleet) -> None:
             await place.start()
 
 
-async def store_suffers(server: Any, fleet: Fleet, random: Random, seen: Seen) -> None:
+async def harm_store(server: Any, fleet: Fleet, random: Random, seen: Seen) -> None:
     """Kill the server of the store twice, and start it again; suspend it once."""
     for fault in random.sample(["kill", "kill", "pause"], 3):
         await asyncio.sleep(random.uniform(0.5, 1.0) * SETTLED)

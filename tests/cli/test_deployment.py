@@ -141,7 +141,7 @@ def test_kubernetes_objects_refer_to_each_other() -> None:
     assert f"kubectl create secret generic {secret} " in PAGE
 
 
-def test_image_contains_what_the_commands_need() -> None:
+def test_image_contains_the_module_and_the_clients() -> None:
     """The module, the clients of both stores, and the command itself as the first process."""
     text = (FILES / "Dockerfile").read_text("utf-8")
     assert "COPY press.py ." in text

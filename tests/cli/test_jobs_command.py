@@ -490,7 +490,7 @@ def test_check_of_a_store_that_accepts_no_writes_fails(
     assert "read-only replica" in errors
 
 
-def test_migrate_shows_what_the_store_has_done(
+def test_migrate_prints_the_changes(
     run: RunCommand, path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store without its schema is migrated without reading services from it."""

@@ -147,7 +147,7 @@ async def test_quota_is_that_of_all_processes(clock: Clock) -> None:
     assert statuses[-6:] == [429] * 6
 
 
-async def test_processes_admit_calls_on_credit_before_the_store_answers(clock: Clock) -> None:
+async def test_calls_start_on_credit_before_the_store_responds(clock: Clock) -> None:
     """So that the calls of one moment need not wait; together at most the credits too many."""
     async with processes(3, clock, max_calls_per_minute_per_principal=40) as (_, clients):
         calls = [opened(client, "quick") for client in clients for _ in range(40)]

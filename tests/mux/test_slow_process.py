@@ -215,7 +215,7 @@ async def test_hook_stops_without_a_message(pair: Pair) -> None:
         await until(lambda: pair.tool.cancelled, pause=0.01, bound=2 * LEASE)
 
 
-async def test_listeners_of_a_slow_process_learn_of_changes(pair: Pair) -> None:
+async def test_listeners_of_a_slow_process_get_all_changes(pair: Pair) -> None:
     """Each gets all of its changes once, since any may be among those that were not read."""
     changes = {TOOLS, updated("note://mine")}
     async with pair.slow.subscriptions.listening(changes) as subscription:
@@ -228,7 +228,7 @@ async def test_listeners_of_a_slow_process_learn_of_changes(pair: Pair) -> None:
     assert {*received} == changes
 
 
-async def test_session_is_not_ended_while_that_cannot_be_written(pair: Pair) -> None:
+async def test_session_stays_open_if_its_end_cannot_be_written(pair: Pair) -> None:
     """Its client gets an error, and repeats the request; other processes would not know else."""
     client = await Client.begin(pair.at_slow, LEGACY)
     pair.stores[0].fails = True

@@ -25,7 +25,7 @@ from tests.stores.benches import MemoryBench, PostgresBench, RedisBench, SQLiteB
 class ExactWakeUps(DeliveriesContract):
     """Stores whose signal is set only by changes, which the interface does not demand."""
 
-    async def test_news_is_only_what_may_be_due(self, deliveries: Deliveries) -> None:
+    async def test_signal_is_set_if_a_delivery_may_be_due(self, deliveries: Deliveries) -> None:
         """A claim, a renewal and a drop wake no worker, nor does an operation without effect."""
         await deliveries.put("a")
         with deliveries.news() as news:
@@ -87,7 +87,7 @@ def test_store_need_not_have_deliveries() -> None:
     assert Plain().deliveries is None
 
 
-def test_append_keeps_at_least_one() -> None:
+def test_append_retains_at_least_one_event() -> None:
     """A log that keeps nothing cannot be followed."""
     with pytest.raises(ContractError, match="keep must be at least 1"):
         Append("log", b"", ttl=60, keep=0)

@@ -409,7 +409,7 @@ async def test_server_without_free_connections_is_unavailable(opened: Opened) ->
                 await link.close()
 
 
-async def test_step_of_the_clock_is_noticed(opened: Opened, name: str) -> None:
+async def test_writes_succeed_after_a_step_of_the_clock(opened: Opened, name: str) -> None:
     """The clock of a server that is set forward does not make its writes late."""
     store = opened(shared_postgres(), schema=name)
     await store.apply(Put("k", b"1"))
@@ -500,7 +500,7 @@ async def test_thousand_followers_need_few_connections(opened: Opened, name: str
         await each.aclose()
 
 
-async def test_write_of_a_cancelled_caller_is_not_late(opened: Opened, name: str) -> None:
+async def test_cancelled_write_never_follows_a_later_one(opened: Opened, name: str) -> None:
     """The next write of the process to the subject takes effect after it, or instead of it."""
     store = opened(shared_postgres(), schema=name)
     for number in range(50):

@@ -167,7 +167,7 @@ async def test_wrong_password_is_refused(credentials: str) -> None:
         await authenticated.apply(Put("k", b""))
 
 
-async def test_server_that_is_not_there_is_unavailable() -> None:
+async def test_unreachable_server_is_unavailable() -> None:
     """The message names the server, and not the password."""
     async with aclosing(RedisStore("redis://ann:secret@127.0.0.1:1")) as store:
         with pytest.raises(StoreUnavailable, match=r"redis://127\.0\.0\.1:1: ") as caught:
@@ -284,7 +284,7 @@ async def test_url_may_have_options(redis_url: str) -> None:
         open_store("redis://localhost?max_bytes=much")
 
 
-async def test_operator_is_told_of_weak_settings(caplog: pytest.LogCaptureFixture) -> None:
+async def test_weak_settings_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     """What loses data at a restart, and a memory that is smaller than the store."""
     options = {"appendonly": "no", "maxmemory": "100mb"}
     async with RedisServer(options) as server, aclosing(RedisStore(server.url)) as store:
@@ -496,7 +496,7 @@ async def calls(server: RedisServer) -> int:
     return int(line.partition("calls=")[2].partition(",")[0])
 
 
-async def test_operations_of_one_turn_are_one_batch(server: RedisServer) -> None:
+async def test_operations_of_one_turn_are_sent_together(server: RedisServer) -> None:
     """One write to the socket, and one read of the server."""
     async with aclosing(RedisStore(server.url)) as store:
         await store.get("k")
@@ -513,7 +513,7 @@ async def reads(server: RedisServer) -> int:
     return int(line.partition(":")[2])
 
 
-async def test_idle_store_removes_what_has_expired(server: RedisServer) -> None:
+async def test_idle_store_removes_expired_data(server: RedisServer) -> None:
     """Also without a write."""
     async with aclosing(RedisStore(server.url, sweep_interval=0.05)) as store:
         await store.apply(Put("k", b"x", ttl=0.05), Append("k", b"x", ttl=0.05))

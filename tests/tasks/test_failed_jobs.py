@@ -36,7 +36,7 @@ async def failed(bench: Bench, jobs: TaskService, *, raised: bool = True) -> Tas
     return await ended(jobs)
 
 
-async def test_failure_that_ends_a_call_is_kept(bench: Bench) -> None:
+async def test_failure_that_ends_a_call_is_retained(bench: Bench) -> None:
     """With the job, its arguments and the reason, although its client got a result."""
     jobs = bench.jobs()
 
@@ -54,7 +54,7 @@ async def test_failure_that_ends_a_call_is_kept(bench: Bench) -> None:
     assert await jobs.records.call("t1") == b"call"
 
 
-async def test_handled_failure_is_not_kept(bench: Bench) -> None:
+async def test_handled_failure_is_not_retained(bench: Bench) -> None:
     """The call has got the outcome, and returned a result: nothing is left to do."""
     jobs = bench.jobs()
 

@@ -168,7 +168,7 @@ async def hangs(run: Run) -> None:
     await asyncio.Event().wait()
 
 
-async def test_retry_after_the_deadline_is_not_waited_for(bench: Bench) -> None:
+async def test_job_fails_at_once_if_its_retry_would_be_late(bench: Bench) -> None:
     """The job fails at once, with the error of the attempt that was made."""
     waiting, _ = Working(fails_late.job()).scheduled(bench.store().now())
 

@@ -136,7 +136,7 @@ async def test_any_number_of_probes_cost_one_read() -> None:
     assert store.reads == 1
 
 
-async def test_process_that_drains_is_not_ready_at_once() -> None:
+async def test_draining_ends_readiness_at_once() -> None:
     """Whatever result is remembered; it is still alive."""
     health = Health(Endpoint(suite()), cache=600)
     assert await health.problems() == {}

@@ -453,7 +453,7 @@ async def test_listener_is_taken_over_by_a_second_one() -> None:
 
 
 @pytest.mark.parametrize("after", ["listener/", "listener/x", "listener/0000"])
-async def test_listener_with_an_unknown_place_is_told_so(after: str) -> None:
+async def test_listener_with_an_unknown_position_is_notified(after: str) -> None:
     """A comment reports the gap; the stored messages follow, and that lists may have changed."""
     client = await Client.begin(serving(), "2025-11-25")
     await tell(client, "a")

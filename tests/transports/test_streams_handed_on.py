@@ -75,7 +75,7 @@ def gate() -> None:
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
-async def test_stream_of_a_call_with_a_job_is_continued_by_another_process(
+async def test_stream_of_a_job_is_continued_by_another_process(
     version: str, tmp_path: Path
 ) -> None:
     """It ends without an answer; its client resumes it, and gets the result. The job runs on."""

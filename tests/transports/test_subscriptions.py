@@ -128,7 +128,7 @@ async def test_listener_hears_of_a_tool_that_a_thread_adds() -> None:
         assert (await connection.message())["method"] == TOOLS
 
 
-async def test_listeners_of_replicas_hear_of_each_other() -> None:
+async def test_listener_gets_changes_of_other_replicas() -> None:
     """Two muxes on one store are one server to their clients."""
     store = MemoryStore()
     here, there = suite_of(), suite_of()

@@ -37,11 +37,10 @@ _READ_ONLY: Final = "25006"
 _STATEMENT_TIMEOUT: Final = "57014"
 _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
 
-# In one round trip: the settings of the session, and what is known of the server. Each statement
-# has an index that fits, and is planned once, because planning takes longer than execution. Other
-# plans than look-ups are disabled: they are better for small tables, and would be kept when the
-# tables have grown. A server whose configuration acknowledges commits before they are written would
-# lose acknowledged writes.
+# Sets up the session, and reads properties of the server, in one round trip. Each statement is
+# planned once, because planning takes longer than execution. Plans that read a whole table are
+# disabled: PostgreSQL makes them while a table is small, and would use them when it has grown.
+# `synchronous_commit=off` is replaced: it loses acknowledged writes in a crash.
 _HELLO: Final = """
     SELECT set_config('statement_timeout', %(timeout)s, false),
         set_config('default_transaction_isolation', 'read committed', false),
@@ -105,7 +104,7 @@ class ServerClock:
         return steady() - self._measured > _MEASURE_INTERVAL
 
     def doubt(self) -> None:
-        """Let the time be measured again: the server's clock may have been set."""
+        """Mark the estimate as stale: the server's clock may have been set."""
         self._measured = -inf
 
     def now(self) -> float:
@@ -243,7 +242,7 @@ async def _greet(connection: PostgresConnection, options: PostgresOptions) -> bo
     ((*_, pid, server, backend, read_only, exists),) = await connection.fetch(
         _HELLO, {"timeout": timeout, "meta": f"{options.schema}.meta"}
     )
-    # A pooler between has connections of its own to the server, which must not be ended.
+    # If the ids differ, the backend belongs to a pooler in between, and must not be ended.
     connection.pid = pid if pid == connection.pgconn.backend_pid else 0
     connection.started = (server, backend)
     if connection.info.server_version < 140000:
@@ -310,7 +309,7 @@ def is_late(error: Exception) -> bool:
 
 
 def is_of_one(error: Exception) -> bool:
-    """Return whether one of several requests may be to blame."""
+    """Return whether a single one of several combined requests may have caused the error."""
     if isinstance(error, psycopg.OperationalError):
         return error.sqlstate == _STATEMENT_TIMEOUT
     return not isinstance(error, psycopg.InterfaceError | StoreError | ConfigurationError)

@@ -74,7 +74,7 @@ class _LaneRequest:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def settle(self, result: Any) -> None:
-        """Give the result, or the error, to the caller, unless it was cancelled."""
+        """Complete the caller's future with the result or the error, unless it was cancelled."""
         if self.future.done():
             return
         if isinstance(result, Exception):

@@ -163,7 +163,7 @@ class NotificationListener:
             await asyncio.wait({self._task})
 
     def drop(self) -> None:
-        """Take no further part. From any thread, if the event loop is closed."""
+        """Mark this as closed, from any thread. Its event loop was closed, so no task runs."""
         self._closed = True
 
     async def _run(self) -> None:

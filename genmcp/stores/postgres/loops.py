@@ -1,4 +1,4 @@
-"""The connections of a store: a few for each event loop, because psycopg's belong to one."""
+"""The connections of a store: a few per event loop, since a psycopg connection belongs to one."""
 
 import asyncio
 import os

@@ -6,7 +6,7 @@ from typing import Final
 from genmcp.errors import ConfigurationError
 from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, session
 
-# The script of each version, which brings the version before up to it. The first one makes all.
+# One script for each version, which updates the version before. The first one creates everything.
 _SCRIPTS: Final[tuple[str, ...]] = ("schema.sql",)
 _FOLDER: Final = files("genmcp.stores.postgres")
 
@@ -30,8 +30,8 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
     async with session(options) as connection:
         name = options.schema
         await connection.fetch("SET statement_timeout = 0")
-        # Before the transaction, which sees only the schemas that were there when it began. The end
-        # of the connection releases it.
+        # Locked before the transaction, which sees only the schemas that existed when it began. The
+        # lock is released when the connection is closed.
         lock = f"SELECT pg_advisory_lock(hashtextextended('{name}.migrate', 0))::text"
         await connection.fetch(lock)
         await connection.fetch("BEGIN")

@@ -163,7 +163,7 @@ class Statements:
         return {"keys": [to_text(key) for key in keys], "now": self._options.now}
 
     def _read_parameters(self, items: Sequence[ReadRequest], until: float) -> dict[str, object]:
-        # Many followers of one log ask the same at the same time: the question is sent once.
+        # Many followers of one log send equal reads at the same time: one is sent for all of them.
         requests = [
             {"i": number, "n": to_text(item.log), "a": item.after, "c": item.limit}
             for number, item in enumerate(dict.fromkeys(items))

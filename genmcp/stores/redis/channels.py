@@ -1,4 +1,4 @@
-"""The followers of one event loop: one subscription connection, however many they are.
+"""The followers of one event loop, which share one subscription connection.
 
 A message in a channel only wakes the followers of that channel, which then read. Messages that are
 lost with a connection do no harm: after a new connection has subscribed, all followers are woken.
@@ -51,7 +51,7 @@ class RedisChannels:
 
     @contextmanager
     def news_signal(self, queues: Collection[str]) -> Iterator[WakeSignal]:
-        """Yield a signal that is set by the news of *queues*; empty: of all queues."""
+        """Yield a signal that is set when *queues* (empty: all queues) may have a due delivery."""
         with self._signal(self._prefix + b"n") as signal:
             self._queues[signal] = frozenset(queues)
             try:
@@ -131,7 +131,7 @@ class RedisChannels:
         except (RedisConnectionLost, TimeoutError):  # TimeoutError: `_stop` was called
             return served
         except Exception:
-            # A mistake here must not end the task that wakes all followers.
+            # A programming error here must not end the task that wakes all followers.
             logger.exception("%s: a message was not understood", self._state)
             return served
         finally:
@@ -166,7 +166,7 @@ class RedisChannels:
             await _send(wire, b"SUBSCRIBE", channels)
 
     async def _look(self, wire: RedisWire) -> None:
-        """Unsubscribe from channels without followers, and notice a dead connection."""
+        """Unsubscribe from channels without followers, and detect a dead connection."""
         patience = max(self._state.settings.timeout, 2 * _LINGER)
         looks = 0
         while True:

@@ -11,7 +11,7 @@ from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisServerStat
 
 
 class RedisClient:
-    """The connections of one process: two for each event loop, made when they are needed.
+    """The connections of one process: two for each event loop, opened when they are needed.
 
     Attributes:
         closed: whether `aclose` was called.

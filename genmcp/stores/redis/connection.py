@@ -1,4 +1,4 @@
-"""The connection for the commands of one event loop, which is made again when it is lost."""
+"""The connection for the commands of one event loop. It reconnects when it is lost."""
 
 import asyncio
 import logging
@@ -188,7 +188,7 @@ class RedisConnection:
         except MovedToNode as moved:
             self._state.address.prefer(moved.host, moved.port)
         except Exception as error:
-            # A mistake here must not leave callers waiting for a task that has ended.
+            # A programming error here must not leave callers waiting for a task that has ended.
             self._reason = f"a response was not understood: {error!r}"
             logger.exception("%s: a response was not understood", self._state)
         finally:

@@ -174,7 +174,7 @@ class RedisClock:
         return steady() + self._ahead + self.skew
 
     def measure(self, sent: float, received: float, micros: int, *, at_once: bool = False) -> None:
-        """Learn that the server's time was *micros* at a moment between *sent* and *received*.
+        """Record that the server's time was *micros* at some moment between *sent* and *received*.
 
         A sample that took longer than the best one is ignored for half a minute, unless *at_once*.
         """
@@ -185,7 +185,7 @@ class RedisClock:
 
 
 class RedisAddress:
-    """Where the server is: one, the nodes of a cluster, or the Sentinels that know it.
+    """The address in a URL: a server, the nodes of a cluster, or the Sentinels of a service.
 
     Raises:
         ConfigurationError: *url* has another form.
@@ -200,7 +200,7 @@ class RedisAddress:
             raise ConfigurationError(f"RedisStore: {self.shown!r} is not supported; use {_FORMS}")
         try:
             self._parse(_SCHEMES[base], rest)
-        except (ValueError, TypeError) as error:  # TypeError: an option that redis-py has not
+        except (ValueError, TypeError) as error:  # TypeError: an option unknown to redis-py
             raise ConfigurationError(f"RedisStore: {self.shown!r}: {error}; use {_FORMS}") from None
 
     def _parse(self, scheme: str, rest: str) -> None:
@@ -220,7 +220,7 @@ class RedisAddress:
             raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
         user, _, password = credentials.partition(":")
         url = f"{scheme}://host/{path or 0}?{urlencode(query)}"
-        # The timeouts are those of the store, and none of redis-py's.
+        # The timeouts of redis-py are disabled: the store has its own.
         pool = ConnectionPool.from_url(
             url, protocol=2, socket_timeout=None, socket_connect_timeout=None
         )
@@ -255,7 +255,7 @@ class RedisAddress:
 
     def prefer(self, host: str, port: int) -> None:
         """Connect to this node of the cluster from now on."""
-        # A node that does not know its own address leaves the host out: it is that of the URL.
+        # A node that does not know its own address leaves the host out: it is then that of the URL.
         address = (host or self._hosts[0][0], port)
         self._hosts = [address, *(each for each in self._hosts if each != address)][:100]
 
@@ -372,7 +372,7 @@ class RedisServerState:
 
     def refusal(self, text: str) -> StoreUnavailable | ConfigurationError:
         """Return the error for callers, after the server was found unfit."""
-        # What was never accepted is a mistake in the settings; later, the server has changed.
+        # Before the first success, the settings are wrong; later, the server has changed.
         return StoreUnavailable(text) if self._was_accepted else ConfigurationError(text)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-# Modules of tests outside of a test folder: their assertions show values only if pytest is told.
+# pytest shows the values of failed assertions in these modules only if they are registered.
 pytest.register_assert_rewrite(
     *(f"{__name__}.{name}" for name in ("accounts", "bench", "deliveries", "engine", "logs"))
 )
