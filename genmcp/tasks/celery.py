@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from genmcp.tasks.external import ExternalQueue, ExternalStatus, Phase
 
+__all__ = ["CeleryQueue"]
+
 # States of an application, such as "PROGRESS", count as "working".
 _PHASES: Final[dict[str, Phase]] = {
     "PENDING": "queued",  # also an unknown id, and one whose result has expired

@@ -47,6 +47,8 @@ try:
 except ImportError as error:
     raise missing_extra("DocketEngine", "docket", error) from error
 
+__all__ = ["DocketEngine"]
+
 logger = logging.getLogger("genmcp")
 
 STEP: Final = "genmcp_step"

@@ -143,7 +143,7 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """The engine that needs no further service: it uses the deliveries of a store.
+    """The engine that needs no broker: it uses the deliveries of a store.
 
     It delivers within this process, or to all processes that share the store. It does not poll: it
     sleeps until an id is put or becomes due, or a lease expires or must be renewed.

@@ -408,7 +408,7 @@ class _ServedJobs(JobManager):
     def _record_beat(self) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._last_beat > self._lease * 2 / 3:
-            # The database was away, and the others could not renew their heartbeats either.
+            # The database was unavailable, and the others could not renew their heartbeats either.
             self._unsure_until = now + self._lease
         self._last_beat = now
 

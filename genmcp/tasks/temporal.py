@@ -17,6 +17,8 @@ try:
 except ImportError as error:
     raise missing_extra("TemporalQueue", "temporal", error) from error
 
+__all__ = ["TemporalQueue"]
+
 _QUERY_TIMEOUT: Final = timedelta(seconds=5)  # no worker of the workflow may be there to respond
 
 

@@ -7,6 +7,8 @@ import msgspec
 
 from genmcp._mux.telemetry import RequestFailure
 
+__all__ = ["ClientTelemetry", "SentRequest"]
+
 
 class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a client.

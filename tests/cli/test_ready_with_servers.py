@@ -29,7 +29,7 @@ async def _awaited(done: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
-async def test_server_is_not_ready_while_its_store_is_away(
+async def test_server_is_not_ready_without_its_store(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Suspended or killed; it is alive meanwhile, and ready again without a restart.

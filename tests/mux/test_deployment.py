@@ -176,7 +176,7 @@ async def test_quota_costs_a_call_no_operation_of_the_store(clock: Clock) -> Non
     assert store.operations - before <= 2 * 41
 
 
-async def test_quota_holds_per_process_while_the_store_is_away(clock: Clock, caplog: Any) -> None:
+async def test_quota_holds_per_process_without_the_store(clock: Clock, caplog: Any) -> None:
     """Calls that need no store continue, and the failure is logged."""
     async with processes(1, clock, max_calls_per_minute_per_principal=30) as (store, (client,)):
         store.fails = True

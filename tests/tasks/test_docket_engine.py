@@ -16,7 +16,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.tasks.docket import DocketEngine
 from genmcp.tasks.engine import Engine
 from genmcp.testing.contracts.engine import BOUND
-from genmcp.testing.contracts.engine_processes import EngineService, ServiceEngineContract
+from genmcp.testing.contracts.engine_processes import EngineBroker, BrokerEngineContract
 from tests.support.redis_server import RedisServer
 from tests.tasks.docket_application import make_engine, make_mux, send_mail
 
@@ -27,11 +27,11 @@ async def docket_engine(url: str) -> AsyncIterator[Engine]:
         yield engine
 
 
-class TestDocket(ServiceEngineContract):
+class TestDocket(BrokerEngineContract):
     factory = "tests.tasks.test_docket_engine:docket_engine"
 
     @pytest.fixture
-    async def service(self) -> AsyncIterator[EngineService]:
+    async def broker(self) -> AsyncIterator[EngineBroker]:
         async with RedisServer() as server:
             yield server
 

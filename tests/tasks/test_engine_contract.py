@@ -17,8 +17,8 @@ from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.testing.contracts.engine import BOUND, EngineContract
 from genmcp.testing.contracts.engine_processes import (
     EngineProcess,
-    EngineService,
-    ServiceEngineContract,
+    EngineBroker,
+    BrokerEngineContract,
     SharedEngineContract,
 )
 from tests.support.postgres_server import PostgresServer
@@ -86,20 +86,20 @@ class TestSQLite(SharedEngineContract):
         process.freeze(lambda: _is_unlocked(target))
 
 
-class TestRedis(ServiceEngineContract):
+class TestRedis(BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:redis_engine"
 
     @pytest.fixture
-    async def service(self) -> AsyncIterator[EngineService]:
+    async def broker(self) -> AsyncIterator[EngineBroker]:
         async with RedisServer() as server:
             yield server
 
 
-class TestPostgres(ServiceEngineContract):
+class TestPostgres(BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:postgres_engine"
 
     @pytest.fixture
-    async def service(self) -> AsyncIterator[EngineService]:
+    async def broker(self) -> AsyncIterator[EngineBroker]:
         async with PostgresServer() as server:
             async with aclosing(PostgresStore(server.url)) as store:
                 await store.migrate()

@@ -14,7 +14,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.procrastinate import ProcrastinateEngine
 from genmcp.testing.contracts.engine import LEASE, expect, serving
-from genmcp.testing.contracts.engine_processes import ServiceEngineContract, StartProcess
+from genmcp.testing.contracts.engine_processes import BrokerEngineContract, StartProcess
 from genmcp.testing.contracts.engine_worker import HandlerProbe
 from tests.support.postgres_server import PostgresServer, fresh_schema
 
@@ -58,11 +58,11 @@ class InstalledServer:
         self._server.end(signal.SIGKILL)
 
 
-class TestProcrastinate(ServiceEngineContract):
+class TestProcrastinate(BrokerEngineContract):
     factory = "tests.tasks.test_procrastinate_engine:procrastinate_engine"
 
     @pytest.fixture
-    async def service(self, server: PostgresServer) -> AsyncIterator[InstalledServer]:
+    async def broker(self, server: PostgresServer) -> AsyncIterator[InstalledServer]:
         url = await with_schema(server)
         async with aclosing(ProcrastinateEngine(url)) as engine:
             await engine.install()
@@ -70,19 +70,19 @@ class TestProcrastinate(ServiceEngineContract):
         if not server.is_running:
             server.launch()
 
-    async def test_handlers_keep_their_ids_while_the_service_is_suspended(
-        self, engine: Engine, probe: HandlerProbe, start: StartProcess, service: InstalledServer
+    async def test_handlers_keep_their_ids_while_the_broker_is_suspended(
+        self, engine: Engine, probe: HandlerProbe, start: StartProcess, broker: InstalledServer
     ) -> None:
         """For longer than a lease: none of the processes could renew theirs meanwhile."""
         worker = await start()
         await engine.submit("a")
         await worker.expect("started a")
         async with serving(engine, probe):
-            service.pause()
+            broker.pause()
             try:
                 await asyncio.sleep(1.5 * LEASE)
             finally:
-                service.resume()
+                broker.resume()
             await asyncio.sleep(1.5 * LEASE)
             worker.tell("release a")
             await worker.expect("ended a")

@@ -1,7 +1,7 @@
 """The contract of an `Engine` within one process.
 
 `genmcp.testing.contracts.engine_processes` extends it to several processes, and to crashes of the
-service behind the engine.
+broker behind the engine.
 """
 
 import asyncio

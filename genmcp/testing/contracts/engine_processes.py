@@ -106,8 +106,8 @@ class EngineProcess:
 StartProcess: TypeAlias = Callable[..., Awaitable[EngineProcess]]
 
 
-class EngineService(Protocol):
-    """A service that keeps its data when it is killed."""
+class EngineBroker(Protocol):
+    """A broker that keeps its data when it is killed."""
 
     @property
     def url(self) -> str:
@@ -115,13 +115,13 @@ class EngineService(Protocol):
         ...
 
     async def start(self) -> None:
-        """Start the service again, at the same URL and with its data, and wait for it."""
+        """Start the broker again, at the same URL and with its data, and wait for it."""
 
     def kill(self) -> Awaitable[None] | None:
-        """Kill the service (SIGKILL), at once or when the result was awaited."""
+        """Kill the broker (SIGKILL), at once or when the result was awaited."""
 
     def pause(self) -> None:
-        """Suspend the service (SIGSTOP)."""
+        """Suspend the broker (SIGSTOP)."""
 
     def resume(self) -> None:
         """End `pause`."""
@@ -131,7 +131,7 @@ class SharedEngineContract(EngineContract):
     """The behaviour of an engine between processes.
 
     A subclass provides the fixture `target`: the argument of `factory`, such as the URL of a
-    service without ids, or the path of a file.
+    broker without ids, or the path of a file.
     """
 
     factory: ClassVar[str]
@@ -318,18 +318,18 @@ class SharedEngineContract(EngineContract):
         return waiting[holder]
 
 
-class ServiceEngineContract(SharedEngineContract):
-    """The behaviour of an engine while its service is away.
+class BrokerEngineContract(SharedEngineContract):
+    """The behaviour of an engine while its broker is unavailable.
 
-    A subclass provides the fixture `service`: a running service for this test alone.
+    A subclass provides the fixture `broker`: a running broker for this test alone.
     """
 
     @pytest.fixture
-    async def target(self, service: EngineService) -> str:
-        return service.url
+    async def target(self, broker: EngineBroker) -> str:
+        return broker.url
 
-    async def test_ids_survive_a_crash_of_the_service(
-        self, engine: Engine, probe: HandlerProbe, service: EngineService
+    async def test_ids_survive_a_crash_of_the_broker(
+        self, engine: Engine, probe: HandlerProbe, broker: EngineBroker
     ) -> None:
         """Queued, delayed, and running ones; the latter may be delivered twice."""
         await engine.submit("queued", queue="later")
@@ -337,23 +337,23 @@ class ServiceEngineContract(SharedEngineContract):
         async with serving(engine, probe):
             await engine.submit("running")
             await expect(probe, "started", "running")
-            await _kill(service)
-            await service.start()
+            await _kill(broker)
+            await broker.start()
             await self._until_available(engine)
             async with serving(engine, probe, "later"):
                 await expect(probe, "started", "queued", "delayed")
             probe.release("running")
             await expect(probe, "ended", "running")
 
-    async def test_handler_keeps_its_id_while_the_service_is_away(
-        self, engine: Engine, probe: HandlerProbe, service: EngineService, start: StartProcess
+    async def test_handler_keeps_its_id_during_a_restart_of_the_broker(
+        self, engine: Engine, probe: HandlerProbe, broker: EngineBroker, start: StartProcess
     ) -> None:
-        """For less than a lease: a restart of the service must not repeat each running job."""
+        """For less than a lease: a restart of the broker must not repeat each running job."""
         worker = await start(lease=6.0)
         await engine.submit("a")
         await worker.expect("started a")
-        await _kill(service)
-        await service.start()
+        await _kill(broker)
+        await broker.start()
         await self._until_available(engine)
         async with serving(engine, probe, lease=6.0):
             await asyncio.sleep(9.0)
@@ -363,19 +363,19 @@ class ServiceEngineContract(SharedEngineContract):
             await worker.expect("ended a")
         assert not probe.counts["started", "a"]
 
-    async def test_service_that_is_away_is_reported(
-        self, engine: Engine, probe: HandlerProbe, service: EngineService
+    async def test_unavailable_broker_is_reported(
+        self, engine: Engine, probe: HandlerProbe, broker: EngineBroker
     ) -> None:
         """And used again as soon as it is back, by the same engine."""
         async with serving(engine, probe):
             await engine.submit("before")
             await expect(probe, "started", "before")
-            await _kill(service)
+            await _kill(broker)
             for call in engine.submit("lost"), engine.cancel("before"):
                 with pytest.raises(StoreUnavailable):
                     async with asyncio.timeout(BOUND):
                         await call
-            await service.start()
+            await broker.start()
             await self._until_available(engine)
             await expect(probe, "started", "available")
             probe.release("available")
@@ -385,18 +385,18 @@ class ServiceEngineContract(SharedEngineContract):
             await expect(probe, "ended", "after")
             probe.release("before")
 
-    async def test_suspended_service_loses_nothing(
-        self, engine: Engine, probe: HandlerProbe, service: EngineService
+    async def test_suspended_broker_loses_nothing(
+        self, engine: Engine, probe: HandlerProbe, broker: EngineBroker
     ) -> None:
         """For longer than a lease. A submission fails meanwhile, or takes effect afterwards."""
         async with serving(engine, probe):
             await engine.submit("running")
             await expect(probe, "started", "running")
-            service.pause()
+            broker.pause()
             try:
                 await asyncio.sleep(1.5 * LEASE)
             finally:
-                service.resume()
+                broker.resume()
             await self._until_available(engine)
             await engine.submit("after")
             await expect(probe, "started", "after")
@@ -415,6 +415,6 @@ class ServiceEngineContract(SharedEngineContract):
                     await asyncio.sleep(0.05)
 
 
-async def _kill(service: EngineService) -> None:
-    if (killing := service.kill()) is not None:
+async def _kill(broker: EngineBroker) -> None:
+    if (killing := broker.kill()) is not None:
         await killing

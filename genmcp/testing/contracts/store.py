@@ -18,7 +18,7 @@ class StoreContract(RecordContract, LabelContract, ExpiryContract, LogContract, 
 
     A subclass is written as `StoreBench` describes. The contracts of accounts, of deliveries and of
     access by several instances have classes of their own. Durability is not tested: restart the
-    service of the store in a test of its own.
+    server of the store in a test of its own.
     """
 
     async def test_closed_store_is_unavailable(self, store: Store) -> None:
