@@ -90,11 +90,13 @@ async def log_problems(store: Store) -> None:
 
 def redacted(url: str) -> str:
     """Return *url* without the user, password and query, which may contain secrets."""
-    shown, _, _ = url.partition("?")
+    shown, _, query = url.partition("?")
     scheme, separator, rest = shown.partition("://")
     if not separator:  # a URL with a typing error may have a password nevertheless
         scheme, rest = "", shown
     user, _, host = rest.rpartition("@")
+    if "@" in query and not user:  # the "?" may belong to a password
+        host = "***"
     return f"{scheme}{separator}{'***@' if user else ''}{host}"
 
 

@@ -170,7 +170,7 @@ async def test_wrong_password_is_refused(credentials: str) -> None:
 async def test_unreachable_server_is_unavailable() -> None:
     """The message names the server, and not the password."""
     async with aclosing(RedisStore("redis://ann:secret@127.0.0.1:1")) as store:
-        with pytest.raises(StoreUnavailable, match=r"redis://127\.0\.0\.1:1: ") as caught:
+        with pytest.raises(StoreUnavailable, match=r"redis://\*\*\*@127\.0\.0\.1:1: ") as caught:
             await store.get("k")
     assert "secret" not in str(caught.value)
 
@@ -179,9 +179,9 @@ async def test_unreachable_server_is_unavailable() -> None:
     ("url", "message"),
     [
         ("redis+sentinel://127.0.0.1:1", "the name of the service is missing"),
-        ("redis://127.0.0.1/tasks", "'tasks' is not the number of a database"),
+        ("redis://127.0.0.1/tasks", "the path is not the number of a database"),
         ("redis://127.0.0.1:1,127.0.0.1:2", "several hosts need"),
-        ("redis://127.0.0.1:port", "is not supported|port"),
+        ("redis://127.0.0.1:port", "the port is not a number"),
         ("redis://127.0.0.1?no_such_option=1", "no_such_option"),
         ("http://127.0.0.1", "is not supported; use redis://"),
         ("redis://", "is not supported; use redis://"),
@@ -191,6 +191,22 @@ def test_unsupported_url_is_rejected(url: str, message: str) -> None:
     """At construction: nothing has to be reached for it."""
     with pytest.raises(ConfigurationError, match=message):
         RedisStore(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis:/ann:secret@127.0.0.1",
+        "redis://ann:secret/1@127.0.0.1",
+        "redis://ann:secret?1@127.0.0.1",
+        "redis://ann:1?secret@127.0.0.1",
+    ],
+)
+def test_error_for_a_url_has_no_password(url: str) -> None:
+    """Also if special characters of the password are not encoded."""
+    with pytest.raises(ConfigurationError) as caught:
+        RedisStore(url)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_unsupported_store_url_is_rejected(url: str) -> None:
         ("mysql://ann:secret@db.example/tasks?password=secret", "'mysql://***@db.example/tasks'"),
         ("redis:/ann:secret@db.example", "'***@db.example'"),
         ("sqlite:ann:se@secret@db.example", "'***@db.example'"),
+        ("mysql://ann:secret?secret@db.example", "'mysql://***'"),
     ],
 )
 def test_error_for_a_store_url_has_no_password(url: str, shown: str) -> None:

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
+from genmcp.stores import redacted
 from genmcp.stores.clocks import steady
 
 try:
@@ -192,10 +193,9 @@ class RedisAddress:
     """
 
     def __init__(self, url: str) -> None:
-        shown = url.partition("?")[0]
         scheme, _, rest = url.partition("://")
         base, _, self._kind = scheme.partition("+")
-        self.shown = f"{scheme}://{shown.rpartition('://')[2].rpartition('@')[2]}"
+        self.shown = redacted(url)
         if base not in _SCHEMES or self._kind not in _PORTS or not rest:
             raise ConfigurationError(f"RedisStore: {self.shown!r} is not supported; use {_FORMS}")
         try:
@@ -207,6 +207,9 @@ class RedisAddress:
         parts = urlsplit(f"{scheme}://{rest}")
         credentials, _, hosts = parts.netloc.rpartition("@")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        # The messages contain no part of the URL in which a password may be that is not encoded.
+        if any("@" in name for name in query):
+            raise ValueError("special characters of the password must be percent-encoded")
         self._sentinel_password = query.pop("sentinel_password", None)
         path, self._service = parts.path.strip("/"), ""
         if self._kind == "sentinel":
@@ -214,7 +217,7 @@ class RedisAddress:
             if not self._service:
                 raise ValueError("the name of the service is missing")
         if path and not path.isdecimal():
-            raise ValueError(f"{path!r} is not the number of a database")
+            raise ValueError("the path is not the number of a database")
         self._hosts = [_host_and_port(each, _PORTS[self._kind]) for each in hosts.split(",")]
         if len(self._hosts) > 1 and not self._kind:
             raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
@@ -280,7 +283,10 @@ class RedisAddress:
 
 def _host_and_port(text: str, default: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
-    return unquote(parts.hostname or "localhost"), parts.port or default
+    try:
+        return unquote(parts.hostname or "localhost"), parts.port or default
+    except ValueError:
+        raise ValueError("the port is not a number up to 65535") from None
 
 
 class RedisServerState:
