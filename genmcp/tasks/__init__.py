@@ -67,7 +67,10 @@ def open_engine(setting: Engine | str | None, store: Store) -> Engine:
         )
     engine = factory(url)
     if not isinstance(engine, Engine):
-        raise ConfigurationError(f"engine: {name} is {factory!r}, which returned {engine!r}")
+        raise ConfigurationError(
+            f"engine: {name} is opened by {factory!r}, which returned {type(engine).__name__} and "
+            f"not an Engine"
+        )
     return engine
 
 

@@ -156,7 +156,7 @@ class DocketEngine(Engine):
             when = datetime.now(UTC) + timedelta(seconds=delay) if delay > 0 else None
             added = await docket.add(STEP, when=when, key=_key(id))(id)
         if added.disposition is Disposition.STRUCK:
-            raise StoreUnavailable(f"docket: {STEP} is stricken in {docket.name!r}")
+            raise StoreUnavailable(f"docket: a strike on {STEP} rejects steps in {docket.name!r}")
 
     async def cancel(self, id: str) -> None:
         async with self._client() as client:
@@ -255,8 +255,8 @@ class DocketEngine(Engine):
             raise RedisError(str(error)) from error
         if docket.name not in self._hosted:
             raise ConfigurationError(
-                f"the docket {docket.name!r} is of none of the queues that this process serves "
-                f"(JobOptions.queues): add it to DocketEngine(dockets={{queue: docket}})"
+                f"no queue that this process serves (JobOptions.queues) uses the docket "
+                f"{docket.name!r}: add it to DocketEngine(dockets={{queue: docket}})"
             )
         return self._hosted[docket.name]
 

@@ -108,7 +108,8 @@ class ScheduledJobs:
             state, version = await self.read(schedule)
             if state is not None and state.pending == occurrence:
                 if state.times != schedule.times:
-                    raise NotRunnableHere(f"schedule {name!r} has other times", "Other times")
+                    text = f"schedule {name!r} has other times in this release"
+                    raise NotRunnableHere(text, "Other times")
                 following = schedule.after(max(occurrence, time.time()))
                 state = ScheduleState(state.times, following, occurrence)
                 if not await self.write(schedule, state, version):
