@@ -56,7 +56,7 @@ The time for which the machine was suspended is included where the system report
 def reconnect_pause(failures: int) -> float:
     """Return the seconds before the next attempt to connect, after *failures* failures in a row.
 
-    At most 1. They vary at random, so that the processes of a deployment do not all connect at once.
+    At most 1. They vary at random, so that the processes of a deployment do not connect at once.
     """
     return backoff(failures, 0.05, 1.0) * random.uniform(0.5, 1)
 

@@ -71,7 +71,7 @@ class Presence:
             self._suspended_until = self._clock() + self._lease
             logger.warning(
                 "this process was suspended for %.1f seconds (stopped, blocked, without its store, "
-                "or a clock was set): for a lease of %g seconds it takes over no other process",
+                "or a clock was set): for a lease of %g seconds it takes over no work of others",
                 interruption,
                 self._lease,
             )

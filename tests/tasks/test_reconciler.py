@@ -94,7 +94,8 @@ async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "jobs.db", clock=clock)
     async with aclosing(store), opened("memory", tmp_path) as bench:
         jobs = bench.jobs(store=store)
-        first, second = (TaskReconciler(jobs.records, jobs.writer.scheduler, n) for n in ("n1", "n2"))
+        scheduler = jobs.writer.scheduler
+        first, second = (TaskReconciler(jobs.records, scheduler, n) for n in ("n1", "n2"))
 
         assert await first.is_elected(30)
         assert not await second.is_elected(30)
