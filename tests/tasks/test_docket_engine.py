@@ -16,7 +16,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.tasks.docket import DocketEngine
 from genmcp.tasks.engine import Engine
 from genmcp.testing.contracts.engine import BOUND
-from genmcp.testing.contracts.engine_processes import EngineBroker, BrokerEngineContract
+from genmcp.testing.contracts.engine_processes import BrokerEngineContract, EngineBroker
 from tests.support.redis_server import RedisServer
 from tests.tasks.docket_application import make_engine, make_mux, send_mail
 

@@ -16,9 +16,9 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.testing.contracts.engine import BOUND, EngineContract
 from genmcp.testing.contracts.engine_processes import (
-    EngineProcess,
-    EngineBroker,
     BrokerEngineContract,
+    EngineBroker,
+    EngineProcess,
     SharedEngineContract,
 )
 from tests.support.postgres_server import PostgresServer
