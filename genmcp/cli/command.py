@@ -150,6 +150,7 @@ def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -
 
 
 def create_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="genmcp", description="Servers and clients of the Model Context Protocol."
     )
