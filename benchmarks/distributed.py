@@ -4,8 +4,9 @@
     python -m benchmarks.distributed redis docket    # those whose name contains one of the words
 
 One server (which runs no jobs) and two workers are started as processes for each store and engine.
-The servers of Redis and PostgreSQL are started as in the tests, with persistence. The server and
-its client run on one core, the workers and the store on the other, as if on another machine.
+Redis writes its file every second (`appendfsync everysec`), PostgreSQL runs without fsync: neither
+loses anything when a process is killed. The server and its client run on one core, the workers and
+the store on the other, as if on another machine.
 """
 
 import argparse
@@ -74,7 +75,7 @@ async def setups(folder: Path, words: Sequence[str]) -> AsyncIterator[Iterator[S
     async with AsyncExitStack() as stack:
         made = [Setup("memory", "memory://"), Setup("sqlite", f"sqlite:///{folder}/store.db")]
         if any_in(words, "redis docket"):
-            redis = await stack.enter_async_context(RedisServer())
+            redis = await stack.enter_async_context(RedisServer({"appendfsync": "everysec"}))
             made += [Setup("redis", redis.url), Setup("redis docket", redis.url + "/1", "docket")]
         if any_in(words, "postgres procrastinate"):
             postgres = await stack.enter_async_context(PostgresServer())
