@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from genmcp._core.outcome import Failed, JobExpired, pack
 from genmcp._core.task import Task
-from genmcp._core.waiting import Working
+from genmcp._core.waiting import Working, scheduled
 from genmcp.errors import IllegalTransition, WaitTimedOut
 
 
@@ -69,7 +69,7 @@ def retry_task(task: Task, id: str, node: str, now: float) -> Task:
     failed = task.failed
     if failed is None:
         raise IllegalTransition("retry", task.status)
-    work, due = Working(failed.job).scheduled(now)
+    work, due = scheduled(Working(failed.job), now)
     return Task(
         id=id,
         owner=task.owner,

@@ -195,7 +195,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         """The status that clients see (SEP-2663, "Tasks")."""
         if self.end is not None:
             return self.end
-        asks = isinstance(self.work, Asking) and not self.settled
+        asks = isinstance(self.work, Asking) and self.outcome is None
         return "input_required" if asks else "working"
 
     @property
@@ -206,8 +206,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     @property
     def needs_delivery(self) -> bool:
         """Whether the next step runs in whichever process the engine delivers it to."""
-        due = isinstance(self.work, Working | Following)
-        return self.settled or due or (isinstance(self.work, Gathering) and self.work.due)
+        if self.outcome is not None or isinstance(self.work, Working | Following):
+            return True
+        return isinstance(self.work, Gathering) and self.work.due
 
     @property
     def bound_node(self) -> str | None:

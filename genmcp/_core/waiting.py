@@ -342,13 +342,6 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
     saved: bytes | None = None
     deadline: float | None = None
 
-    def scheduled(self, now: float) -> tuple["Working", float]:
-        """Return this wait as it begins at *now*, and the time when the job is due."""
-        due = now + self.job.delay
-        if self.job.expires is None:
-            return self, due
-        return msgspec.structs.replace(self, deadline=due + self.job.expires), due
-
 
 class Following(msgspec.Struct, frozen=True, tag="following"):
     """The call waits for a job of an external queue."""
@@ -449,7 +442,12 @@ Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking 
 
 def scheduled(work: Work, now: float) -> tuple[Work, float]:
     """Return *work* as a task begins to wait for it at *now*, and the time when it is due."""
-    return work.scheduled(now) if isinstance(work, Working) else (work, now)
+    if not isinstance(work, Working):
+        return work, now
+    due = now + work.job.delay
+    if work.job.expires is None:
+        return work, due
+    return msgspec.structs.replace(work, deadline=due + work.job.expires), due
 
 
 class Suspended(msgspec.Struct, frozen=True):

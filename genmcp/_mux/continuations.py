@@ -120,7 +120,11 @@ class Continuations:
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
-        self._check_size(step)
+        if isinstance(step.work, JobGroup) and len(step.work.parts) > self._tasks.max_parts:
+            raise ContractError(
+                f"a call waits for {len(step.work.parts)} jobs at once ({step.tag!r}), but the "
+                f"maximum is {self._tasks.max_parts} (JobOptions.max_parts)"
+            )
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
         await channel._settle()
@@ -129,13 +133,6 @@ class Continuations:
         if step.work is not None:
             return await self._work(step.work, continuation, channel)
         return await self._asked(continuation, channel)
-
-    def _check_size(self, step: Continue) -> None:
-        if isinstance(step.work, JobGroup) and len(step.work.parts) > self._tasks.max_parts:
-            raise ContractError(
-                f"a call waits for {len(step.work.parts)} jobs at once ({step.tag!r}), but the "
-                f"maximum is {self._tasks.max_parts} (JobOptions.max_parts)"
-            )
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel

@@ -334,11 +334,7 @@ class ConcurrencyLimit:
             was_full = counter.count >= counter.most
             counter.count += size
             self._full_ones += (counter.count >= counter.most) - was_full
-        self._check_full()
-
-    def _check_full(self) -> None:
-        full = self._total >= self._most or self._full_ones > 0
-        self.full = full or self._must_check
+        self.full = self._total >= self._most or self._full_ones > 0 or self._must_check
 
     def principals(self) -> dict[str, int]:
         """Return the number of open units of each principal."""
@@ -360,7 +356,7 @@ class ConcurrencyLimit:
                 if share[0] == "principal":
                     counter.most = most - self._elsewhere.get(share, 0)
             self._full_ones = sum(each.count >= each.most for each in self._counters.values())
-            self._check_full()
+            self._count((), 0)
 
 
 def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:

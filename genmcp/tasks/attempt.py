@@ -172,7 +172,7 @@ async def attempt(
         )
     call = partial(function, run, **job.arguments)
     in_thread = None if function.is_async else ThreadCall(partial(_called, call))
-    awaited = partial(with_soft_limit, call, job.soft_timeout)
+    awaited = call if job.soft_timeout is None else partial(with_soft_limit, call, job.soft_timeout)
     work = _awaited(awaited) if in_thread is None else options.in_thread(in_thread)
     working = asyncio.create_task(work, name=name)
     try:

@@ -52,6 +52,8 @@ class JobRunner:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
             await self._parts.check_wanted(held, task.parent)
+        if not job.limit and job.queue not in self._options.queue_limits:
+            return await self._attempt(held, task, job)
         async with self.limits.slots(task):
             if (parked := await self.limits.acquire(held, task)) is not None:
                 return parked
@@ -102,7 +104,7 @@ class JobRunner:
     def _run(self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter) -> Run:
         id, loop = run_id(task), asyncio.get_running_loop()
         assert isinstance(task.work, Working) and id is not None
-        limits = [each for each in (job.soft_timeout, job.timeout) if each is not None]
+        seconds = min(job.soft_timeout or inf, job.timeout or inf)
         return Run(
             id,
             task.work.attempt,
@@ -112,7 +114,7 @@ class JobRunner:
             SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
             failures=task.work.failures,
             retries=job.retries,
-            _ends=loop.time() + min(limits) if limits else None,
+            _ends=None if seconds == inf else loop.time() + seconds,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:

@@ -57,9 +57,10 @@ def state_of(task: Task) -> str:
     """
     if task.end == "completed" and task.raised:
         return "failed"
-    if task.status == "working" and task.needs_delivery and task.held_delivery is None:
+    status = task.status
+    if status == "working" and task.held_delivery is None and task.needs_delivery:
         return "queued"
-    return task.status
+    return status
 
 
 def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
@@ -73,8 +74,9 @@ def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
     if task.private and task.schedule is None:
         return ()
     labels = [f"{namespace}state:{state_of(task)}"]
-    if task.job is not None:
-        labels.append(f"{namespace}queue:{task.job.queue}")
+    job = task.job
+    if job is not None:
+        labels.append(f"{namespace}queue:{job.queue}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
     return tuple(labels)

@@ -17,7 +17,7 @@ import msgspec
 
 from genmcp._core.outcome import Failed, unpack
 from genmcp._core.task import Task
-from genmcp._core.waiting import Finished, Working
+from genmcp._core.waiting import Finished, Working, scheduled
 from genmcp.errors import ConfigurationError, Conflict, ContractError, IllegalTransition
 from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere
@@ -142,7 +142,7 @@ class ScheduledJobs:
         """Create and submit the task of an occurrence, unless it exists; return it."""
         now = self._records.now()
         # The difference to the time of this machine: the clock of the store may be another one.
-        waits_for, due = Working(schedule.job).scheduled(now + occurrence - time.time())
+        waits_for, due = scheduled(Working(schedule.job), now + occurrence - time.time())
         task = Task(
             id=self.occurrence_id(schedule, occurrence),
             tool=f"schedule {schedule.id}",

@@ -46,16 +46,12 @@ class _SoftTimer:
         self._handle.cancel()
 
 
-async def with_soft_limit(
-    call: Callable[[], Coroutine[Any, Any, Any]], seconds: float | None
-) -> Any:
+async def with_soft_limit(call: Callable[[], Coroutine[Any, Any, Any]], seconds: float) -> Any:
     """Return the result of *call*, in which SoftTimeLimit is raised after *seconds*.
 
     Raises:
         TimeoutError: the function has let SoftTimeLimit pass.
     """
-    if seconds is None:
-        return await call()
     timer = _SoftTimer(seconds)
     try:
         return await _driven(call(), timer)

@@ -393,7 +393,9 @@ def test_worker_shows_where_a_module_fails(
 
     assert ended.value.code == 1
     said = capsys.readouterr().err.replace("Traceback (most recent call last):\n", "").splitlines()
-    assert said[0] == f'  File "{folder / "lacking.py"}", {first}'
+    # Not always the first line: packages that other tests import have import hooks.
+    assert f'  File "{folder / "lacking.py"}", {first}' in said
+    assert not [line for line in said if "/genmcp/" in line]
     assert last in said[-2]
     assert said[-1] == "genmcp: lacking cannot be imported"
 

@@ -56,7 +56,7 @@ class Bare(MemoryStore):
 @pytest.mark.parametrize(
     ("store", "told"),
     [
-        (Bare(), "does not deliver jobs; give an engine too"),
+        (Bare(), "does not deliver jobs; choose an engine"),
         (7, "store must be a Store or its URL, not 7"),
         ("mongo://x", "store: 'mongo://x' is not supported"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp._core.outcome import Done, Failed, JobExpired
-from genmcp._core.waiting import Gathering, JobGroup, Suspended, Working
+from genmcp._core.waiting import Gathering, JobGroup, Suspended, Working, scheduled
 from genmcp.errors import WaitTimedOut, WorkRaised
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
@@ -137,7 +137,7 @@ async def test_delay_of_a_job_in_a_group_is_its_own(bench: Bench) -> None:
 async def test_job_expires_in_a_queue_without_a_worker(bench: Bench) -> None:
     """Its call continues at the deadline, although no process serves the queue."""
     work = quick.options(queue="nobody", expires=0.05).job()
-    waiting, _ = Working(work).scheduled(bench.store().now())
+    waiting, _ = scheduled(Working(work), bench.store().now())
 
     result = await outcome(bench, waiting)
 
@@ -148,7 +148,7 @@ async def test_job_expires_in_a_queue_without_a_worker(bench: Bench) -> None:
 
 async def test_job_that_comes_too_late_does_not_start(bench: Bench) -> None:
     """A worker that claims it after its deadline does not run it."""
-    waiting, _ = Working(quick.options(expires=1.0).job()).scheduled(bench.store().now() - 5.0)
+    waiting, _ = scheduled(Working(quick.options(expires=1.0).job()), bench.store().now() - 5.0)
 
     assert await outcome(bench, waiting) == Failed(JobExpired())
     assert started.empty()
@@ -156,7 +156,7 @@ async def test_job_that_comes_too_late_does_not_start(bench: Bench) -> None:
 
 async def test_deadline_ends_a_running_attempt(bench: Bench) -> None:
     """It bounds the time of all attempts together."""
-    waiting, _ = Working(hangs.options(expires=0.1).job()).scheduled(bench.store().now())
+    waiting, _ = scheduled(Working(hangs.options(expires=0.1).job()), bench.store().now())
 
     assert await outcome(bench, waiting) == Failed(WaitTimedOut())
     assert (await run_of()).time_left == 0.0
@@ -170,7 +170,7 @@ async def hangs(run: Run) -> None:
 
 async def test_job_fails_at_once_if_its_retry_would_be_late(bench: Bench) -> None:
     """The job fails at once, with the error of the attempt that was made."""
-    waiting, _ = Working(fails_late.job()).scheduled(bench.store().now())
+    waiting, _ = scheduled(Working(fails_late.job()), bench.store().now())
 
     result = await outcome(bench, waiting)
 

@@ -11,7 +11,7 @@ from genmcp.stores.store import Delete, Op, Put, StoreEntry
 from tests.support.asgi import Client
 
 PACKAGE = str(Path(genmcp.__file__).parent)
-CALLS = 640
+CALLS = 660
 
 
 @job(name="costs.work")
