@@ -23,6 +23,7 @@ class Print(Tool[Order]):
     """Prints a number of pages."""
 
     name = "print"
+    on_worker_lost = "rerun"  # if its process dies, the job may run again, in another one
 
     async def call(self, request: ToolRequest[Order], channel: Channel) -> Continue:
         return print_pages.job(request.arguments.pages).then(self.printed)

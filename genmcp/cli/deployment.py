@@ -73,7 +73,10 @@ def run_on_deployment(
     with private_output() as output:
         try:
             return asyncio.run(run(output))
-        except (StoreError, ContractError, TaskNotFound) as error:
+        except TaskNotFound as error:
+            hint = "it has expired, or belongs to another store or --service"
+            raise OutputError(f"{error} ({hint})") from error
+        except (StoreError, ContractError) as error:
             raise OutputError(str(error)) from error
 
 

@@ -1,6 +1,7 @@
 """`genmcp jobs`: lists the tasks in the store of a deployment; retries, cancels and drops them."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -37,6 +38,9 @@ def list_jobs(arguments: argparse.Namespace) -> int:
         if arguments.json:
             output.write_json(found)
             return
+        if not found:
+            names = ", ".join(service.name for service in deployment.services) or "none"
+            sys.stderr.write(f"no tasks found; services: {names}\n")
         now = deployment.store.now()
         for line in table(_HEADINGS, [_row(task, now) for task in found]):
             output.write_line(line)
@@ -52,10 +56,10 @@ def show_job(arguments: argparse.Namespace) -> int:
     async def command(deployment: Deployment, output: OutputWriter) -> None:
         service, task = await deployment.find(arguments.id)
         messages = await service.messages(task.id, _MESSAGES)
-        job = None if task.job is None else task.job.arguments
+        job = task.job if task.failed is None else task.failed.job
         fields: dict[str, Any] = {
             **msgspec.to_builtins(TaskSummary.of(task, service.name)),
-            **({} if job is None else {"arguments": job}),
+            **({} if job is None else {"arguments": job.arguments}),
             **({} if task.result is None else {"result": msgspec.Raw(task.result)}),
             **({} if task.error is None else {"error": msgspec.Raw(task.error)}),
         }

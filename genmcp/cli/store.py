@@ -90,6 +90,8 @@ def migrate_store(arguments: argparse.Namespace) -> int:
 
     async def command(deployment: Deployment, output: OutputWriter) -> None:
         done = await deployment.store.migrate(dry_run=arguments.dry_run)
+        if done and not arguments.dry_run:
+            done = f"migrated {deployment.store!r}"
         output.write_line(done or "there is nothing to migrate")
 
     return run_on_deployment(arguments, command, with_services=False)

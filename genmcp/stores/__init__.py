@@ -21,7 +21,7 @@ logger = logging.getLogger("genmcp")
 _GROUP: Final = "genmcp.stores"  # of the entry points of other packages: scheme = callable(url)
 _FORMS: Final = (
     "sqlite:///relative/path, sqlite:////absolute/path, memory://, redis://host:6379/0 (also "
-    "rediss, valkey, valkeys, redis+sentinel) or postgresql://user@host/database"
+    "rediss, valkey, valkeys, redis+sentinel, redis+cluster) or postgresql://user@host/database"
 )
 
 # The class of each scheme. It is imported when a URL names it: a process with a SQLite file needs
@@ -66,7 +66,7 @@ def open_store(url: str) -> Store:
         from genmcp.stores.sqlite.store import SQLiteStore
 
         return SQLiteStore(path[1:])
-    if scheme in _SERVERS:
+    if separator and scheme in _SERVERS:
         module, name = _SERVERS[scheme]
         return _opened(getattr(import_module(module), name).from_url, url)
     if separator and scheme not in ("memory", "sqlite"):

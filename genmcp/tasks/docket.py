@@ -41,7 +41,7 @@ try:
     from docket import Docket, Execution, Worker
     from docket.dependencies import Dependency, current_execution, current_worker
     from docket.execution import Disposition
-    from redis.exceptions import RedisError
+    from redis.exceptions import AuthenticationError, RedisError
 
     from genmcp.tasks.docket_steps import FAILURES, WRITES, DocketServing
 except ImportError as error:
@@ -323,6 +323,8 @@ class DocketEngine(Engine):
                 yield client
         except FAILURES as error:
             reason = str(error) or f"no response within {self._timeout:g} s"
+            if isinstance(error, AuthenticationError):
+                reason = f"{reason} (the user and password are part of the URL)"
             raise StoreUnavailable(f"docket: {reason}") from error
 
 

@@ -57,8 +57,9 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         id: the id of the task.
         state: its status, or "queued" while its next step waits for a process.
         tool: the tool that was called.
-        waits_for: the kind of work that it waits for; job: the name of the job.
-        queue: the queue of that job.
+        waits_for: the kind of work that it waits for; job: the name of the job that it waits for,
+            or after which it has failed.
+        queue: the queue of the job that it waits for.
         owner: the principal, None for an anonymous client.
         created, updated: when it was created and changed.
         due: when its next step was or will be due, if it is queued.
@@ -92,6 +93,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def of(cls, task: Task, service: str) -> "TaskSummary":
         """Return the summary of *task*."""
         work, state, job = task.work, state_of(task), task.job
+        named = job if task.failed is None else task.failed.job
         working = work if isinstance(work, Working) else None
         return cls(
             service=service,
@@ -99,7 +101,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             state=state,
             tool=task.tool,
             waits_for=None if work is None else _KINDS[type(work)],
-            job=None if job is None else job.name,
+            job=None if named is None else named.name,
             queue=None if job is None else job.queue,
             owner=task.owner,
             created=task.created,
@@ -140,6 +142,19 @@ def _reason(task: Task) -> str | None:
             return str(msgspec.json.decode(task.error)["message"])
         return str(msgspec.json.decode(task.result or b"")["content"][0]["text"])
     return (task.error or task.result or b"").decode(errors="replace")
+
+
+def _not_retried(task: Task) -> str:
+    """Return why *task* cannot be retried."""
+    state = state_of(task)
+    if task.schedule is not None:
+        return f"task {task.id} is an occurrence of a schedule: the next one comes by itself"
+    if state != "failed":
+        return f"task {task.id} is {state}: only tasks that failed after a job are retried"
+    return (
+        f"task {task.id} has not failed after a single job, and cannot be retried: it waited for "
+        f"several jobs (gather, first_of), or failed before any job"
+    )
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
@@ -237,8 +252,7 @@ class TaskInspector:
             node, now = self._service.heartbeats.own, self._store.now()
             retried = retry_task(task, token_urlsafe(20), node, now)
         except IllegalTransition:
-            text = f"task {id} is {state_of(task)}"
-            raise ContractError(f"{text}: only tasks that failed after a job are retried") from None
+            raise ContractError(_not_retried(task)) from None
         if call is None:
             raise ContractError(f"the request of task {id} has expired: it cannot be retried")
         await self._service.writer.create(retried, call)

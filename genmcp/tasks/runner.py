@@ -167,6 +167,7 @@ class TaskRunner:
             claimed = True
             if stored.task.held_delivery is not None:
                 self._options.observer.lease_lost(task)
+                _log_takeover(stored.task, task)
             if not task.ended:
                 await self._work(held, task)
         except StoreError as error:
@@ -312,6 +313,23 @@ class TaskRunner:
                 await self._scheduler.submit(released)
         except (IllegalTransition, StoreError) as rejected:
             logger.debug("%s", rejected)
+
+
+def _log_takeover(before: Task, task: Task) -> None:
+    """Log that this process has claimed *task* from one that has died or was suspended."""
+    if before.outcome is None and task.outcome is not None:
+        logger.warning(
+            "the job of %s is lost: its process has died or was suspended, and it may not run "
+            "again (Tool.on_worker_lost, JobOptions.max_crashes); task %s",
+            task.tool,
+            task.id,
+        )
+    else:
+        logger.info(
+            "a step of %s is taken over from a process that has died or was suspended; task %s",
+            task.tool,
+            task.id,
+        )
 
 
 class _RunningSteps:

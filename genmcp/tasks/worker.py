@@ -107,7 +107,9 @@ class TaskWorker:
 
     def _woken(self, ready: "Future[None]") -> None:
         if (error := ready.exception()) is not None:
-            logger.warning("tasks of other processes are not worked on yet: %s", error)
+            logger.warning(
+                "stored jobs are not run here yet; the next request or probe tries again: %s", error
+            )
             self.dormant = True
 
     def use(self, user: WorkerUser) -> None:

@@ -225,6 +225,13 @@ def test_show_has_the_job_the_reason_and_the_messages(run: RunCommand, url: str)
     assert shown["error"]["code"] == -32603
 
 
+def test_empty_list_says_where_it_has_looked(run: RunCommand, file_url: str) -> None:
+    """On standard error: the output of a script stays empty."""
+    listing = ("jobs", "list", "--store", file_url)
+    assert run(*listing) == (0, "", "no tasks found; services: none\n")
+    assert run(*listing, "--service", "shop") == (0, "", "no tasks found; services: shop\n")
+
+
 def test_unknown_task_is_an_error(run: RunCommand, file_url: str) -> None:
     """Also an id that could not be one."""
     setup(file_url, queued("t1"))
@@ -233,6 +240,29 @@ def test_unknown_task_is_an_error(run: RunCommand, file_url: str) -> None:
             status, output, errors = run("jobs", command, id, "--store", file_url)
             assert (status, output) == (1, "")
             assert "Unknown task" in errors
+            assert "another store or --service" in errors
+
+
+def test_failure_without_a_single_job_is_not_retried(run: RunCommand, file_url: str) -> None:
+    """The message says why, and not only that the task has failed."""
+    setup(file_url, queued("fails"))
+    status, _, errors = run("jobs", "retry", "fails", "--store", file_url)
+
+    assert status == 1
+    assert "task fails has not failed after a single job" in errors
+
+
+def test_engine_of_the_environment_is_used(
+    run: RunCommand, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is retried must reach the queue that the workers serve. No check needs it."""
+    setup(file_url, queued("t1"))
+    monkeypatch.setenv("GENMCP_ENGINE", "docket+redis://127.0.0.1:1")
+
+    status, _, errors = run("store", "stats", "--store", file_url)
+    assert status == 1
+    assert "docket: " in errors
+    assert run("store", "check", "--store", file_url)[0] == 0
 
 
 def test_cancelled_task_may_be_dropped(run: RunCommand, url: str) -> None:
@@ -326,6 +356,9 @@ async def test_retry_repeats_the_job_as_a_new_task(url: str) -> None:
         failed = await ended(jobs, "t1", "ann")
         assert failed.end == "failed"
 
+        _, output = await command("jobs", "show", "t1", "--store", url)
+        assert "count_pages\n" in output
+        assert 'arguments  {"pages":3}' in output
         status, output = await command("jobs", "retry", "t1", "--store", url)
         assert status == 0, output
         id = output.removeprefix("t1: retried as ").strip()
@@ -490,7 +523,7 @@ def test_check_of_a_store_that_accepts_no_writes_fails(
     assert "read-only replica" in errors
 
 
-def test_migrate_prints_the_changes(
+def test_migrate_shows_statements_only_in_a_dry_run(
     run: RunCommand, path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store without its schema is migrated without reading services from it."""
@@ -500,12 +533,12 @@ def test_migrate_prints_the_changes(
             raise StoreUnavailable("the schema is missing")
 
         async def migrate(self, *, dry_run: bool = False) -> str:
-            return "would create 5 tables" if dry_run else "created 5 tables"
+            return "CREATE TABLE records"
 
     assert run("store", "migrate", "--store", file_url)[1] == "there is nothing to migrate\n"
     monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Unmigrated(path))
-    assert run("store", "migrate", "--store", file_url)[1] == "created 5 tables\n"
-    assert run("store", "migrate", "--store", file_url, "--dry-run")[1] == "would create 5 tables\n"
+    assert run("store", "migrate", "--store", file_url)[1].startswith("migrated <SQLiteStore")
+    assert run("store", "migrate", "--store", file_url, "--dry-run")[1] == "CREATE TABLE records\n"
 
 
 @pytest.mark.parametrize(

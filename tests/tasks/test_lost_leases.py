@@ -28,11 +28,14 @@ async def work(run: Run) -> str:
 @pytest.mark.parametrize(
     ("on_lost", "result"), [("fail", b'"WorkerLost"'), ("rerun", b'"attempt 2"')]
 )
-async def test_holder_cannot_release_a_lost_lease(on_lost: OnLost, result: bytes) -> None:
+async def test_holder_cannot_release_a_lost_lease(
+    on_lost: OnLost, result: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """It was frozen past its lease. Its cancelled step leaves the record as it is: the process that
     has the delivery next sees that its holder was lost, and begins the job anew only if it may."""
     global runs
     runs = asyncio.Queue()
+    caplog.set_level("INFO", "genmcp")
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     bench = Bench(lambda: store)
@@ -48,6 +51,8 @@ async def test_holder_cannot_release_a_lost_lease(on_lost: OnLost, result: bytes
         assert result == (await ended(jobs)).result
 
     assert (1 if on_lost == "rerun" else 0) == runs.qsize()
+    assert ("the job of t is lost" in caplog.text) is (on_lost == "fail")
+    assert ("a step of t is taken over" in caplog.text) is (on_lost == "rerun")
     await bench.aclose()
 
 

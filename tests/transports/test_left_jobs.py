@@ -121,7 +121,7 @@ async def test_store_that_cannot_be_reached_is_tried_again(
         answer = await client.send(client.request("tools/list"))
         assert answer.status == 200
         await until(lambda: mux.tasks.worker.dormant)
-    assert "not worked on yet: the disk is gone" in caplog.text
+    assert "tries again: the disk is gone" in caplog.text
 
     await client.send(client.request("tools/list"))
     async with asyncio.timeout(PATIENCE):
