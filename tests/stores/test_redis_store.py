@@ -480,15 +480,16 @@ async def test_ten_thousand_followers_share_a_connection(server: RedisServer) ->
     """A change reaches all of them, with two connections and few commands."""
     async with aclosing(RedisStore(server.url)) as store:
         reached = 0
-        done = asyncio.Event()
+        done, counted = asyncio.Event(), asyncio.Event()
 
         async def follow() -> None:
             nonlocal reached
             async with aclosing(store.follow("log")) as followed:
                 await anext(followed)
-            reached += 1
-            if reached == 10_000:
-                done.set()
+                reached += 1
+                if reached == 10_000:
+                    done.set()
+                await counted.wait()  # a channel without followers is left after a second
 
         followers = [asyncio.ensure_future(follow()) for _ in range(10_000)]
         await store.get("k")
@@ -497,12 +498,13 @@ async def test_ten_thousand_followers_share_a_connection(server: RedisServer) ->
         await store.apply(Append("log", b"1", ttl=60))
         async with asyncio.timeout(BOUND):
             await done.wait()
-        await asyncio.gather(*followers)
 
         assert await calls(server) - before < 20
         clients = await server.command("CLIENT", "LIST", "TYPE", "normal")
         assert clients.count(b"cmd=evalsha") == 1
         assert len((await server.command("CLIENT", "LIST", "TYPE", "pubsub")).splitlines()) == 1
+        counted.set()
+        await asyncio.gather(*followers)
 
 
 async def calls(server: RedisServer) -> int:
