@@ -335,8 +335,8 @@ async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
     # The mux is closed after a signal too, so that running jobs are returned to other processes at
     # once, not when their leases expire.
     try:
-        await check_store(mux)
         with stop_on_signals(stop):
+            await check_store(mux)
             serving = asyncio.ensure_future(serve_streams(mux, streams))
             await wait_for_first(serving, stop.wait())
             if not serving.cancelled():
