@@ -53,6 +53,7 @@ from genmcp.errors import (
     SealError,
     StoreError,
     StoreFull,
+    StoreUnavailable,
 )
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
@@ -303,9 +304,8 @@ class Mux:
         reference = secrets.token_hex(6)
         if isinstance(error, StoreFull):
             self._warnings.log(logging.ERROR, "%s was rejected: %s", request.method, error)
-        if not is_expected(error):
-            named = printable(request.key)
-            logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
+        elif not is_expected(error):
+            _log_failure(request, error, reference)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:
@@ -394,6 +394,14 @@ def error_of(error: Exception) -> McpError:
         return store_failure(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
+
+
+def _log_failure(request: Request, error: BaseException, reference: str) -> None:
+    named = f"{request.method} {printable(request.key)}".rstrip()
+    if isinstance(error, StoreUnavailable):  # no trace: it is the same for every request
+        logger.warning("%s was rejected [%s]: %s", named, reference, error)
+    else:
+        logger.error("%s failed [%s]", named, reference, exc_info=error)
 
 
 def _checked(server: Server) -> Server:
