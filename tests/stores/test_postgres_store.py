@@ -15,6 +15,7 @@ from genmcp import Endpoint, Mux, Suite
 from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.accounts import Account, Usage
+from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, connection, schema
 from genmcp.stores.store import Append, Delete, Put
 from genmcp.testing.contracts.bench import data_of, entry_of, take
@@ -264,6 +265,36 @@ async def test_counters_of_former_clients_are_removed(opened: Opened, name: str)
                 break
 
 
+async def test_claims_take_as_long_in_a_long_queue(opened: Opened, name: str) -> None:
+    """Also while a process takes nothing over, and if its only client uses its whole share."""
+    full = OwnerShare(1, {"ann": 1})
+
+    async def shortest(length: int) -> list[float]:
+        await sql(
+            shared_postgres(),
+            f"TRUNCATE {name}.deliveries",
+            f"INSERT INTO {name}.deliveries (id, queue, owner, due, turn)"
+            f" SELECT i, 'default', 'ann', 0, i FROM generate_series(1, {length}) AS i",
+        )
+        deliveries = opened(shared_postgres(), schema=name).deliveries
+        operations: list[Callable[[], Awaitable[Any]]] = [
+            lambda: deliveries.claim(["default"], "node", 60.0, 1),
+            lambda: deliveries.claim(["default"], "node", 60.0, 1, takeover_delay=60.0),
+            lambda: deliveries.claim(["default"], "node", 60.0, 1, share=full),
+            lambda: deliveries.next_due(["default"], full),
+        ]
+        return [min([await seconds(operation) for _ in range(10)]) for operation in operations]
+
+    short, long = await shortest(100), await shortest(20_000)
+    assert all(slow < 5 * fast for slow, fast in zip(long, short, strict=True)), (short, long)
+
+
+async def seconds(operation: Callable[[], Awaitable[Any]]) -> float:
+    start = time.perf_counter()
+    await operation()
+    return time.perf_counter() - start
+
+
 # Crashes and suspensions of the server
 
 
@@ -373,6 +404,22 @@ async def test_suspended_server_makes_requests_fail(server: PostgresServer, open
         server.resume()
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 4
     assert (await eventually(lambda: store.get("k"))).value in {b"1", b"2"}
+
+
+async def test_waiting_requests_fail_together(server: PostgresServer, opened: Opened) -> None:
+    """Not one after the other, each after an attempt to connect of its own."""
+    store = opened(server.url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    await store.apply(Put("k", b"1", ttl=60))
+    server.pause()
+    try:
+        start = time.monotonic()
+        outcomes = await asyncio.gather(
+            *(store.touch("k", 60) for _ in range(40)), return_exceptions=True
+        )
+        assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+        assert time.monotonic() - start < 20 * TIMEOUT
+    finally:
+        server.resume()
 
 
 async def test_lost_connection_of_the_listener_is_replaced(opened: Opened, name: str) -> None:

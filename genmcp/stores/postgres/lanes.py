@@ -175,8 +175,8 @@ class Lane:
                 break
             try:
                 results = await self._execute(kind, batch)
-            except Exception as failed:
-                error = failed
+            except Exception as raised:
+                error = raised
             else:
                 for request, result in zip(batch, results, strict=True):
                     request.settle(result)
@@ -195,7 +195,10 @@ class Lane:
                 return
             break
         error = translated(self._options, self._clock, error)
-        for request in batch:
+        failed = [*batch]
+        if self._connection is None:  # the next attempt to connect may take as long as this one
+            failed += [request for request in self._pending if request.deadline <= steady()]
+        for request in failed:
             request.settle(error)
 
     async def _execute(self, kind: StatementKind, batch: Sequence[_LaneRequest]) -> Sequence[Any]:

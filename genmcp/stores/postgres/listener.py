@@ -135,6 +135,7 @@ class NotificationListener:
         self._sender = sender
         self._listening: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._failures = 0  # attempts to listen that have failed in sequence
         self._closed = False
 
     def start(self) -> None:
@@ -167,19 +168,17 @@ class NotificationListener:
         self._closed = True
 
     async def _run(self) -> None:
-        failures = 0
         try:
             while True:
                 with suppress(Exception):  # the waiters get the error from their own statements
                     connection = await connect(self._options)
-                    failures = 0
                     try:
                         await self._listen(connection)
                     finally:
                         connection.end()
                 self._confirm()
-                failures += 1
-                await asyncio.sleep(reconnect_pause(failures))
+                self._failures += 1
+                await asyncio.sleep(reconnect_pause(self._failures))
         finally:
             self._task = None
             self._confirm()
@@ -206,6 +205,7 @@ class NotificationListener:
         connection.add_notify_handler(lambda notify: self._pass_on(notify.payload))
         async with asyncio.timeout(self._options.timeout):
             await connection.fetch(f'LISTEN "{self._options.schema}.news"')
+        self._failures = 0
         self._waiters.wake_all()
         self._confirm()
         while True:

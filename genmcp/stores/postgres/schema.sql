@@ -395,17 +395,24 @@ BEGIN
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
         SELECT * INTO v_log FROM genmcp.logs WHERE name = v_name;
         CONTINUE WHEN NOT FOUND;
-        FOR v_event IN
-            SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
-            ORDER BY id
-        LOOP
-            EXIT WHEN v_name = ANY (p_written) AND (v_event.id = v_log.last OR NOT EXISTS (
-                SELECT 1 FROM genmcp.excesses(v_limits, p_slack, v_growth, p_batch)));
-            v_log.floor := v_event.id;
-            v_log.held := v_log.held - 1;
-            v_log.size := v_log.size - v_event.size;
-            v_growth := v_growth || (v_log.accounts, -1, -v_event.size)::genmcp.growth;
-        END LOOP;
+        IF v_name = ANY (p_written) THEN
+            FOR v_event IN
+                SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
+                ORDER BY id
+            LOOP
+                EXIT WHEN v_event.id = v_log.last OR NOT EXISTS (
+                    SELECT 1 FROM genmcp.excesses(v_limits, p_slack, v_growth, p_batch));
+                v_log.floor := v_event.id;
+                v_log.held := v_log.held - 1;
+                v_log.size := v_log.size - v_event.size;
+                v_growth := v_growth || (v_log.accounts, -1, -v_event.size)::genmcp.growth;
+            END LOOP;
+        ELSE
+            v_growth := v_growth || (v_log.accounts, -v_log.held, -v_log.size)::genmcp.growth;
+            v_log.floor := v_log.last;
+            v_log.held := 0;
+            v_log.size := 0;
+        END IF;
         DELETE FROM genmcp.events WHERE log = v_log.base AND id <= v_log.floor;
         UPDATE genmcp.logs
         SET floor = v_log.floor, held = v_log.held, size = v_log.size,
