@@ -266,7 +266,7 @@ def _add_store(add_parser: AddParser) -> None:
     add_deployment_options(_add_command(add_parser, "stats", store.show_stats, help))
     help = "write to a store and read from it, and report problems; status 1 if there are any"
     add_deployment_options(_add_command(add_parser, "check", store.check_store, help))
-    help = "create or update the schema of a store that has one, such as PostgreSQL"
+    help = "create or update the schema of a store such as PostgreSQL, and the tables of an engine"
     migrating = _add_command(add_parser, "migrate", store.migrate_store, help)
     help = "show what would be done, and change nothing"
     migrating.add_argument("--dry-run", action="store_true", help=help)

@@ -25,10 +25,14 @@ _VARIABLE: Final = "GENMCP_STORE"
 
 
 class Deployment(NamedTuple):
-    """A store and the services in it. Owned by the command that has opened it."""
+    """A store and the services in it. Owned by the command that has opened it.
+
+    engine: that of the application, None without one.
+    """
 
     store: Store
     services: Sequence[TaskInspector]
+    engine: Engine | None = None
 
     async def find(self, id: str) -> tuple[TaskInspector, Task]:
         """Return the task *id*, and the service that has it.
@@ -96,7 +100,8 @@ async def _open(
         mux = load_mux(arguments.app)
         _check_shared(mux.store)
         try:
-            yield Deployment(mux.store, [TaskInspector(mux.tasks.service, mux.tasks.cancel)])
+            services = [TaskInspector(mux.tasks.service, mux.tasks.cancel)]
+            yield Deployment(mux.store, services, mux.tasks.worker.engine)
         finally:
             await mux.aclose()
         return

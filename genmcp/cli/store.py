@@ -1,9 +1,11 @@
 """`genmcp store`: statistics of a store, and checks whether it is fit for use."""
 
 import argparse
+import os
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from statistics import median
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from genmcp.cli.jobs import duration, table
 from genmcp.cli.output import OutputWriter
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
+from genmcp.tasks import ENGINE_VARIABLE, open_engine
 from genmcp.tasks.inspection import QueueSummary, TaskInspector
 
 _ROUND_TRIPS: Final = 10
@@ -86,13 +89,22 @@ def check_store(arguments: argparse.Namespace) -> int:
 
 
 def migrate_store(arguments: argparse.Namespace) -> int:
-    """Create or update the schema of the store."""
+    """Create or update the schema of the store, and the tables of the engine."""
 
     async def command(deployment: Deployment, output: OutputWriter) -> None:
-        done = await deployment.store.migrate(dry_run=arguments.dry_run)
-        if done and not arguments.dry_run:
-            done = f"migrated {deployment.store!r}"
-        output.write_line(done or "there is nothing to migrate")
+        store, dry_run = deployment.store, arguments.dry_run
+        done = []
+        if statements := await store.migrate(dry_run=dry_run):
+            done.append(statements if dry_run else f"migrated {store!r}")
+        engine = deployment.engine
+        if engine is None and os.environ.get(ENGINE_VARIABLE):
+            engine = open_engine(None, store)
+        if engine is not None:
+            async with aclosing(engine):
+                if statements := await engine.migrate(dry_run=dry_run):
+                    name = type(engine).__name__
+                    done.append(statements if dry_run else f"migrated the tables of {name}")
+        output.write_line("\n".join(done) or "there is nothing to migrate")
 
     return run_on_deployment(arguments, command, with_services=False)
 

@@ -10,9 +10,11 @@ from genmcp.stores import redacted
 from genmcp.stores.store import Store
 from genmcp.tasks.engine import Engine, LocalEngine
 
-__all__ = ["open_engine"]
+__all__ = ["ENGINE_VARIABLE", "open_engine"]
 
-_VARIABLE: Final = "GENMCP_ENGINE"
+ENGINE_VARIABLE: Final = "GENMCP_ENGINE"
+"""The environment variable with the default of `Mux(engine=)`."""
+
 _GROUP: Final = "genmcp.engines"  # of the entry points of other packages: name = callable(url)
 
 # The class of each name. It is imported when a setting names it, and has a method `from_url`.
@@ -38,7 +40,7 @@ def open_engine(setting: Engine | str | None, store: Store) -> Engine:
         ConfigurationError: the engine is unknown, its extra is not installed, or it cannot use the
             server or *store*.
     """
-    setting = setting or os.environ.get(_VARIABLE) or "store"
+    setting = setting or os.environ.get(ENGINE_VARIABLE) or "store"
     if isinstance(setting, Engine):
         return setting
     if not isinstance(setting, str):
@@ -47,7 +49,7 @@ def open_engine(setting: Engine | str | None, store: Store) -> Engine:
         if store.deliveries is None:
             raise ConfigurationError(
                 f"engine: {store!r} does not deliver jobs; choose an engine (engine=, or "
-                f"{_VARIABLE}): {_known()}"
+                f"{ENGINE_VARIABLE}): {_known()}"
             )
         return LocalEngine(store.deliveries)
     name, _, url = setting.partition("+")

@@ -105,6 +105,20 @@ class Engine(ABC):
         """
         return None
 
+    async def migrate(self, *, dry_run: bool = False) -> str:
+        """Create or update what the engine needs, for `genmcp store migrate`. Default: nothing.
+
+        Args:
+            dry_run: whether to return the statements without executing them. Default False.
+
+        Returns:
+            The statements, "" if nothing is to be done.
+
+        Raises:
+            StoreUnavailable: the engine cannot be reached, or rejects the statements.
+        """
+        return ""
+
     async def aclose(self) -> None:  # noqa: B027
         """Close connections. The engine can be used again. By default there are none."""
 

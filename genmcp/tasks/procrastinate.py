@@ -10,7 +10,8 @@ four things that procrastinate leaves to its user:
   suspended would remove the row that another one has taken over. A row that is delivered again is
   therefore always a new row, and an acknowledgement names the worker.
 - **Failures of the database.** A `Worker` ends when one of its statements fails, and waits for its
-  handlers first, however long they take. Statements that fail are logged here, and repeated.
+  handlers first, however long they take. Statements that fail are logged here, and repeated. A
+  statement without a response fails after `timeout` seconds, and its connection is closed.
 - **Wake-ups.** A row that is queued again or becomes due is not announced. A new row is; for
   delayed ones the workers poll every `poll_interval` seconds.
 
@@ -20,14 +21,13 @@ All times are those of the database's clock.
 import asyncio
 import hashlib
 import logging
-import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, LiteralString
 from weakref import WeakKeyDictionary
 
-from genmcp.errors import ConfigurationError, GenmcpError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import redacted
 from genmcp.stores.deliveries import Backlog
@@ -36,24 +36,30 @@ from genmcp.tasks.procrastinate_sql import (
     ACKNOWLEDGE,
     BACKLOG,
     CANCEL,
+    EXISTS,
     HELD,
+    LOCK,
     RELEASE,
     SUBMIT,
     TAKE_OVER,
+    TAKE_OVER_REMOVED,
 )
 from genmcp.tasks.retry import LogThrottle
 
 try:
-    from procrastinate import App, JobContext, PsycopgConnector
+    from procrastinate import App, JobContext
     from procrastinate.exceptions import ConnectorException
     from procrastinate.jobs import Job, Status
     from procrastinate.manager import JobManager, NotificationCallback
     from procrastinate.retry import BaseRetryStrategy, RetryDecision
     from procrastinate.schema import SchemaManager
     from procrastinate.worker import Worker
+    from psycopg import Error as PsycopgError
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.errors import ForeignKeyViolation, ProgrammingError
-    from psycopg_pool import AsyncConnectionPool
+
+    from genmcp.stores.postgres.connection import PostgresConnection
+    from genmcp.tasks.procrastinate_connector import PoolConnector, whole_seconds
 except ImportError as error:
     raise missing_extra("ProcrastinateEngine", "procrastinate", error) from error
 
@@ -71,13 +77,16 @@ _QUEUE_BYTES: Final = 63 - len("procrastinate_queue_v1#")
 # over even by a process that must not judge it (`takeover_delay`).
 _PRUNE: Final = 86400.0
 
+# Workers of the application do remove workers without a heartbeat for 30 seconds when they start.
+_MAX_HEARTBEAT_INTERVAL: Final = 10.0
+
 
 class ProcrastinateEngine(Engine):
     """An engine on procrastinate's tables in PostgreSQL. Ids of all owners are served in order.
 
-    The tables are created by `python -m genmcp.tasks.procrastinate URL`. The database may be that
-    of a `PostgresStore`, or another one. Each event loop has connections of its own: a pool, and
-    one connection for each `serve`, which listens.
+    The tables are created by `genmcp store migrate`. The database may be that of a `PostgresStore`,
+    or another one. Each event loop has connections of its own: a pool, and one connection for each
+    `serve`, which listens.
 
     Args:
         url: `postgresql://user:password@host/database`, with any parameter of libpq.
@@ -85,7 +94,8 @@ class ProcrastinateEngine(Engine):
             late they may be. New ids are announced by the database. Default 1.
         retry_delay: seconds before the next attempt after the database has failed. Default 1.
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
-        connect_timeout: seconds until an operation fails if there is no connection. Default 5.
+        timeout: seconds until an operation fails if there is no connection, or no response.
+            Default 5.
         max_connections: the maximum number of connections in each pool. Default 10.
 
     Raises:
@@ -101,7 +111,7 @@ class ProcrastinateEngine(Engine):
         poll_interval: float = 1.0,
         retry_delay: float = 1.0,
         cancel_grace: float = 5.0,
-        connect_timeout: float = 5.0,
+        timeout: float = 5.0,
         max_connections: int = 10,
     ) -> None:
         try:
@@ -112,9 +122,9 @@ class ProcrastinateEngine(Engine):
         self._poll_interval = poll_interval
         self._retry_delay = retry_delay
         self._cancel_grace = cancel_grace
-        self._connect_timeout = connect_timeout
+        self._timeout = timeout
         self._max_connections = max_connections
-        self._connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, PsycopgConnector]
+        self._connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, PoolConnector]
         self._connectors = WeakKeyDictionary()
 
     @classmethod
@@ -139,23 +149,25 @@ class ProcrastinateEngine(Engine):
             raise _unavailable(error) from error
         return Backlog(row["waiting"], row["held"], max(0.0, row["age"] or 0.0))
 
-    async def install(self) -> bool:
-        """Create procrastinate's tables, unless they exist; return whether they were created.
+    async def migrate(self, *, dry_run: bool = False) -> str:
+        """Create procrastinate's tables, unless they exist; return the statements.
 
-        An upgrade of procrastinate may need a migration of its tables, which its documentation
-        describes.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached.
+        If several processes call this, one of them does it. An upgrade of procrastinate may need a
+        migration of its tables, which its documentation describes.
         """
-        connector = await self._connector()
         try:
-            if await JobManager(connector).check_connection_async():
-                return False
-            await SchemaManager(connector).apply_schema_async()
-        except ConnectorException as error:
+            # A transaction on a connection of its own: statements may take longer than `timeout`.
+            async with await PostgresConnection.connect(
+                self._url, connect_timeout=whole_seconds(self._timeout)
+            ) as connection:
+                await connection.execute(LOCK)
+                ((exists,),) = await (await connection.execute(EXISTS)).fetchall()
+                statements = "" if exists else SchemaManager.get_schema()
+                if statements and not dry_run:
+                    await connection.execute(statements.encode())
+        except PsycopgError as error:
             raise _unavailable(error) from error
-        return True
+        return statements
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -183,8 +195,8 @@ class ProcrastinateEngine(Engine):
             installed = True  # not known until the database is back
         if not installed:
             raise ConfigurationError(
-                f"{redacted(self._url)} has no tables of procrastinate: create them with "
-                "python -m genmcp.tasks.procrastinate URL"
+                f"{redacted(self._url)} has no tables of procrastinate: create them by "
+                "genmcp store migrate (with GENMCP_ENGINE, or with --app)"
             )
         jobs.serve(handler, concurrency, self._poll_interval)
         running = asyncio.create_task(jobs.run())
@@ -201,24 +213,13 @@ class ProcrastinateEngine(Engine):
         except ConnectorException as error:
             raise _unavailable(error) from error
 
-    async def _connector(self) -> PsycopgConnector:
+    async def _connector(self) -> PoolConnector:
         loop = asyncio.get_running_loop()
         connector = self._connectors.get(loop)
         if connector is None:
-            pool = AsyncConnectionPool(
-                self._url,
-                # Each statement is a transaction: BEGIN and COMMIT would be round trips.
-                configure=lambda connection: connection.set_autocommit(True),
-                min_size=1,
-                max_size=self._max_connections,
-                timeout=self._connect_timeout,
-                # A round trip. Without it, a submission would fail for each connection that broke.
-                check=AsyncConnectionPool.check_connection,
-                open=False,
-            )
-            self._connectors[loop] = connector = PsycopgConnector()
-            await connector.open_async(pool)
-            await pool.open()
+            connector = PoolConnector(self._timeout)
+            self._connectors[loop] = connector
+            await connector.open_pool(self._url, self._max_connections)
         return connector
 
 
@@ -231,7 +232,7 @@ class _ServedJobs(JobManager):
 
     def __init__(
         self,
-        connector: PsycopgConnector,
+        connector: PoolConnector,
         queues: Collection[str],
         lease: float,
         takeover_delay: Callable[[], float],
@@ -246,7 +247,7 @@ class _ServedJobs(JobManager):
         self._held: set[int] = set()  # the rows that were fetched and not yet acknowledged
         self._running: dict[int, asyncio.Task[Any]] = {}  # their handlers
         self._stopping = False
-        self._last_beat = self._unsure_until = 0.0  # by the clock of the loop
+        self._last_beat = self._unsure_until = self._next_search = 0.0  # by the clock of the loop
         self._warnings = LogThrottle(logger)
         self._worker: Worker
 
@@ -262,7 +263,7 @@ class _ServedJobs(JobManager):
             concurrency=concurrency,
             fetch_job_polling_interval=poll_interval,
             abort_job_polling_interval=poll_interval,
-            update_heartbeat_interval=self._lease / 3,
+            update_heartbeat_interval=min(self._lease / 3, _MAX_HEARTBEAT_INTERVAL),
             stalled_worker_timeout=_PRUNE,
             install_signal_handlers=False,
         )
@@ -276,6 +277,7 @@ class _ServedJobs(JobManager):
                     await self._worker.run()  # type: ignore[no-untyped-call]
                 except ConnectorException as error:
                     self._warn("the database cannot be reached", error)
+                if not self._stopping:  # it also ends if one of its own tasks has failed
                     await asyncio.sleep(self._retry_delay)
         finally:
             sweeping.cancel()
@@ -398,7 +400,11 @@ class _ServedJobs(JobManager):
         """Release the rows of workers that are dead, and those that this one holds in error."""
         now = asyncio.get_running_loop().time()
         if self._takeover_delay() <= 0 and now >= self._unsure_until:
-            await self._execute(TAKE_OVER, queues=self._queues, lease=self._lease, delay=0)
+            stale: dict[str, Any] = {"queues": self._queues, "lease": self._lease, "delay": 0}
+            await self._execute(TAKE_OVER, **stale)
+            if now >= self._next_search:
+                self._next_search = now + self._lease
+                await self._execute(TAKE_OVER_REMOVED, **stale)
         # The connection may have broken after a row was fetched, or before it was acknowledged.
         async with self._fetching:
             held = await self.connector.execute_query_all_async(HELD, worker=self._worker.worker_id)
@@ -451,20 +457,5 @@ def _queue_name(queue: str) -> str:
     return queue if len(name) <= _QUEUE_BYTES else hashlib.sha256(name).hexdigest()[:_QUEUE_BYTES]
 
 
-def _unavailable(error: ConnectorException) -> StoreUnavailable:
+def _unavailable(error: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"procrastinate's database: {error.__cause__ or error}")
-
-
-async def _install(url: str) -> bool:
-    async with aclosing(ProcrastinateEngine(url)) as engine:
-        return await engine.install()
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m genmcp.tasks.procrastinate postgresql://user@host/database")
-    try:
-        created = asyncio.run(_install(sys.argv[1]))
-    except GenmcpError as failure:
-        sys.exit(f"error: {failure}")
-    sys.stdout.write("tables created\n" if created else "the tables exist already\n")

@@ -37,18 +37,25 @@ ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 RELEASE: Final = _REPLACE.format("""
     SELECT id FROM procrastinate_jobs
     WHERE id = ANY(%(ids)s::bigint[]) AND worker_id = %(worker)s FOR UPDATE""")
-TAKE_OVER: Final = _REPLACE.format("""
+_STALE: Final[LiteralString] = """
     SELECT job.id FROM procrastinate_jobs job
-    LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
-    WHERE job.status = 'doing' AND job.task_name = %(task)s::varchar
+    {}
+      AND job.status = 'doing' AND job.task_name = %(task)s::varchar
       AND job.queue_name = ANY(%(queues)s::varchar[])
-      AND (worker.id IS NULL
-           OR worker.last_heartbeat < now() - make_interval(secs => %(lease)s::float))
       -- If this worker has no recent heartbeat either, then the database was suspended.
       AND EXISTS (SELECT FROM procrastinate_workers
           WHERE id = %(worker)s
             AND last_heartbeat > now() - make_interval(secs => %(lease)s::float * 2 / 3))
-    FOR UPDATE OF job SKIP LOCKED""")
+    FOR UPDATE OF job SKIP LOCKED"""
+TAKE_OVER: Final = _REPLACE.format(
+    _STALE.format("""
+    JOIN procrastinate_workers worker ON worker.id = job.worker_id
+    WHERE job.worker_id IS NOT NULL  -- there is an index with this condition
+      AND worker.last_heartbeat < now() - make_interval(secs => %(lease)s::float)""")
+)
+# The rows of workers that are not in the table of workers any more. No index fits: all rows of the
+# queues are read.
+TAKE_OVER_REMOVED: Final = _REPLACE.format(_STALE.format("WHERE job.worker_id IS NULL"))
 
 ACKNOWLEDGE: Final = """
 DELETE FROM procrastinate_jobs WHERE id = %(id)s AND status = 'doing' AND worker_id = %(worker)s
@@ -72,3 +79,8 @@ SELECT count(*) FILTER (WHERE status = 'todo') AS waiting,
            ORDER BY first.id LIMIT 1))::float AS age
 FROM rows
 """
+
+LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('genmcp.procrastinate', 0))"
+"""Held by a transaction that creates procrastinate's tables."""
+
+EXISTS: Final = "SELECT to_regclass('procrastinate_jobs') IS NOT NULL"

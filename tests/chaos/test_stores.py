@@ -48,7 +48,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
     async with shared_store(ENGINES.get(kind, kind), tmp_path, own_server=True) as store:
         if kind == "procrastinate":
             async with aclosing(ProcrastinateEngine(store.url)) as tables:
-                await tables.install()
+                await tables.migrate()
         fleet = Fleet(tmp_path, servers=3, workers=2, url=store.url, engine=engine)
         async with running(fleet):
             try:

@@ -541,6 +541,28 @@ def test_migrate_shows_statements_only_in_a_dry_run(
     assert run("store", "migrate", "--store", file_url, "--dry-run")[1] == "CREATE TABLE records\n"
 
 
+def test_migrate_includes_the_engine(
+    run: RunCommand, tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the application, or of the environment."""
+    tmp_path.joinpath("migrated_app.py").write_text(
+        "from genmcp import Mux, SQLiteStore, Suite\n"
+        "from genmcp.tasks.engine import LocalEngine\n"
+        "class Tables(LocalEngine):\n"
+        "    async def migrate(self, *, dry_run=False):\n"
+        "        return f'tables, {dry_run=}'\n"
+        f"store = SQLiteStore('{tmp_path}/app.db')\n"
+        "mux = Mux(Suite(name='shop', version='1'), store=store, secret='a secret of 16 bytes',\n"
+        "          engine=Tables(store.deliveries))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    status, output, errors = run("store", "migrate", "--app", "migrated_app:mux", "--dry-run")
+    assert (status, output) == (0, "tables, dry_run=True\n"), errors
+
+    monkeypatch.setenv("GENMCP_ENGINE", "store")
+    assert run("store", "migrate", "--store", file_url)[1] == "there is nothing to migrate\n"
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -120,7 +120,7 @@ async def procrastinate_engine() -> AsyncIterator[Engine]:
         await connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
     url = f"{server}?options=-csearch_path%3D{schema}"
     async with aclosing(ProcrastinateEngine(url, poll_interval=0.2, retry_delay=0.1)) as engine:
-        await engine.install()
+        await engine.migrate()
         yield engine
 
 

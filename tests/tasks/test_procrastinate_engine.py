@@ -1,19 +1,20 @@
 """The contract of engines, on procrastinate over a real PostgreSQL server."""
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import psycopg
 import pytest
 
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.procrastinate import ProcrastinateEngine
-from genmcp.testing.contracts.engine import LEASE, expect, serving
+from genmcp.testing.contracts.engine import BOUND, LEASE, expect, serving
 from genmcp.testing.contracts.engine_processes import BrokerEngineContract, StartProcess
 from genmcp.testing.contracts.engine_worker import HandlerProbe
 from tests.support.postgres_server import PostgresServer, fresh_schema
@@ -65,7 +66,7 @@ class TestProcrastinate(BrokerEngineContract):
     async def broker(self, server: PostgresServer) -> AsyncIterator[InstalledServer]:
         url = await with_schema(server)
         async with aclosing(ProcrastinateEngine(url)) as engine:
-            await engine.install()
+            await engine.migrate()
         yield InstalledServer(server, url)
         if not server.is_running:
             server.launch()
@@ -88,6 +89,35 @@ class TestProcrastinate(BrokerEngineContract):
             await worker.expect("ended a")
         assert not probe.counts["started", "a"]
 
+    async def test_suspended_broker_is_reported(self, broker: InstalledServer) -> None:
+        """A submission fails after the timeout, and one after the suspension succeeds."""
+        async with aclosing(ProcrastinateEngine(broker.url, timeout=0.5)) as engine:
+            await engine.submit("a")
+            broker.pause()
+            try:
+                async with asyncio.timeout(BOUND):
+                    for _ in range(2):  # on a connection, and without one
+                        with pytest.raises(StoreUnavailable, match="procrastinate's database: "):
+                            await engine.submit("b")
+            finally:
+                broker.resume()
+            async with asyncio.timeout(BOUND):
+                while True:
+                    with suppress(StoreUnavailable):
+                        await engine.submit("c")
+                        break
+
+    async def test_rows_of_a_removed_worker_are_taken_over(
+        self, engine: Engine, probe: HandlerProbe, broker: InstalledServer
+    ) -> None:
+        """Workers of the application remove others that have no heartbeat."""
+        await engine.submit("a")
+        async with await psycopg.AsyncConnection.connect(broker.url) as connection:
+            await connection.execute("UPDATE procrastinate_jobs SET status = 'doing'")
+        async with serving(engine, probe):
+            await expect(probe, "started", "a")
+            probe.release("a")
+
     async def test_long_name_of_a_queue(self, engine: Engine, probe: HandlerProbe) -> None:
         """PostgreSQL announces ids on a channel whose name has at most 63 bytes."""
         probe.holds = False
@@ -98,27 +128,43 @@ class TestProcrastinate(BrokerEngineContract):
             await expect(probe, "ended", "a", "b")
 
 
-async def test_tables_are_created_by_a_command(server: PostgresServer) -> None:
-    """A second time it changes nothing."""
+async def test_tables_are_created_by_the_command_for_stores(server: PostgresServer) -> None:
+    """Beside those of the store; a second time nothing is changed."""
     url = await with_schema(server)
-    assert await install(url) == (0, "tables created\n")
-    assert await install(url) == (0, "the tables exist already\n")
+    statements = await migrate(url, "--dry-run")
+    assert "CREATE TABLE genmcp.records" in statements
+    assert "CREATE TABLE procrastinate_jobs" in statements
+    assert "migrated the tables of ProcrastinateEngine\n" in await migrate(url)
+    assert await migrate(url) == "there is nothing to migrate\n"
 
 
-async def install(url: str) -> tuple[int | None, str]:
+async def migrate(url: str, *options: str) -> str:
+    environment = {**os.environ, "GENMCP_STORE": url, "GENMCP_ENGINE": "procrastinate"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "genmcp.tasks.procrastinate", url), stdout=PIPE, stderr=STDOUT
+        *(sys.executable, "-m", "genmcp", "store", "migrate", *options),
+        env=environment,
+        stdout=PIPE,
+        stderr=STDOUT,
     )
     output, _ = await process.communicate()
-    return process.returncode, output.decode()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+async def test_tables_are_created_once(server: PostgresServer) -> None:
+    """By one of several processes that start at the same time."""
+    async with aclosing(ProcrastinateEngine(await with_schema(server))) as engine:
+        done = await asyncio.gather(*(engine.migrate() for _ in range(3)))
+    assert len([statements for statements in done if statements]) == 1
 
 
 async def test_database_that_cannot_be_reached(unused_tcp_port: int) -> None:
-    """The command tells so, without the password."""
-    status, output = await install(f"postgresql://me:secret@127.0.0.1:{unused_tcp_port}/none")
-    assert status == 1
-    assert "error: procrastinate's database" in output
-    assert "secret" not in output
+    """The error does not contain the password."""
+    url = f"postgresql://me:secret@127.0.0.1:{unused_tcp_port}/none"
+    async with aclosing(ProcrastinateEngine(url)) as engine:
+        with pytest.raises(StoreUnavailable, match="procrastinate's database: ") as away:
+            await engine.migrate()
+    assert "secret" not in str(away.value)
 
 
 def test_wrong_url_is_refused() -> None:
@@ -130,6 +176,6 @@ def test_wrong_url_is_refused() -> None:
 async def test_missing_tables_are_reported(server: PostgresServer) -> None:
     """When it starts to serve, not with each id."""
     async with aclosing(ProcrastinateEngine(await with_schema(server))) as engine:
-        with pytest.raises(ConfigurationError, match=r"python -m genmcp\.tasks\.procrastinate"):
+        with pytest.raises(ConfigurationError, match="genmcp store migrate"):
             async with serving(engine, HandlerProbe()):
                 pass

@@ -18,6 +18,7 @@ try:
     import psycopg
     from psycopg import waiting
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.pq import TransactionStatus
 except ImportError as error:
     raise missing_extra("PostgresStore", "postgres", error) from error
 
@@ -142,7 +143,8 @@ class PostgresConnection(psycopg.AsyncConnection[Row]):
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, interval=_WAIT_INTERVAL)
         except BaseException as error:
-            if not isinstance(error, psycopg.Error):
+            under_way = self.pgconn.transaction_status == TransactionStatus.ACTIVE
+            if under_way and not isinstance(error, psycopg.Error):
                 self.pgconn.finish()
             raise
 
