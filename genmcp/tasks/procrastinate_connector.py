@@ -57,13 +57,15 @@ class PoolConnector(PsycopgConnector):
         self, query: LiteralString, **arguments: Any
     ) -> dict[str, Any]:
         async with self._limit():
-            return await super().execute_query_one_async(query, **arguments)
+            row: dict[str, Any] = await super().execute_query_one_async(query, **arguments)
+        return row
 
     async def execute_query_all_async(
         self, query: LiteralString, **arguments: Any
     ) -> list[dict[str, Any]]:
         async with self._limit():
-            return await super().execute_query_all_async(query, **arguments)
+            rows: list[dict[str, Any]] = await super().execute_query_all_async(query, **arguments)
+        return rows
 
     @asynccontextmanager
     async def _limit(self) -> AsyncGenerator[None, None]:
