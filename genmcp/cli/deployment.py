@@ -100,8 +100,8 @@ async def _open(
         mux = load_mux(arguments.app)
         _check_shared(mux.store)
         try:
-            services = [TaskInspector(mux.tasks.service, mux.tasks.cancel)]
-            yield Deployment(mux.store, services, mux.tasks.worker.engine)
+            inspector = TaskInspector(mux.tasks.service, mux.tasks.cancel)
+            yield Deployment(mux.store, [inspector], mux.tasks.worker.engine)
         finally:
             await mux.aclose()
         return
