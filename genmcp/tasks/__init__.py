@@ -10,7 +10,7 @@ from genmcp.stores import redacted
 from genmcp.stores.store import Store
 from genmcp.tasks.engine import Engine, LocalEngine
 
-__all__ = ["ENGINE_VARIABLE", "open_engine"]
+__all__ = ["open_engine"]
 
 ENGINE_VARIABLE: Final = "GENMCP_ENGINE"
 """The environment variable with the default of `Mux(engine=)`."""
