@@ -50,12 +50,14 @@ class PoolConnector(PsycopgConnector):
         await pool.open()
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
+        """Execute *query*."""
         async with self._limit():
             await super().execute_query_async(query, **arguments)
 
     async def execute_query_one_async(
         self, query: LiteralString, **arguments: Any
     ) -> dict[str, Any]:
+        """Execute *query*, and return its row."""
         async with self._limit():
             row: dict[str, Any] = await super().execute_query_one_async(query, **arguments)
         return row
@@ -63,6 +65,7 @@ class PoolConnector(PsycopgConnector):
     async def execute_query_all_async(
         self, query: LiteralString, **arguments: Any
     ) -> list[dict[str, Any]]:
+        """Execute *query*, and return its rows."""
         async with self._limit():
             rows: list[dict[str, Any]] = await super().execute_query_all_async(query, **arguments)
         return rows
