@@ -36,6 +36,7 @@ from benchmarks.processes import (
     surroundings,
 )
 from genmcp.stores.postgres import PostgresStore
+from genmcp.tasks.procrastinate import ProcrastinateEngine
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.sockets import Connection, called
@@ -79,8 +80,10 @@ async def setups(folder: Path, words: Sequence[str]) -> AsyncIterator[Iterator[S
             made += [Setup("redis", redis.url), Setup("redis docket", redis.url + "/1", "docket")]
         if any_in(words, "postgres procrastinate"):
             postgres = await stack.enter_async_context(PostgresServer())
-            async with aclosing(PostgresStore(postgres.url)) as store:
+            engine = ProcrastinateEngine(postgres.url)
+            async with aclosing(PostgresStore(postgres.url)) as store, aclosing(engine):
                 await store.migrate()
+                await engine.migrate()
             made.append(Setup("postgres", postgres.url))
             made.append(Setup("postgres procrastinate", postgres.url, "procrastinate"))
         pin()

@@ -146,8 +146,7 @@ async def drains(name: str) -> AsyncIterator[dict[str, Drain]]:
             url = (await stack.enter_async_context(PostgresServer())).url
             raw, engine, store = by_procrastinate(url), ProcrastinateEngine(url), PostgresStore(url)
             await store.migrate()
-            async with App(connector=PsycopgConnector(conninfo=url)).open_async() as app:
-                await app.schema_manager.apply_schema_async()
+            await engine.migrate()
         await stack.enter_async_context(aclosing(store))
         stack.push_async_callback(engine.aclose)
         deliveries = store.deliveries
