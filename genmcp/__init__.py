@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from genmcp._core.access import Access, InsufficientScope
 from genmcp._core.continuation import Continuation
 from genmcp._core.groups import first_of, gather
 from genmcp._core.outcome import Done, Failed, JobExpired, Outcome
@@ -178,6 +179,7 @@ else:
 __all__ = [
     "FOREIGN_LIMITS",
     "Accepted",
+    "Access",
     "AlreadyRegistered",
     "Annotations",
     "Append",
@@ -236,6 +238,7 @@ __all__ = [
     "IllegalTransition",
     "Image",
     "Implementation",
+    "InsufficientScope",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",

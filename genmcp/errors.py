@@ -10,9 +10,8 @@
     │                            ToolNotFound, PromptNotFound, ResourceNotFound, TaskNotFound
     │     -32603               ResourceError, PromptError, InternalError: Overloaded
     │     -32020 to -32022     HeaderMismatch, MissingCapability, UnsupportedVersion
-    ├── ToolError              raised by a tool: the model gets its text as an `isError` result
-    ├── WaitError              WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled,
-    │                            CapabilityMissing
+    ├── ToolError              raised by a tool: the model gets its text in an `isError` result
+    ├── WaitError            WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled, CapabilityMissing
     ├── ConfigurationError     an option is invalid; raised at construction, never per request
     ├── ContractError          a hook returned or did something that its contract forbids
     ├── IllegalTransition      LocalIllegalTransition
@@ -21,6 +20,7 @@
     ├── SealError              InvalidSeal (ForeignSeal), SealExpired
     ├── StoreError             Conflict, UnknownFormat, LogTruncated,
     │                            StoreUnavailable (StoreFull, OverShare)
+    ├── InvalidToken, AuthorizationUnavailable, McpError: InsufficientScope (genmcp._core.access)
     ├── ClientError            raised by a client (genmcp.client.errors)
     └── CompositeError         raised by a hub or registry (genmcp.composite.errors)
 

@@ -18,6 +18,7 @@ LATER = vars(genmcp)["_LATER"]
 
 PUBLIC = [
     "Accepted",
+    "Access",
     "AlreadyRegistered",
     "Annotations",
     "Append",
@@ -77,6 +78,7 @@ PUBLIC = [
     "IllegalTransition",
     "Image",
     "Implementation",
+    "InsufficientScope",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",

@@ -1,16 +1,19 @@
-"""The verified content of an access token: its user or client, and its scopes."""
+"""Who may call: the content of a verified access token, and the errors of authorization."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from genmcp.errors import GenmcpError, McpError
+
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The verified content of an access token. Immutable; shared by all requests with the token.
 
     Args:
-        issuer: the authorization server, exactly as in the token.
+        issuer: the authorization server, exactly as in the token. Empty if the host application
+            authenticates.
         subject: the user (`sub`), None if the token was issued to a client for itself.
         client_id: the client that obtained the token, None if the token does not name it.
         scopes: the granted scopes.
@@ -30,9 +33,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         """The identity that sessions, tasks and cursors are bound to.
 
         The issuer with the subject, or with the client if the token names no subject. The client
-        does not belong to the identity of a user: a client that registers anew gets a new id, and the user's
-        tasks must remain readable.
+        does not belong to the identity of a user: a client that registers again gets a new id, and
+        the user's tasks must remain readable. Without an issuer, the subject alone.
         """
+        if not self.issuer and self.subject:
+            return self.subject
         kind, name = ("sub", self.subject) if self.subject else ("client", self.client_id or "")
         # A URL has no space, so that no issuer and subject equal another issuer and subject.
         return f"{self.issuer} {kind} {name}"
@@ -40,3 +45,48 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     def missing(self, scopes: Collection[str]) -> Collection[str]:
         """Return those of *scopes* that were not granted, in the same order."""
         return [scope for scope in scopes if scope not in self.scopes]
+
+
+class InvalidToken(GenmcpError):
+    """An access token is not valid here. Raised by a verifier; the client gets HTTP 401.
+
+    Args:
+        reason: which check failed, such as "the token has expired". The client and the log get it,
+            so it must contain neither the token nor a secret.
+        detail: what was found and expected, for the log only.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+
+
+class AuthorizationUnavailable(GenmcpError):
+    """Keys or introspection cannot be reached. The client gets HTTP 503, and keeps its token.
+
+    Args:
+        message: what could not be reached, and why; for the log.
+        retry_after: seconds after which the client may try again, default 5.
+    """
+
+    def __init__(self, message: str, *, retry_after: int = 5) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class InsufficientScope(McpError):
+    """The access token lacks scopes. The client gets HTTP 403, and may ask its user for them.
+
+    A hook raises it for a need that it finds in the arguments:
+    `raise InsufficientScope("parts:bulk")`.
+
+    Args:
+        scopes: the scopes that are needed, also those that were granted.
+    """
+
+    status = 403
+
+    def __init__(self, *scopes: str) -> None:
+        self.scopes = scopes
+        super().__init__(f"The access token lacks a scope; needed: {' '.join(scopes)}")
