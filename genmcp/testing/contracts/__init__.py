@@ -1,4 +1,4 @@
-"""Test suites that every store and every engine passes, for pytest. docs/stores.md."""
+"""Test suites that every store, engine and token storage passes, for pytest. docs/stores.md."""
 
 import pytest
 
@@ -7,5 +7,5 @@ pytest.register_assert_rewrite(
     *(f"{__name__}.{name}" for name in ("accounts", "bench", "deliveries", "engine", "logs"))
 )
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("engine_processes", "records", "shared", "store"))
+    *(f"{__name__}.{name}" for name in ("engine_processes", "records", "shared", "store", "tokens"))
 )

@@ -1,0 +1,101 @@
+"""What a client keeps of a login: its tokens, and what it needs to renew them."""
+
+from typing import Final
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+
+_FORMAT: Final = 1  # incremented when an older release would misread a record
+
+
+class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A client as its authorization server knows it. The secret is not in its repr.
+
+    Args:
+        id: the client id, valid for one issuer.
+        secret: the client secret, None for a public client.
+        secret_expires: the Unix time at which the secret expires, None for never (RFC 7591, 3.2.1).
+        method: how the client authenticates at the token endpoint, such as `none`.
+    """
+
+    id: str
+    secret: str | None = None
+    secret_expires: float | None = None
+    method: str = "none"
+
+    def __repr__(self) -> str:
+        return f"RegisteredClient(id={self.id!r}, method={self.method!r})"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one client for one resource. Neither tokens nor keys are in its repr.
+
+    All of it is stored together, so that a process that starts later can renew the token without
+    discovery, and never sends it to another server.
+
+    Args:
+        generation: incremented by each change. A storage replaces a record only if it is still the
+            one that was read.
+        issuer: the authorization server, exactly as in its metadata.
+        token_endpoint: the URL at which the token is renewed.
+        resource: the value of the parameter `resource`, None if it is left out.
+        client: the client that the tokens were issued to.
+        access_token: the access token, None if there is a registration only.
+        token_type: `Bearer` or `DPoP`, as the token endpoint gave it.
+        expires: the Unix time at which the access token expires, None if unknown.
+        lifetime: seconds from the issue of the access token until it expires, None if unknown.
+        refresh_token: the refresh token, None without one.
+        scopes: the granted scopes, or those that were asked for if the response named none.
+        revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
+        dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.
+        format: the format of the record.
+    """
+
+    generation: int = 1
+    issuer: str
+    token_endpoint: str
+    resource: str | None = None
+    client: RegisteredClient
+    access_token: str | None = None
+    token_type: str = "Bearer"
+    expires: float | None = None
+    lifetime: float | None = None
+    refresh_token: str | None = None
+    scopes: tuple[str, ...] = ()
+    revocation_endpoint: str | None = None
+    dpop_key: str | None = None
+    format: int = _FORMAT
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(generation={self.generation}, issuer={self.issuer!r}, "
+            f"resource={self.resource!r}, client={self.client!r}, scopes={self.scopes!r})"
+        )
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def encode_record(record: Record) -> bytes:
+    """Return *record* as JSON, with its tokens."""
+    return msgspec.json.encode(record)
+
+
+def decode_record(data: bytes) -> Record | None:
+    """Return the record in *data*; None if it is damaged, so that a new login replaces it.
+
+    Raises:
+        ConfigurationError: a newer release wrote the record, which must not be replaced.
+    """
+    try:
+        found = msgspec.json.decode(data, type=_Versioned).format
+        if found <= _FORMAT:
+            return msgspec.json.decode(data, type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    raise ConfigurationError(
+        f"the stored tokens have format {found}, and this release reads format {_FORMAT}: upgrade "
+        f"genmcp, or give this program another place for its tokens"
+    )

@@ -1,0 +1,1 @@
+"""Authorization of a client: logins, and where their tokens are stored."""

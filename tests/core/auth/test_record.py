@@ -1,0 +1,50 @@
+"""The record of a login: its text form, and what it does not show."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from genmcp._core.auth.record import Record, RegisteredClient, decode_record, encode_record
+from genmcp.errors import ConfigurationError
+
+RECORD = Record(
+    generation=3,
+    issuer="https://login.example.com",
+    token_endpoint="https://login.example.com/token",
+    client=RegisteredClient(id="c-17", secret="the-secret", method="client_secret_post"),
+    access_token="the-access-token",
+    refresh_token="the-refresh-token",
+    expires=1790000000.5,
+    scopes=("a", "b"),
+    dpop_key="the-key",
+)
+
+
+def test_record_is_decoded_as_encoded() -> None:
+    """All fields survive; members that a newer release has added are ignored."""
+    assert decode_record(encode_record(RECORD)) == RECORD
+    assert msgspec.json.decode(encode_record(RECORD))["format"] == 1  # never left out
+    more = {**msgspec.to_builtins(RECORD), "added": 1}
+    assert decode_record(msgspec.json.encode(more)) == RECORD
+
+
+def test_repr_shows_no_secret() -> None:
+    """A record may end up in a log or a traceback."""
+    assert "the-" not in repr(RECORD)
+    assert "c-17" in repr(RECORD)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b'{"format": "1"}'],
+)
+def test_damaged_record_counts_as_absent(data: bytes) -> None:
+    """A client that fails on it would fail at each start, and a new login is all it takes."""
+    assert decode_record(data) is None
+
+
+def test_record_of_a_newer_release_is_an_error() -> None:
+    """A new login would replace the record that the newer release uses."""
+    with pytest.raises(ConfigurationError, match="upgrade genmcp") as caught:
+        decode_record(encode_record(replace(RECORD, format=2)))
+    assert "the-" not in str(caught.value)
