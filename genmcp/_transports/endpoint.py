@@ -1,16 +1,14 @@
 """The MCP endpoint: an ASGI application that serves every revision at one URL."""
 
-import inspect
-import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from genmcp._core.outcome import check_json
 from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import plain_request
 from genmcp._mux.mux import Mux, error_of, mux_of
+from genmcp._transports.admission import Admission, Principal, authenticated, check_function
 from genmcp._transports.post import delete, get, post
 from genmcp._transports.request import (
     ClientLeft,
@@ -27,14 +25,7 @@ from genmcp._transports.request import (
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
 from genmcp._wire import jsonrpc
-from genmcp._wire.http import (
-    HeaderPolicy,
-    Security,
-    check_post_headers,
-    cors_headers,
-    is_loopback,
-    preflight_headers,
-)
+from genmcp._wire.http import Security, check_post_headers, preflight_headers
 from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.server import Server
 from genmcp.stores import log_problems
@@ -42,35 +33,6 @@ from genmcp.stores import log_problems
 if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import ASGIApp
-
-logger = logging.getLogger("genmcp")
-
-Principal = Callable[[Scope], str | None]
-"""Returns the identity that a request was authenticated as, from its ASGI scope, or None."""
-
-
-def authenticated(scope: Scope) -> str | None:
-    """Return the identity of `scope["user"]` if it is authenticated (Starlette's convention).
-
-    Raises:
-        ConfigurationError: the user has no identity.
-    """
-    user = scope.get("user")
-    if user is None:
-        return None
-    try:
-        if not user.is_authenticated:
-            return None
-        identity = user.identity
-    except (AttributeError, NotImplementedError):
-        identity = None
-    if not isinstance(identity, str) or not identity:
-        raise ConfigurationError(
-            f"scope['user'] is a {type(user).__name__} without an identity: give it the "
-            f"properties `is_authenticated` and `identity` (a text that is not empty), or pass "
-            f"principal= to Endpoint"
-        )
-    return identity
 
 
 class Endpoint:
@@ -81,8 +43,9 @@ class Endpoint:
     Args:
         target: the mux or server to serve. A mux that is made here is closed by `aclose`.
         security: the allowed origins and host names.
-        principal: returns the authenticated identity of a request; the default reads
-            `scope["user"]`.
+        principal: returns the authenticated identity of a request, or an `Access` if the host
+            application knows scopes as well; the default reads `scope["user"]` and the scopes of
+            `scope["auth"]`.
         copy_assigns: keys of the request's state (`request.state` in Starlette) that are copied to
             `channel.assigns`.
         keep_assigns: those of copy_assigns that are stored with a call; their values must be JSON.
@@ -111,31 +74,18 @@ class Endpoint:
         grace: float = 5.0,
         client_key: FindClientKey | None = None,
     ) -> None:
-        for option, keys in (("copy_assigns", copy_assigns), ("keep_assigns", keep_assigns)):
-            if isinstance(keys, str):
-                raise ConfigurationError(f"{option} takes a list of keys, not the string {keys!r}")
         if heartbeat <= 0 or grace < 0:
             raise ConfigurationError("heartbeat must be positive, grace not negative")
-        _check_function("principal", principal)
         if client_key is not None:
-            _check_function("client_key", client_key)
+            check_function("client_key", client_key)
         self.mux = mux_of(target)
         self._owns_mux = self.mux is not target
-        self._header_policy = HeaderPolicy(security or Security(), self.mux.limits.max_header_bytes)
-        self._principal = principal
-        self._copied = tuple(copy_assigns)
-        self._kept = tuple(keep_assigns)
-        if unknown := [key for key in self._kept if key not in self._copied]:
-            raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
+        self._admission = Admission(self.mux, security, principal, copy_assigns, keep_assigns)
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
         self._at_work: JobsAtWork | None = None
         self._asleep = self.mux.store.durable  # no engine works on its jobs yet
-        # Whether any client may call, since the host application has set up no authentication.
-        self._open = (security is None or security.allowed_hosts is None) and (
-            principal is authenticated
-        )
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.mux!r}>"
@@ -151,7 +101,9 @@ class Endpoint:
             self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
         )
         try:
-            self._admit(http, scope)
+            if self.mux.tasks.worker.dormant or self._asleep:
+                self._wake()
+            self._admission.admit(http, scope)
             await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
         except Exception as error:
             await _fail(http, error)
@@ -239,39 +191,6 @@ class Endpoint:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    def _admit(self, http: HttpRequest, scope: Scope) -> None:
-        """Check the headers of the request, and set its principal and copied assigns.
-
-        Raises:
-            HttpRejected: its headers are not accepted.
-            ConfigurationError: the host application returned an identity that is not one.
-        """
-        if self.mux.tasks.worker.dormant or self._asleep:
-            self._wake()
-        peer = scope.get("client")
-        http.table = self._header_policy.check(scope["headers"], peer[0] if peer else None)
-        origin = http.table.get(b"origin")
-        if origin is not None:
-            http.headers = cors_headers(origin.strip())
-        if scope["method"] == "OPTIONS":
-            return  # a preflight comes without credentials
-        if self._principal is not authenticated or "user" in scope:
-            identity = self._principal(scope)
-            if identity is not None and not (isinstance(identity, str) and identity):
-                raise ConfigurationError(
-                    f"principal= of Endpoint returned {identity!r}: it must return the identity of "
-                    f"the client, a text that is not empty, or None for an anonymous client"
-                )
-            http.principal = identity
-        if self._open and http.principal is None and peer and peer[0] != "127.0.0.1":
-            self._warn_of(peer[0])
-        if self._copied:
-            state = scope.get("state", {})
-            http.copied = {key: state[key] for key in self._copied if key in state}
-            http.keep = self._kept
-            for key in self._kept:
-                check_json(f"keep_assigns: {key}", http.copied.get(key))
-
     def _wake(self) -> None:
         """Start the engine on the jobs in the store, and register their release at shutdown."""
         worker, at_work = self.mux.tasks.worker, self._at_work
@@ -284,18 +203,6 @@ class Endpoint:
 
     def _sleep(self) -> None:
         self._asleep, self._at_work = True, None
-
-    def _warn_of(self, peer: str) -> None:
-        """Warn once that an endpoint without authentication is reached from another machine."""
-        if is_loopback(peer):
-            return
-        self._open = False
-        logger.warning(
-            "%s is reached from %s without authentication: give allowed_hosts (Security), "
-            "authenticate in the host application, or pass principal=",
-            self.mux.server.info.name,
-            peer,
-        )
 
 
 def route_to(app: "ASGIApp", path: str, *, name: str = "mcp") -> "Route":
@@ -312,11 +219,6 @@ def route_to(app: "ASGIApp", path: str, *, name: str = "mcp") -> "Route":
     # One pattern for both forms: a redirect would lose the body of a POST with some clients.
     route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")
     return route
-
-
-def _check_function(option: str, function: object) -> None:
-    if not callable(function) or inspect.iscoroutinefunction(function):
-        raise ConfigurationError(f"{option} takes a plain function, not {function!r}")
 
 
 async def _post(http: HttpRequest) -> None:

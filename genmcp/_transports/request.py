@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._core.access import Access
 from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
 from genmcp._core.server import Reject
@@ -72,11 +73,12 @@ class HttpRequest(msgspec.Struct, eq=False):
     """The state of one HTTP request. Owned by the endpoint while it serves the request.
 
     table: the request headers. headers: added to every response. streams: whether the client
-    accepts event streams. principal: the authenticated identity. copied: the assigns copied from
-    the host's request; keep: the keys of those that may be stored. id, method: those of the
-    JSON-RPC request, once they are known. session: the key of the legacy session. answered: whether
-    the response has begun. detached: whether the client has closed the connection. body_size: the
-    bytes of the body that count towards the client's share. loop, thread: those that serve it.
+    accepts event streams. access: the content of the client's access token, or the access that the
+    host application gave; principal: its identity. copied: the assigns copied from the host's
+    request; keep: the keys of those that may be stored. id, method: those of the JSON-RPC request,
+    once they are known. session: the key of the legacy session. answered: whether the response has
+    begun. detached: whether the client has closed the connection. body_size: the bytes of the body
+    that count towards the client's share. loop, thread: those that serve it.
     """
 
     mux: Mux
@@ -89,6 +91,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     table: dict[bytes, bytes] = msgspec.field(default_factory=dict)
     headers: Headers = ()
     streams: bool = True
+    access: Access | None = None
     principal: str | None = None
     copied: Mapping[str, Any] | None = None
     keep: Collection[str] = ()
@@ -137,6 +140,11 @@ class HttpRequest(msgspec.Struct, eq=False):
             return None
         peer = scope.get("client")
         return address_of(peer[0]) if peer else ""
+
+    def authenticate(self, access: Access) -> None:
+        """Set the access of the client, before anything of the request is served."""
+        self.access = access
+        self.principal = access.principal
 
     def enter(self, session: str) -> None:
         """Make the request count towards the legacy session with this key as well."""

@@ -1,6 +1,7 @@
 """Values from the host: assigns, the principal, and its defects."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from genmcp import (
     Tool,
     ToolRequest,
 )
+from genmcp._core.access import Access
+from genmcp._transports.request import HttpRequest
 from tests.support.asgi import Client, serving
 
 
@@ -129,7 +132,7 @@ async def test_principal_without_an_identity_is_an_error_in_the_log(
     assert "principal=" in caplog.text
 
 
-@pytest.mark.parametrize("found", ["", 7, b"ada"])
+@pytest.mark.parametrize("found", ["", 7, b"ada", Access(issuer="https://as")])
 async def test_principal_that_is_no_identity_is_an_error_in_the_log(
     found: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,6 +166,42 @@ def test_principal_through_starlettes_own_middleware() -> None:
 
     assert answer.status_code == 200
     assert tell.principals == ["ada"]
+
+
+@pytest.mark.parametrize(
+    ("options", "scope", "access"),
+    [
+        ({}, {}, None),
+        ({}, {"user": User("ada")}, Access(subject="ada")),
+        (
+            {},
+            {"user": SimpleUser("ada"), "auth": AuthCredentials(["parts:read"])},
+            Access(subject="ada", scopes=frozenset({"parts:read"})),
+        ),
+        ({}, {"auth": AuthCredentials(["parts:read"])}, None),
+        ({"principal": lambda scope: "ada"}, {}, Access(subject="ada")),
+        (
+            {"principal": lambda scope: Access(issuer="https://as", subject="ada")},
+            {},
+            Access(issuer="https://as", subject="ada"),
+        ),
+    ],
+)
+async def test_host_application_gives_access(
+    options: Any, scope: Any, access: Access | None
+) -> None:
+    """Scopes come from Starlette's convention, or with the Access that principal= returns."""
+    found: list[tuple[Access | None, str | None]] = []
+
+    async def serve(http: HttpRequest) -> None:
+        found.append((http.access, http.principal))
+        await http.reply(204)
+
+    endpoint = serving(Tell, **options)
+    client = Client(partial(endpoint, serve=serve), **scope)
+    await client.send(client.call("tell"))
+
+    assert found == [(access, access and access.principal)]
 
 
 async def principal_that_waits(scope: Any) -> str:
