@@ -54,6 +54,7 @@ class Purpose(StrEnum):
     SERVER_REQUEST = "server_request"
     TASK = "task"
     EVENT = "event"
+    DPOP_NONCE = "dpop_nonce"
 
 
 class _Keys(NamedTuple):
