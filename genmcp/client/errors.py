@@ -5,8 +5,15 @@
     │   └── ConnectionRefused ... the port is closed
     ├── HttpStatusError       an HTTP error status, with its headers and body
     │   ├── Unauthorized      401: authentication is required
+    │   ├── Forbidden         403: `scopes` are needed, or access is denied for another reason
     │   └── NotFound          404: there is no MCP server at this URL
     │       └── SessionEnded  ... or the server at this URL does not know the session
+    ├── AuthorizationFailed   no token could be obtained; the request was not processed
+    │   ├── IssuerMismatch        the metadata is of another authorization server
+    │   ├── ResourceMismatch      the metadata is of another resource
+    │   ├── PkceUnsupported       the authorization server does not list S256
+    │   ├── RegistrationFailed    there is no client id for the authorization server
+    │   └── AuthorizationDenied   the user or the authorization server denied the request
     ├── ConnectionLost        the connection broke
     ├── RequestTimeout        a timeout expired
     ├── TooManyRequests       too many requests are pending; nothing was sent
@@ -25,8 +32,10 @@ singly, and never within an exception group.
 
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from genmcp._core.auth.challenges import parse_challenges, scopes_of
+from genmcp._core.auth.steps import Failure, FlowFailed
 from genmcp._core.client.events import SendMessage
 from genmcp._core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
@@ -109,6 +118,19 @@ class Unauthorized(HttpStatusError):
         return self.headers.get("www-authenticate")
 
 
+class Forbidden(HttpStatusError):
+    """The server denied access (HTTP 403)."""
+
+    sent = False
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes that the operation needs, if the server names them; the token lacks one."""
+        challenges = parse_challenges([self.headers.get("www-authenticate", "")])
+        named = (challenge.params.get("scope") for challenge in challenges)
+        return tuple(dict.fromkeys(scope for text in named for scope in scopes_of(text)))
+
+
 class NotFound(HttpStatusError):
     """There is no MCP server at this URL (HTTP 404)."""
 
@@ -124,6 +146,62 @@ class SessionEnded(NotFound):
 
     sent = False
     advice = "the session has ended; open a new one"
+
+
+class AuthorizationFailed(ClientError):
+    """No access token could be obtained. The message names the option that helps, if there is one.
+
+    The request was not processed, since authorization precedes processing.
+
+    Attributes:
+        error: The error code of the authorization server, such as `invalid_client`, or "".
+    """
+
+    sent = False
+
+    def __init__(self, server_name: str, reason: str, error: str = "") -> None:
+        super().__init__(f"authorization at {server_name} failed: {reason}", server_name)
+        self.reason = reason
+        self.error = error
+
+
+class IssuerMismatch(AuthorizationFailed):
+    """Metadata or a redirect is of another authorization server than expected.
+
+    RFC 8414, 3.3, and RFC 9207, 2.4: neither is used, since it may be an attempt to obtain a code
+    or a secret of another authorization server.
+    """
+
+
+class ResourceMismatch(AuthorizationFailed):
+    """The protected resource metadata is of another resource (RFC 9728, 3.3)."""
+
+
+class PkceUnsupported(AuthorizationFailed):
+    """The metadata of the authorization server does not list the PKCE method S256."""
+
+
+class RegistrationFailed(AuthorizationFailed):
+    """There is no client id for the authorization server, or it rejected the registration."""
+
+
+class AuthorizationDenied(AuthorizationFailed):
+    """The user or the authorization server denied the authorization request."""
+
+
+_AUTHORIZATION: Final[Mapping[Failure, type[AuthorizationFailed]]] = {
+    Failure.ISSUER: IssuerMismatch,
+    Failure.RESOURCE: ResourceMismatch,
+    Failure.PKCE: PkceUnsupported,
+    Failure.REGISTRATION: RegistrationFailed,
+    Failure.DENIED: AuthorizationDenied,
+}
+
+
+def authorization_error(failed: FlowFailed, server_name: str) -> AuthorizationFailed:
+    """Return the error of a client for a flow that failed."""
+    kind = _AUTHORIZATION.get(failed.failure, AuthorizationFailed)
+    return kind(server_name, str(failed), failed.error)
 
 
 class ConnectionLost(ClientError):

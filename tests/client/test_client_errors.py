@@ -2,14 +2,23 @@
 
 import pytest
 
+from genmcp._core.auth.steps import Failure, FlowFailed
 from genmcp.client import errors
 from genmcp.client.errors import (
+    AuthorizationDenied,
+    AuthorizationFailed,
     ClientError,
+    Forbidden,
     HttpStatusError,
+    IssuerMismatch,
     OutcomeUnknown,
+    PkceUnsupported,
     ProcessExited,
+    RegistrationFailed,
     RequestTimeout,
+    ResourceMismatch,
     ServerError,
+    authorization_error,
 )
 from genmcp.errors import GenmcpError
 
@@ -44,3 +53,45 @@ def test_client_error_says_what_and_where(error: ClientError, text: str) -> None
     """The text is enough to act on, and short."""
     assert text in str(error)
     assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (Failure.ISSUER, IssuerMismatch),
+        (Failure.RESOURCE, ResourceMismatch),
+        (Failure.PKCE, PkceUnsupported),
+        (Failure.REGISTRATION, RegistrationFailed),
+        (Failure.DENIED, AuthorizationDenied),
+        (Failure.UNAVAILABLE, AuthorizationFailed),
+        (Failure.OTHER, AuthorizationFailed),
+    ],
+)
+def test_each_failure_of_authorization_has_its_error(
+    failure: Failure, kind: type[AuthorizationFailed]
+) -> None:
+    """An application decides by the class; the text is for its user."""
+    failed = FlowFailed("no", failure, advice="assume_pkce=True", error="invalid_client")
+
+    error = authorization_error(failed, "https://h/mcp")
+
+    assert type(error) is kind
+    assert error.error == "invalid_client"
+    assert not error.sent
+    assert str(error) == "authorization at https://h/mcp failed: no (assume_pkce=True)"
+
+
+@pytest.mark.parametrize(
+    ("header", "scopes"),
+    [
+        ('Bearer error="insufficient_scope", scope="a b"', ("a", "b")),
+        ('Bearer scope="a b", DPoP algs="ES256", scope="a b"', ("a", "b")),
+        ("Bearer", ()),
+        ("", ()),
+    ],
+)
+def test_forbidden_has_the_scopes_of_the_challenge(header: str, scopes: tuple[str, ...]) -> None:
+    """An application can ask its user for them."""
+    error = Forbidden("here", 403, headers={"www-authenticate": header} if header else None)
+
+    assert error.scopes == scopes

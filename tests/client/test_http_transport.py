@@ -16,6 +16,7 @@ from genmcp.client.errors import (
     ConnectError,
     ConnectionLost,
     ConnectionRefused,
+    Forbidden,
     HttpStatusError,
     MessageTooLarge,
     NotFound,
@@ -162,7 +163,7 @@ async def test_cancelled_send_closes_the_response() -> None:
     [
         (400, HttpStatusError, True),
         (401, Unauthorized, False),
-        (403, HttpStatusError, True),
+        (403, Forbidden, False),
         (404, NotFound, True),
         (503, HttpStatusError, True),
         (302, HttpStatusError, True),

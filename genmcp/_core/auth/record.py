@@ -6,6 +6,8 @@ import msgspec
 
 from genmcp.errors import ConfigurationError
 
+_MARGIN: Final = 60.0  # seconds ahead of expiry, at most
+_SHARE: Final = 0.1  # of the life of a token
 _FORMAT: Final = 1  # incremented when an older release would misread a record
 
 
@@ -17,15 +19,23 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         secret: the client secret, None for a public client.
         secret_expires: the Unix time at which the secret expires, None for never (RFC 7591, 3.2.1).
         method: how the client authenticates at the token endpoint, such as `none`.
+        redirect_uri: the redirect URI that was registered, None for a client of the options.
+        dynamic: whether it was registered dynamically (RFC 7591). Only then is the secret stored.
     """
 
     id: str
     secret: str | None = None
     secret_expires: float | None = None
     method: str = "none"
+    redirect_uri: str | None = None
+    dynamic: bool = False
 
     def __repr__(self) -> str:
         return f"RegisteredClient(id={self.id!r}, method={self.method!r})"
+
+    def expired(self, now: float) -> bool:
+        """Return whether the secret has expired at the Unix time *now*."""
+        return self.secret_expires is not None and self.secret_expires <= now
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +57,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         lifetime: seconds from the issue of the access token until it expires, None if unknown.
         refresh_token: the refresh token, None without one.
         scopes: the granted scopes, or those that were asked for if the response named none.
+        requested: the scopes that were asked for, without `offline_access`.
         revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
         dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.
         format: the format of the record.
@@ -63,6 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     lifetime: float | None = None
     refresh_token: str | None = None
     scopes: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     revocation_endpoint: str | None = None
     dpop_key: str | None = None
     format: int = _FORMAT
@@ -72,6 +84,37 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             f"Record(generation={self.generation}, issuer={self.issuer!r}, "
             f"resource={self.resource!r}, client={self.client!r}, scopes={self.scopes!r})"
         )
+
+    def due(self, now: float) -> bool:
+        """Return whether the access token is to be renewed at the Unix time *now*.
+
+        That is ahead of its expiry by a tenth of its life, at most 60 seconds.
+        """
+        if self.expires is None:
+            return False
+        return now >= self.expires - min(_MARGIN, _SHARE * (self.lifetime or 0.0))
+
+    def without_tokens(self) -> "Record":
+        """Return the next generation of this record, with the client but no tokens."""
+        return msgspec.structs.replace(
+            self,
+            generation=self.generation + 1,
+            access_token=None,
+            expires=None,
+            lifetime=None,
+            refresh_token=None,
+            scopes=(),
+        )
+
+
+def record_key(url: str, name: str = "") -> str:
+    """Return the name of the record of the client *name* at the MCP server *url*.
+
+    The issuer and the resource are in the record, and not in its name: they are not known before
+    discovery, which a client with a valid token has no need of. The flow uses no record of another
+    issuer than the one that it found.
+    """
+    return f"{url} {name}" if name else url
 
 
 class _Versioned(msgspec.Struct):

@@ -13,6 +13,7 @@ from genmcp._wire.param_headers import encode_value
 from genmcp.client.errors import (
     ClientError,
     ConnectError,
+    Forbidden,
     HttpStatusError,
     NotFound,
     ProtocolError,
@@ -35,7 +36,7 @@ _VERSIONS: Final = {version: (b"MCP-Protocol-Version", version.encode()) for ver
 _SAFE: Final = "/:@!$&'()*+,;=~%"
 
 _MAX_REDIRECTS: Final = 5  # for one request
-_ERRORS: Final = {401: Unauthorized, 404: NotFound}
+_ERRORS: Final = {401: Unauthorized, 403: Forbidden, 404: NotFound}
 
 # How servers report an unknown session with HTTP 400, in lower case: the examples of the TypeScript
 # SDK, its transports, and the Python SDK (mcp 1.x).

@@ -4,7 +4,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.record import Record, RegisteredClient, decode_record, encode_record
+from genmcp._core.auth.record import (
+    Record,
+    RegisteredClient,
+    decode_record,
+    encode_record,
+    record_key,
+)
 from genmcp.errors import ConfigurationError
 
 RECORD = Record(
@@ -48,3 +54,43 @@ def test_record_of_a_newer_release_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="upgrade genmcp") as caught:
         decode_record(encode_record(replace(RECORD, format=2)))
     assert "the-" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "expires", "now", "due"),
+    [
+        (3600.0, 3600.0, 3539.0, False),
+        (3600.0, 3600.0, 3540.0, True),
+        (100.0, 100.0, 89.0, False),
+        (100.0, 100.0, 90.0, True),
+        (None, 100.0, 99.0, False),
+        (None, 100.0, 100.0, True),
+        (None, None, 1e12, False),
+    ],
+)
+def test_token_is_renewed_ahead_of_expiry(
+    lifetime: float | None, expires: float | None, now: float, due: bool
+) -> None:
+    """A tenth of its life ahead, at most a minute: also tokens of a few seconds can be used."""
+    assert replace(RECORD, lifetime=lifetime, expires=expires).due(now) is due
+
+
+def test_registration_outlives_the_tokens() -> None:
+    """A refused refresh token is no reason for another client id."""
+    kept = RECORD.without_tokens()
+
+    assert kept.generation == RECORD.generation + 1
+    assert (kept.access_token, kept.refresh_token, kept.expires) == (None, None, None)
+    assert kept.client == RECORD.client
+
+
+@pytest.mark.parametrize(("expires", "expired"), [(None, False), (5.0, True), (6.0, False)])
+def test_registration_expires_with_its_secret(expires: float | None, expired: bool) -> None:
+    """RFC 7591, 3.2.1: `client_secret_expires_at`."""
+    assert RegisteredClient(id="c", secret_expires=expires).expired(5.0) is expired
+
+
+def test_clients_at_one_server_have_a_record_each() -> None:
+    """Two programs of one user may ask for different scopes."""
+    assert record_key("https://h/mcp") == "https://h/mcp"
+    assert record_key("https://h/mcp", "a") != record_key("https://h/mcp", "b")
