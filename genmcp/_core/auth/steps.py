@@ -115,7 +115,7 @@ Step: TypeAlias = Fetch | Listen | Ask | Load | Swap | Lock | Unlock
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class FlowFinding(msgspec.Struct, frozen=True):
     """A step of a flow as its observer sees it. It has no secret.
 
     Args:
@@ -188,7 +188,7 @@ class Prover(Protocol):
         """Keep the nonce of a response (`DPoP-Nonce`)."""
 
 
-def _ignore(finding: Finding) -> None: ...
+def _ignore(finding: FlowFinding) -> None: ...
 
 
 class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +231,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_document: int = 262_144
     protocol_version: str = "2026-07-28"
     prover: Prover | None = None
-    observe: Callable[[Finding], None] = _ignore
+    observe: Callable[[FlowFinding], None] = _ignore
 
     def __repr__(self) -> str:
         return f"FlowOptions(url={self.url!r}, client_id={self.client_id!r})"

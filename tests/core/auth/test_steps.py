@@ -7,8 +7,8 @@ from genmcp._core.auth.steps import (
     Failure,
     Fetch,
     Fetched,
-    Finding,
     FlowFailed,
+    FlowFinding,
     FlowOptions,
 )
 
@@ -51,4 +51,4 @@ def test_findings_are_ignored_without_an_observer() -> None:
     """Observation is an option."""
     options = FlowOptions(url="https://h", now=lambda: 0.0, random=lambda: "")
 
-    options.observe(Finding("token", "issued"))
+    options.observe(FlowFinding("token", "issued"))
