@@ -13,6 +13,7 @@ from weakref import WeakSet
 import msgspec
 from typing_extensions import TypeVar
 
+from genmcp._core.access import Access
 from genmcp._core.call import CallState
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import ClientInfo, Request
@@ -182,7 +183,9 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
     Attributes:
         request: the request, with the arguments of the tool or prompt, or the key of the resource.
-        principal: the identity that the transport has authenticated, or None.
+        access: who calls: the content of the verified access token, or the identity and the scopes
+            that the host application gave. None for an anonymous client and over stdio. When a
+            call is resumed without a request, it has no claims and no time of expiry.
     """
 
     # Attributes with an underscore belong to the mux and the transports:
@@ -191,7 +194,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     # servers of it, and of the host's request. _marks: those of the telemetry, if there is any.
     request: R_co
     _sink: Sink
-    principal: str | None = None
+    access: Access | None = None
     _static: Mapping[str, Any] | None = None
     _copied: Mapping[str, Any] | None = None
     _assigns: "_Assigns | None" = None
@@ -210,6 +213,11 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     def client(self) -> ClientInfo:
         """The client as it describes itself: name, capabilities and revision, not verified."""
         return self.request.client
+
+    @property
+    def principal(self) -> str | None:
+        """The identity of the client as one text, None if it is anonymous; see `access`."""
+        return None if self.access is None else self.access.principal
 
     @property
     def closed(self) -> bool:

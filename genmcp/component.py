@@ -8,6 +8,7 @@ from typing import Any, ForwardRef, TypedDict, TypeVar, get_args, get_origin
 
 import msgspec
 
+from genmcp._core.access import Access
 from genmcp._core.outcome import Outcome
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
@@ -67,11 +68,13 @@ class ServerComponent:
         """
         raise NotImplementedError
 
-    def visible(self, principal: str | None) -> bool:
-        """Return whether *principal* may see and use the component.
+    def visible(self, access: Access | None) -> bool:
+        """Return whether the client with this *access* may see and use the component.
 
-        Called when the component is listed, requested or completed. The hook must not block.
-        *principal* is None for an unauthenticated client.
+        Called when the component is listed, requested or completed, and when a call resumes; in the
+        latter case *access* may have no claims. The hook must not block. *access* is None for an
+        anonymous client and over stdio. A component that a client may use with a further scope
+        stays visible: see `scopes`.
         """
         return True
 

@@ -13,14 +13,15 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._core.access import Access
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Failed
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.question.question import Accepted, Cancelled, Declined
 
-Visible = Callable[[str | None], bool]
-"""Whether a component exists for a principal, None being an unauthenticated client."""
+Visible = Callable[[Access | None], bool]
+"""Whether a component exists for the access of a client, None being an anonymous client."""
 
 
 class Hook(msgspec.Struct, frozen=True):

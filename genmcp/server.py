@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from genmcp._core.access import Access
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request, RouteFacts
@@ -35,24 +36,24 @@ class Route(RouteFacts, frozen=True, kw_only=True):
     first hook runs (see `RouteFacts`).
 
     Attributes:
-        visible: a function that returns whether a principal may use the component; None: all may.
-            `find` does not call this function, since the principal is known only later, to
-            `handle`.
+        visible: a function that returns whether a client may use the component, by its access;
+            None: all may. `find` does not call this function, since the access is known only later,
+            to `handle`.
     """
 
     visible: Visible | None = None
 
-    def is_visible(self, principal: str | None) -> bool:
-        """Return whether *principal* may use the component."""
-        return self.visible is None or self.visible(principal)
+    def is_visible(self, access: Access | None) -> bool:
+        """Return whether the client with this *access* may use the component."""
+        return self.visible is None or self.visible(access)
 
     async def resolve(self, channel: Channel) -> "Route":
         """Return the route to run the request with; *self* unless the route is *pending*.
 
-        A pending route cannot state its facts before the principal of the request is known.
+        A pending route cannot state its facts before the access of the request is known.
 
         Raises:
-            McpError: the component does not exist for the principal of *channel*.
+            McpError: the component does not exist for the client of *channel*.
         """
         return self
 
@@ -80,7 +81,7 @@ async def resolve_route(channel: Channel) -> Request:
     The request of *channel* is replaced by a copy with the resolved route.
 
     Raises:
-        McpError: the component does not exist for the principal, or the resolved route rejects
+        McpError: the component does not exist for the client, or the resolved route rejects
             the request, for example because of its headers.
     """
     # Resolve before the hook runs: the policy of the resolved route decides whether the call

@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import (
     Accepted,
+    Access,
     Channel,
     ClientHandler,
     Endpoint,
@@ -120,18 +121,21 @@ async def test_testing_client_declares_capabilities() -> None:
     assert found == [(False, False), (True, False), (False, True)]
 
 
-async def test_testing_client_sets_principal_and_state() -> None:
+async def test_testing_client_sets_access_and_state() -> None:
     @tool
     async def who(channel: Channel) -> str:
-        return f"{channel.principal} {channel.assigns['team']}"
+        assert channel.access is not None
+        granted = sorted(channel.access.scopes)
+        return f"{channel.principal} {channel.assigns['team']} {granted}"
 
     suite = Suite(name="test", version="1", tools=[who])
     endpoint = Endpoint(suite, copy_assigns=["team"])
-    async with connect(endpoint, principal="ann", state={"team": "red"}) as client:
+    access = Access(subject="ann", scopes=frozenset({"read"}))
+    async with connect(endpoint, access=access, state={"team": "red"}) as client:
         result = await client.call("who")
     await endpoint.aclose()
 
-    assert result.data == "ann red"
+    assert result.data == "ann red ['read']"
 
 
 async def test_testing_client_streams_notifications_as_they_arrive() -> None:

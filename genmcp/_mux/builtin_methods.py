@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._core.access import Access
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Done, pack
 from genmcp._core.request import Request, check_length
@@ -97,7 +98,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     async def _subscribe(self, uri: str, channel: Channel, owner: Owner) -> None:
         session = channel.request.session
-        if not self._has(channel.principal, uri):
+        if not self._has(channel.access, uri):
             raise ResourceNotFound(uri)
         async with self._server.watch_resources((uri,)) as announced:
             if uri not in announced:
@@ -123,7 +124,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             await service.answer(task.id, principal, answers)
         return Result()
 
-    async def honored(self, request: Request, principal: str | None) -> SubscriptionFilter:
+    async def honored(self, request: Request, access: Access | None) -> SubscriptionFilter:
         """Return the part of the filter of *request*, a listen request, that the server honors.
 
         Raises:
@@ -144,16 +145,17 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         if tasks:
             _check_tasks(request)
         known = []
+        principal = None if access is None else access.principal
         for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
                 known.append((await self._tasks.service.get(id, principal)).id)
-        exists = partial(self._has, principal)
+        exists = partial(self._has, access)
         honored = supported_subset(wanted, self._server.capabilities, exists)
         return msgspec.structs.replace(honored, task_ids=known or None)
 
-    def _has(self, principal: str | None, uri: str) -> bool:
+    def _has(self, access: Access | None, uri: str) -> bool:
         route = self._server.find("resources/read", uri)
-        return route is not None and route.is_visible(principal)
+        return route is not None and route.is_visible(access)
 
 
 def _check_tasks(request: Request) -> None:

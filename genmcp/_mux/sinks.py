@@ -5,12 +5,13 @@ request, and its messages go to the record of the task.
 """
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import msgspec
 
+from genmcp._core.access import Access
 from genmcp._core.call import CallState
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import REQUEST_TYPES, ClientInfo, Request
@@ -116,12 +117,40 @@ class MuxSink:
         """Write notifications that are still pending."""
 
 
+class StoredAccess(msgspec.Struct, frozen=True, array_like=True):
+    """The stored part of an `Access`: no claims, which may be private, and no time of expiry.
+
+    A call that was authorized when it began continues after its token has expired.
+    """
+
+    issuer: str
+    subject: str | None
+    client_id: str | None
+    scopes: Sequence[str]
+
+    @classmethod
+    def of(cls, access: Access) -> "StoredAccess":
+        """Return the part of *access* to store."""
+        return cls(access.issuer, access.subject, access.client_id, sorted(access.scopes))
+
+    def restored(self) -> Access:
+        """Return the access, without claims."""
+        return Access(
+            issuer=self.issuer,
+            subject=self.subject,
+            client_id=self.client_id,
+            scopes=frozenset(self.scopes),
+        )
+
+
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a request, with everything needed to continue it.
 
     params: the params as received, JSON. kept: the assigns copied from the host's request whose
     keys are in the endpoint's `keep_assigns`. gone: the keys of the other copied assigns, which are
-    not stored. address: the peer address that an anonymous request counts towards.
+    not stored. address: the peer address that an anonymous request counts towards. granted: the
+    access of the client; in a record of a release before it, only *principal* identifies the
+    client.
     """
 
     id: RequestId
@@ -135,6 +164,15 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     kept: Mapping[str, Any]
     gone: Collection[str]
     address: str | None = None
+    # The last member: earlier releases skip it, and read the rest, while both run side by side.
+    granted: StoredAccess | None = None
+
+    @property
+    def access(self) -> Access | None:
+        """The access of the client that sent the request."""
+        if self.granted is not None:
+            return self.granted.restored()
+        return None if self.principal is None else Access(subject=self.principal)
 
     @property
     def client_key(self) -> ClientKey:
@@ -158,6 +196,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             kept={key: value for key, value in copied.items() if key in keep},
             gone=[key for key in copied if key not in keep],
             address=channel._sink.client_key.address,
+            granted=None if channel.access is None else StoredAccess.of(channel.access),
         )
 
     def pack(self) -> bytes:
@@ -214,7 +253,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.method} {request.key} is not there any more"
             raise NotRunnableHere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
-        channel = Channel(request, sink, self.principal, static, self.kept)
+        channel = Channel(request, sink, self.access, static, self.kept)
         channel._restore(own, self.gone)
         return channel
 

@@ -20,14 +20,15 @@ Principal = Callable[[Scope], str | Access | None]
 def authenticated(scope: Scope) -> Access | None:
     """Return the identity of `scope["user"]`, if it is authenticated, and its scopes.
 
-    This is Starlette's convention; the scopes are those of `scope["auth"]`.
+    This is Starlette's convention; the scopes are those of `scope["auth"]`. A user that is an
+    `Access` itself is returned.
 
     Raises:
         ConfigurationError: the user has no identity.
     """
     user = scope.get("user")
-    if user is None:
-        return None
+    if user is None or isinstance(user, Access):
+        return user
     try:
         if not user.is_authenticated:
             return None

@@ -12,7 +12,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp._core.client_key import ClientKey
 from genmcp._core.exchange import ExchangeAction, StreamChunk, StreamEnd, StreamHead
 from genmcp._core.request import Request
 from genmcp._core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
@@ -20,6 +19,7 @@ from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification,
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
+from genmcp._transports.running_call import Caller
 from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._transports.timers import TICK, AdjustableTimeout, TimerTable, start_eagerly
 from genmcp._wire import sse
@@ -166,7 +166,7 @@ async def listen(http: HttpRequest, request: Request) -> None:
         McpError: see `open_subscription`.
     """
     mux = http.mux
-    async with open_subscription(mux, request, http.client_key) as (request, messages):
+    async with open_subscription(http, request) as (request, messages):
         # There may be many open streams, which need neither headers nor body.
         http.table = {}
         if http.body_size:
@@ -187,9 +187,9 @@ def without_params(request: Request) -> Request:
 
 @asynccontextmanager
 async def open_subscription(
-    mux: Mux, request: Request, client: ClientKey
+    caller: Caller, request: Request
 ) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
-    """Open the stream of *request*, on any transport.
+    """Open the stream of *request* of *caller*, on any transport.
 
     Yields the request without its params, and the messages.
 
@@ -198,7 +198,8 @@ async def open_subscription(
         MalformedParams: a URI is too long.
         MissingCapability: it subscribes to tasks without having declared the tasks extension.
     """
-    wanted = await _supported(mux, request, client)
+    mux, client = caller.mux, caller.client_key
+    wanted = await _supported(caller, request)
     request = without_params(request)
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
     with mux.streams.hold(client), mux.subscribed_bytes.hold(client, size=_size_of(wanted)):
@@ -213,9 +214,10 @@ async def open_subscription(
                 yield request, messages
 
 
-async def _supported(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
-    """Return the part of the filter of *request* that the server honors for *client*."""
-    wanted = await mux.builtin.honored(request, client.principal)
+async def _supported(caller: Caller, request: Request) -> SubscriptionFilter:
+    """Return the part of the filter of *request* that the server honors for *caller*."""
+    mux = caller.mux
+    wanted = await mux.builtin.honored(request, caller.access)
     most = mux.limits.max_subscribed_bytes_per_stream
     if _size_of(wanted) > most:
         raise Overloaded(

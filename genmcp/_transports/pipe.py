@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol
 
+from genmcp._core.access import Access
 from genmcp._core.call import CallEvent
 from genmcp._core.client_key import LOCAL, ClientKey
 from genmcp._core.request import Request
@@ -59,13 +60,14 @@ class Pipe:
     def __init__(
         self,
         mux: Mux,
-        principal: str | None,
+        access: Access | None,
         client_key: ClientKey,
         copied: Mapping[str, Any] | None = None,
         keep: Collection[str] = (),
     ) -> None:
         self.mux = mux
-        self.principal = principal
+        self.access = access
+        self.principal = None if access is None else access.principal
         self.client_key = client_key
         self.copied = copied
         self.keep = keep
@@ -188,7 +190,8 @@ class PipeConnection(Pipe):
         principal: str | None = None,
         session: Session | None = None,
     ) -> None:
-        super().__init__(mux, principal, LOCAL if principal is None else ClientKey(principal))
+        access = None if principal is None else Access(subject=principal)
+        super().__init__(mux, access, LOCAL if principal is None else ClientKey(principal))
         self._outlet = outlet
         self._progress = LatestProgress(RateLimiter(mux.limits.progress_per_second), outlet.put)
         self._server = ServerConnection(mux, session)
@@ -367,7 +370,7 @@ class PipeConnection(Pipe):
     async def _listen(self, request: Request) -> None:
         """Send the notifications that *request*, a `subscriptions/listen`, subscribes to."""
         try:
-            async with open_subscription(self.mux, request, self.client_key) as (request, messages):
+            async with open_subscription(self, request) as (request, messages):
                 async for each in messages:
                     for message in each:
                         await self.send(message)
@@ -405,7 +408,7 @@ class _Batch(Pipe):
     """
 
     def __init__(self, connection: PipeConnection, responses: list[bytes]) -> None:
-        super().__init__(connection.mux, connection.principal, connection.client_key)
+        super().__init__(connection.mux, connection.access, connection.client_key)
         self._connection = connection
         self._responses = responses
         self._bounds = BatchAnswers(connection.mux, responses)

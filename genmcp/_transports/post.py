@@ -235,7 +235,7 @@ class Recovery(Pipe):
     """
 
     def __init__(self, http: HttpRequest, session: Session) -> None:
-        super().__init__(http.mux, http.principal, http.client_key)
+        super().__init__(http.mux, http.access, http.client_key)
         self._session = session
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
 
@@ -282,7 +282,7 @@ class Recovery(Pipe):
                 kept = await self.mux.tasks.service.records.call(task)
                 if kept is not None:
                     request = StoredRequest.unpack(kept).request()
-                channel = Channel(request, PipedCall(self, request), self.principal)
+                channel = Channel(request, PipedCall(self, request), self.access)
                 return await self.mux.continuations.followed(task, channel)
             except StoreError:
                 await asyncio.sleep(_AGAIN)

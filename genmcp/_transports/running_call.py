@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from genmcp._core.access import Access
 from genmcp._core.call import CallAction, CallEvent
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import Request, RouteFacts
@@ -47,8 +48,12 @@ class Caller(Protocol):
         """The mux that serves it."""
 
     @property
+    def access(self) -> Access | None:
+        """The access of the client; None if it is anonymous."""
+
+    @property
     def principal(self) -> str | None:
-        """The authenticated identity."""
+        """The identity in the access."""
 
     @property
     def client_key(self) -> ClientKey:
@@ -152,7 +157,7 @@ class RunningCall(CallSink[C], eq=False):
                 mux.waiting_calls.check(caller.client_key, _tool_of(request))
             except Overloaded as error:
                 return self.overloaded(error)
-        channel = Channel(request, self, caller.principal, mux.assigns, caller.copied)
+        channel = Channel(request, self, caller.access, mux.assigns, caller.copied)
         work = mux.answer(request, channel)
         if ClientLogHandler.created:
             work = forwarding(channel, work)

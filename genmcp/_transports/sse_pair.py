@@ -159,7 +159,7 @@ class _Stream(Pipe):
     """The stream of one session, as the pipe of a request that came with *http*."""
 
     def __init__(self, http: HttpRequest, session: str) -> None:
-        super().__init__(http.mux, http.principal, http.client_key, http.copied, http.keep)
+        super().__init__(http.mux, http.access, http.client_key, http.copied, http.keep)
         self._session = session
         self._owner = http.owner
 

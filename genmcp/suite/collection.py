@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from genmcp._core.access import Access
 from genmcp.channel import Channel
 from genmcp.component import instance_of
 from genmcp.component_route import Completer, ComponentRoute
@@ -116,7 +117,7 @@ class Listing:
         for entry in islice(self._entries, place, None):
             if (visible := entry.route.visible) is not None:
                 varies = True
-                if not visible(channel.principal):
+                if not visible(channel.access):
                     continue
             if len(found) >= size:
                 following = _Position(entry.key, entry.value is None)
@@ -259,13 +260,14 @@ class Collection:
         """Return the route for *key*, or None. The cost does not depend on the number of routes."""
         return self.exact.get(key) or self.covering(key)
 
-    def completer(self, key: str, principal: str | None) -> Completer | None:
+    def completer(self, key: str, access: Access | None) -> Completer | None:
         """Return the completer of the prompt or resource template *key*.
 
-        Returns None if it does not exist, is invisible to *principal*, or has no completions.
+        Returns None if it does not exist, is invisible to a client with this *access*, or has no
+        completions.
         """
         route = self._templates.get(key) if self._kind is RESOURCES else self.find(key)
-        visible = route is not None and route.is_visible(principal)
+        visible = route is not None and route.is_visible(access)
         return route.completer_of(key) if route is not None and visible else None
 
     def _add(self, route: ComponentRoute) -> bool:

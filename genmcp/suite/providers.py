@@ -1,4 +1,4 @@
-"""Providers, which supply components that depend on the principal, and the guard of visibility."""
+"""Providers, which supply components that depend on the client, and the guard of visibility."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from genmcp._core.access import Access
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request
@@ -27,15 +28,15 @@ _CACHED: Final = 4096
 
 
 class Provider:
-    """A source of tools, resources and prompts for a principal. Subclass it and write its methods.
+    """A source of tools, resources and prompts for a client. Subclass it and write its methods.
 
         class OfficeTools(Provider):
-            def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
-                if principal in assigns["staff"]:
+            def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+                if access is not None and access.subject in assigns["staff"]:
                     yield self.close_books
 
-    *principal* is the authenticated identity of the request, or None; *assigns* are the static
-    assigns of the mount. A list must not depend on the connection (2026-07-28, server/tools).
+    *access* is that of the request (`channel.access`), or None; *assigns* are the static assigns of
+    the mount. A list must not depend on the connection (2026-07-28, server/tools).
 
     Each method returns or yields components of the kinds that a `Suite` accepts, or is an
     `async def` that returns a list. A `def` must not block. A method is called for each list
@@ -44,16 +45,16 @@ class Provider:
     by the identity of the component: return the same instances and functions each time.
     """
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
-        """Return the tools for *principal*."""
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        """Return the tools for the client with this *access*."""
         return ()
 
-    def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
-        """Return the resources, and repositories of them, for *principal*."""
+    def resources(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        """Return the resources, and repositories of them, for the client with this *access*."""
         return ()
 
-    def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
-        """Return the prompts, and repositories of them, for *principal*."""
+    def prompts(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        """Return the prompts, and repositories of them, for the client with this *access*."""
         return ()
 
 
@@ -89,7 +90,7 @@ class Providers:
         # Pass a copy: a provider that changes its assigns must not change the assigns of the mux.
         static = {**(channel._static or {}), **(channel._given or {})}
         for provider in self._providers:
-            given: Any = getattr(provider, kind.name)(channel.principal, static)
+            given: Any = getattr(provider, kind.name)(channel.access, static)
             if inspect.isawaitable(given):
                 given = await given
             try:
@@ -115,10 +116,10 @@ class Providers:
 
 
 class VisibilityGuard(Route, frozen=True, kw_only=True):
-    """A route for *key* that is resolved once the principal of the request is known.
+    """A route for *key* that is resolved once the access of the request is known.
 
     It stands for a component with restricted visibility, or for one that a provider may have.
-    Before the principal is known, the facts of the component's route are not used: an error for a
+    Before the access is known, the facts of the component's route are not used: an error for a
     header or a missing capability, or a task, would disclose that the component exists. Visibility
     is checked again when a call resumes. Results must not be cached for other clients.
     """
@@ -135,11 +136,11 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
         """Return a guard of the component's route that states the facts of that route.
 
         Raises:
-            McpError: the component does not exist for the principal of *channel*.
+            McpError: the component does not exist for the client of *channel*.
         """
         find = methodcaller("find", self.key)
         route: Any = self.route or await self.providers.first(self.kind, channel, find)
-        if route is None or not route.is_visible(channel.principal):
+        if route is None or not route.is_visible(channel.access):
             raise self.kind.absent(self.key)
         return replace(
             self,
@@ -155,7 +156,7 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Run the first hook of the component, and mark a result as private to the client."""
         # `resolve_route` was called before, here and in `resume`. *self* is therefore the guard
-        # that `resolve` returned, whose route the principal may see.
+        # that `resolve` returned, whose route the client may see.
         step: Result | Continue = await self.route.handle(request, channel)
         return private(step)
 
@@ -165,15 +166,15 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
         """Continue a call of the component after a wait, and mark a result as private.
 
         Raises:
-            McpError: the component is no longer visible to the principal.
+            McpError: the component is no longer visible to the client.
         """
-        if not self.is_visible(channel.principal):
+        if not self.is_visible(channel.access):
             raise self.kind.absent(self.key)
         step: Result | Continue = await self.route.resume(continuation, outcome, channel)
         return private(step)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Call the component's `on_cancel`, even if the principal may no longer see the component.
+        """Call the component's `on_cancel`, even if the client may no longer see the component.
 
         Does nothing if the component no longer exists.
         """

@@ -144,7 +144,7 @@ class ComponentSnapshot:
         return ", ".join(f"{count} {name}" for count, name in counts if count or name == "tools")
 
     def guarded(self, kind: ComponentKind, key: str, route: Any) -> Route:
-        """Return *route* if every principal may see the component, otherwise a guard of it."""
+        """Return *route* if every client may see the component, otherwise a guard of it."""
         if route.visible is None:
             return route  # type: ignore[no-any-return]
         return VisibilityGuard(
@@ -221,7 +221,7 @@ class Suite(Server):
             error.
         resources: instances of `Resource` and `ResourceRepo`.
         prompts: instances of `Prompt` and `PromptRepo`, and functions under `@prompt`.
-        providers: sources of components that depend on the principal. They are searched after the
+        providers: sources of components that depend on the client. They are searched after the
             components of the suite.
         result_tool: whether to add the tool `get_call_result`, with which clients without the tasks
             extension fetch the results of calls that ran longer than their `Tool.max_hold`. None
@@ -353,7 +353,7 @@ class Suite(Server):
     def find(self, method: str, key: str) -> Route | None:
         """Return the route of the tool or prompt with the name *key*, or of the resource at *key*.
 
-        The route is pending if it depends on the principal or on a provider.
+        The route is pending if it depends on the client or on a provider.
         """
         # Read the attribute only once: another thread may replace the snapshot between two reads.
         # A component that both snapshots have could then be found in neither.
@@ -411,9 +411,9 @@ class Suite(Server):
             kind, key = PROMPTS, ref.name
         else:
             kind, key = RESOURCES, ref.uri
-        completer = snapshot.collections[kind].completer(key, channel.principal)
+        completer = snapshot.collections[kind].completer(key, channel.access)
         if completer is None and kind.name in snapshot.extended:
-            look = methodcaller("completer", key, channel.principal)
+            look = methodcaller("completer", key, channel.access)
             completer = await snapshot.providers.first(kind, channel, look)
         return await complete(request, channel, completer)
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from genmcp._core.access import Access
 from genmcp._core.client.events import SendMessage
 from genmcp._core.client.receiving import decode_notification
 from genmcp._mux.mux import Mux
@@ -42,7 +42,7 @@ def connect(
     handler: ClientHandler[Any] | None = None,
     capabilities: ClientCapabilities | None = None,
     revision: str | None = None,
-    principal: str | None = None,
+    access: Access | None = None,
     state: Mapping[str, Any] | None = None,
     log_level: LoggingLevel | None = "debug",
     options: ClientOptions = _DEFAULTS,
@@ -57,7 +57,8 @@ def connect(
         handler: answers the questions of the server. Default: without the capability for any.
         capabilities: the declared capabilities. Default: those that follow from *handler*.
         revision: the protocol revision to speak, such as "2025-11-25". Default: the newest.
-        principal: the identity of the authenticated user. Default: an anonymous client.
+        access: who calls, such as `Access(subject="ann", scopes=frozenset({"read"}))`; it takes the
+            place of an access token. Default: an anonymous client.
         state: `request.state` as the host's middleware would have set it, for `copy_assigns`.
         log_level: the least severe log message to receive. None: no messages. Default: all.
         options: the other options of the client, such as timeouts. Default: those of `Client`,
@@ -75,7 +76,7 @@ def connect(
             revision=revision or options.revision,
             log_level=log_level,
         ),
-        principal=principal,
+        access=access,
         state=state,
     )
 
@@ -95,14 +96,14 @@ class RecordingClient(Client):
         *,
         handler: ClientHandler[Any] | None,
         options: ClientOptions,
-        principal: str | None,
+        access: Access | None,
         state: Mapping[str, Any] | None,
     ) -> None:
         self.notifications: list[Notification] = []
         self._arrived = asyncio.Event()
         scope: dict[str, Any] = {"state": dict(state or {})}
-        if principal is not None:
-            scope["user"] = _User(principal)
+        if access is not None:
+            scope["user"] = access
         self._transport = _RecordingTransport(target, options, scope, self._record)
         super().__init__(self._transport, handler=handler, options=options)
 
@@ -161,13 +162,6 @@ class RecordingClient(Client):
         if notification is not None:
             self.notifications.append(notification)
         self._arrived.set()
-
-
-class _User(msgspec.Struct, frozen=True):
-    """An authenticated user, as Starlette's authentication middleware sets `scope["user"]`."""
-
-    identity: str
-    is_authenticated: bool = True
 
 
 class _RecordingTransport(MemoryTransport):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, ConfigurationError, Image, Mux, Provider, Suite, ToolError, tool
+from genmcp import Access, Channel, ConfigurationError, Image, Mux, Provider, Suite, ToolError, tool
 from genmcp.composite.errors import (
     RegistrySessionNotFound,
     ServerDisabled,
@@ -146,7 +146,7 @@ class Plugins(Provider):
     def __init__(self, *tools: Any) -> None:
         self.given = tools
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return self.given
 
 

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from genmcp import (
+    Access,
     Channel,
     ConfigurationError,
     Continue,
@@ -158,10 +159,10 @@ async def test_composite_rejects_other_names(name: str) -> None:
 class Plugins(Provider):
     """Has a component of its own."""
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return [add]
 
-    def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    def resources(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return [Books("more")]
 
 
@@ -185,7 +186,7 @@ class Lazy(Provider):
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
 
-    def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    def resources(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return [Books(self.scheme)]
 
 

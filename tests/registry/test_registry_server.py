@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import (
+    Access,
     Channel,
     ConfigurationError,
     Continue,
@@ -84,7 +85,7 @@ class Ask(Tool):
 class Local(Provider):
     """Has tools with the name of their place."""
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return [tool(name=f"in_{assigns.get('place')}")(where_function)]
 
 

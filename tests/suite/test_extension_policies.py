@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Continue, Endpoint, Mux, Provider, Run, Suite, Tool, elicit, job
+from genmcp import Access, Continue, Endpoint, Mux, Provider, Run, Suite, Tool, elicit, job
 from genmcp.testing import connect
 from tests.continuations.asking import YES, Asked
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, until
@@ -57,14 +57,14 @@ class AtOnce(Provider):
     def __init__(self, *tools: Tool) -> None:
         self.there = list(tools)
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return self.there
 
 
 class Slowly(AtOnce):
     """Has to wait before it knows."""
 
-    async def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    async def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         await asyncio.sleep(0.01)
         return self.there
 

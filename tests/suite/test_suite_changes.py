@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp import (
+    Access,
     Channel,
     ConfigurationError,
     Provider,
@@ -59,7 +60,7 @@ class Notes(ResourceRepo):
 class Guests(Provider):
     """Has a tool for everybody."""
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
         return [add]
 
 

@@ -13,6 +13,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 
 from genmcp import (
+    Access,
     Channel,
     ConfigurationError,
     Endpoint,
@@ -36,8 +37,8 @@ from tests.support.asgi import Client
 from tests.support.speaking import Speaker
 
 
-def staff_only(principal: str | None) -> bool:
-    return principal == "ann"
+def staff_only(access: Access | None) -> bool:
+    return access is not None and access.subject == "ann"
 
 
 class Secret(Tool):
@@ -50,8 +51,8 @@ class Secret(Tool):
     }
     on_disconnect = "cancel"
 
-    def visible(self, principal: str | None) -> bool:
-        return staff_only(principal)
+    def visible(self, access: Access | None) -> bool:
+        return staff_only(access)
 
     async def call(self, request: ToolRequest, channel: Channel) -> str:
         return "hidden treasure"
@@ -69,8 +70,8 @@ class SecretShelf(ResourceRepo):
     name = "shelf"
     template = "shelf://{name}"
 
-    def visible(self, principal: str | None) -> bool:
-        return staff_only(principal)
+    def visible(self, access: Access | None) -> bool:
+        return staff_only(access)
 
     async def list(self, cursor: Any, channel: Channel, /) -> Any:
         return [ResourceDefinition("shelf://a", "a")]
@@ -90,15 +91,15 @@ class SecretManual(Resource):
     name = "safe"
     cache_scope = "public"
 
-    def visible(self, principal: str | None) -> bool:
-        return staff_only(principal)
+    def visible(self, access: Access | None) -> bool:
+        return staff_only(access)
 
 
 class SecretLetters(PromptRepo):
     prefix = "letter/"
 
-    def visible(self, principal: str | None) -> bool:
-        return staff_only(principal)
+    def visible(self, access: Access | None) -> bool:
+        return staff_only(access)
 
     async def list(self, cursor: Any, channel: Channel) -> Any:
         return [PromptDefinition("letter/a")]
@@ -128,16 +129,16 @@ SECRETS: dict[str, Any] = {
 class Office(Provider):
     """The same, for staff."""
 
-    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
-        if principal in assigns["staff"]:
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+        if access and access.subject in assigns["staff"]:
             yield Secret
         yield plain
 
-    async def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
-        return [SecretShelf, SecretManual] if principal in assigns["staff"] else []
+    async def resources(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        return [SecretShelf, SecretManual] if access and access.subject in assigns["staff"] else []
 
-    def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
-        return [SecretLetters, password] if principal in assigns["staff"] else []
+    def prompts(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        return [SecretLetters, password] if access and access.subject in assigns["staff"] else []
 
 
 SUITES = {
@@ -333,7 +334,7 @@ def test_visible_that_cannot_be_asked_is_refused() -> None:
 def test_visible_that_would_wait_is_refused() -> None:
     """It is called for each entry of a list."""
 
-    async def visible(principal: str | None) -> bool:
+    async def visible(access: Access | None) -> bool:
         return True
 
     with pytest.raises(ConfigurationError, match=re.escape("waits.visible must be a def")):
@@ -347,14 +348,14 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
     asked: list[str] = []
 
     class Slow(Provider):
-        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+        def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
             asked.append("tools")
             yield found
             asked.append("more")
             yield last
 
     class After(Provider):
-        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+        def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
             asked.append("after")
             yield found_again
 
@@ -387,7 +388,7 @@ async def test_extension_may_hide_what_it_yields() -> None:
     """`visible` counts there as well."""
 
     class Hiding(Provider):
-        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
             return [Secret]
 
     suite = Suite(name="x", version="1", providers=[Hiding])
@@ -400,7 +401,7 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
     """One of tools alone makes no resources."""
 
     class Tools(Provider):
-        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
             return [plain]
 
     suite = Suite(name="x", version="1", providers=[Tools])
@@ -418,7 +419,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
     monkeypatch.setattr("genmcp.suite.providers._CACHED", 2)
 
     class New(Provider):
-        def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        def prompts(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
             return [PromptTemplate(name=name, messages=name) for name in "abc"]
 
     suite = Suite(name="x", version="1", providers=[New])
@@ -436,7 +437,7 @@ async def test_extension_that_yields_nothing_usable_costs_one_request(
     """The log names the hook and its value."""
 
     class Odd(Provider):
-        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
             return 5
 
     answer = await client_of(Suite(name="x", version="1", providers=[Odd]), "").call("y")

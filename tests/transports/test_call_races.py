@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import (
+    Access,
     Channel,
     Continue,
     Endpoint,
@@ -460,14 +461,14 @@ class Routes(Telemetry):
 class Deferred(Provider):
     """Has its tools only when a call asks for one."""
 
-    async def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+    async def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
         return [at_once()]
 
 
 class Guarded(Staged):
     """A tool that everybody may see, which is found out for each call."""
 
-    def visible(self, principal: str | None) -> bool:
+    def visible(self, access: Access | None) -> bool:
         return True
 
 

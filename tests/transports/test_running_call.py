@@ -21,6 +21,7 @@ from tests.support import asgi
 class Host:
     """A caller of one mux."""
 
+    access = None
     principal = None
     client_key = LOCAL
     copied: Mapping[str, Any] | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from genmcp import (
+    Access,
     Channel,
     Endpoint,
     Limits,
@@ -53,8 +54,8 @@ def review(code: str) -> str:
 class Private(Resource):
     """A resource that only Ada sees."""
 
-    def visible(self, principal: str | None) -> bool:
-        return principal == "ada"
+    def visible(self, access: Access | None) -> bool:
+        return access is not None and access.subject == "ada"
 
 
 def suite_of() -> Suite:
