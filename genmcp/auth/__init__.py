@@ -1,0 +1,5 @@
+"""Authorization of a server: verification of the access tokens that clients send (OAuth 2.1)."""
+
+from genmcp._core.access import AuthorizationUnavailable, InvalidToken
+
+__all__ = ["AuthorizationUnavailable", "InvalidToken"]
