@@ -50,7 +50,8 @@ class Admission:
     Args:
         mux: the mux of the endpoint.
         security: the allowed origins and host names.
-        principal: returns the authenticated identity of a request.
+        principal: returns the authenticated identity of a request; None if the endpoint itself
+            authenticates its clients.
         copied: keys of the request's state that are copied.
         kept: those of them that are stored with a call.
 
@@ -62,21 +63,22 @@ class Admission:
         self,
         mux: Mux,
         security: Security | None,
-        principal: Principal,
+        principal: Principal | None,
         copied: Iterable[str],
         kept: Iterable[str],
     ) -> None:
         for option, keys in (("copy_assigns", copied), ("keep_assigns", kept)):
             if isinstance(keys, str):
                 raise ConfigurationError(f"{option} takes a list of keys, not the string {keys!r}")
-        check_function("principal", principal)
+        if principal is not None:
+            check_function("principal", principal)
         self._copied = tuple(copied)
         self._kept = tuple(kept)
         if unknown := [key for key in self._kept if key not in self._copied]:
             raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
         self._server_name = mux.server.info.name
         self._header_policy = HeaderPolicy(security or Security(), mux.limits.max_header_bytes)
-        self._principal = principal
+        self._principal = _nobody if principal is None else principal
         # Whether any client may call, since the host application has set up no authentication.
         self._open = (security is None or security.allowed_hosts is None) and (
             principal is authenticated
@@ -120,6 +122,10 @@ class Admission:
             self._server_name,
             peer,
         )
+
+
+def _nobody(scope: Scope) -> None:
+    """Ignore the user that the host application has authenticated."""
 
 
 def check_function(option: str, function: object) -> None:

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import ASGIApp
 
+    from genmcp.auth.authenticator import Authenticator
+    from genmcp.auth.bearer import Bearer
+
+
+_METADATA: Final = "/.well-known/oauth-protected-resource"
+"""The path of the metadata below the endpoint, and below the root of a host (RFC 9728, 3.1)."""
+
 
 class Endpoint:
     """Serves a mux, or a server in a mux of its own, over HTTP. It is an ASGI application.
@@ -53,6 +60,8 @@ class Endpoint:
         grace: seconds that calls have to finish at shutdown; default 5.
         client_key: returns the key that an anonymous request counts towards, from its ASGI scope;
             None falls back to the peer address, `scope["client"]`, which is the default.
+        auth: the access tokens that clients must send, `genmcp.auth.Bearer`. Default: the host
+            application authenticates. Excludes *principal*.
 
     No lifespan is needed, nothing is started before the first request, and one process may have
     several endpoints. With a durable store, the lifespan or the first request starts the work on
@@ -73,6 +82,7 @@ class Endpoint:
         heartbeat: float = 15.0,
         grace: float = 5.0,
         client_key: FindClientKey | None = None,
+        auth: "Bearer | Authenticator | None" = None,
     ) -> None:
         if heartbeat <= 0 or grace < 0:
             raise ConfigurationError("heartbeat must be positive, grace not negative")
@@ -80,7 +90,12 @@ class Endpoint:
             check_function("client_key", client_key)
         self.mux = mux_of(target)
         self._owns_mux = self.mux is not target
-        self._admission = Admission(self.mux, security, principal, copy_assigns, keep_assigns)
+        if auth is not None and principal is not authenticated:
+            raise ConfigurationError("principal= belongs to Bearer if auth= is given")
+        self._admission = Admission(
+            self.mux, security, principal if auth is None else None, copy_assigns, keep_assigns
+        )
+        self._auth = None if auth is None else _authenticator_of(auth)
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
@@ -103,8 +118,13 @@ class Endpoint:
         try:
             if self.mux.tasks.worker.dormant or self._asleep:
                 self._wake()
+            auth = self._auth
+            if auth is not None and auth.document.matches(scope):
+                await auth.document.serve(scope["method"], send)
+                return
             self._admission.admit(http, scope)
-            await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
+            if auth is None or auth.knows(http) or await auth.admits(http):
+                await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
         except Exception as error:
             await _fail(http, error)
         finally:
@@ -116,9 +136,33 @@ class Endpoint:
     def route(self, path: str) -> "Route":
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
 
-        It takes every method and redirects nowhere.
+        It takes every method and redirects nowhere. With `auth=`, it answers for the metadata below
+        *path* as well.
         """
-        return route_to(self, path)
+        return route_to(self, path, below=_METADATA if self._auth else "")
+
+    def routes(self, path: str) -> "list[Route]":
+        """Return `route(path)` and, with `auth=`, `metadata_route()`, for an application's root."""
+        return [self.route(path), *([self.metadata_route()] if self._auth else [])]
+
+    def metadata_route(self) -> "Route":
+        """Return a Starlette route to the metadata of `auth=`, for the root of the application.
+
+        An application that has the endpoint below a mount adds it to its own list, outside the
+        mount: clients look at the root of the host (RFC 9728, 3.1). It answers at the path with the
+        path of the resource, and at the one without.
+
+        Raises:
+            ConfigurationError: the endpoint has no `auth=`.
+        """
+        if self._auth is None:
+            raise ConfigurationError("metadata_route: only an endpoint with auth= has metadata")
+        document = self._auth.document
+        document.at_root = True
+        route = route_to(document, _METADATA, name="mcp-metadata")
+        paths = "|".join(map(re.escape, document.paths))
+        route.path_regex = re.compile(f"^(?:{paths})/?$")
+        return route
 
     def sse_route(self, path: str) -> "Route":
         """Return a Starlette route for clients that speak only HTTP+SSE of 2024-11-05.
@@ -128,7 +172,7 @@ class Endpoint:
         """
         from genmcp._transports.sse_pair import SseEndpoint
 
-        return route_to(SseEndpoint(self.__call__), path)
+        return route_to(SseEndpoint(self.__call__), path, below=_METADATA if self._auth else "")
 
     def start(self) -> None:
         """Start the work on stored jobs, as the lifespan or the first request would.
@@ -205,8 +249,10 @@ class Endpoint:
         self._asleep, self._at_work = True, None
 
 
-def route_to(app: "ASGIApp", path: str, *, name: str = "mcp") -> "Route":
+def route_to(app: "ASGIApp", path: str, *, name: str = "mcp", below: str = "") -> "Route":
     """Return a Starlette route to *app* at *path*, with and without a slash at its end.
+
+    The route matches *path* followed by *below*, too.
 
     Raises:
         ConfigurationError: the path does not begin with a slash.
@@ -217,8 +263,20 @@ def route_to(app: "ASGIApp", path: str, *, name: str = "mcp") -> "Route":
 
     route = Route(path.rstrip("/") or "/", app, name=name, include_in_schema=False)
     # One pattern for both forms: a redirect would lose the body of a POST with some clients.
-    route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")
+    pattern = route.path_regex.pattern.removesuffix("$").rstrip("/")
+    route.path_regex = re.compile(f"{pattern}(?:{re.escape(below)})?/?$")
     return route
+
+
+def _authenticator_of(auth: "Bearer | Authenticator") -> "Authenticator":
+    from genmcp.auth.authenticator import Authenticator  # an endpoint without auth= needs no OAuth
+    from genmcp.auth.bearer import Bearer
+
+    if isinstance(auth, Authenticator):
+        return auth
+    if not isinstance(auth, Bearer):
+        raise ConfigurationError(f"auth= takes a Bearer, not {auth!r}")
+    return Authenticator(auth)
 
 
 async def _post(http: HttpRequest) -> None:

@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from types import CoroutineType, coroutine
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -69,6 +69,13 @@ class ClientLeft(Exception):
     """The client closed the connection, so that no response can reach it."""
 
 
+class Challenger(Protocol):
+    """Writes the challenges of an endpoint. It is the `Authenticator` of `Endpoint(auth=)`."""
+
+    def challenge(self, scope: Scope, error: str, description: str, scopes: Sequence[str]) -> str:
+        """Return the value of `WWW-Authenticate`; see `HttpRequest.challenge`."""
+
+
 class HttpRequest(msgspec.Struct, eq=False):
     """The state of one HTTP request. Owned by the endpoint while it serves the request.
 
@@ -78,7 +85,8 @@ class HttpRequest(msgspec.Struct, eq=False):
     request; keep: the keys of those that may be stored. id, method: those of the JSON-RPC request,
     once they are known. session: the key of the legacy session. answered: whether the response has
     begun. detached: whether the client has closed the connection. body_size: the bytes of the body
-    that count towards the client's share. loop, thread: those that serve it.
+    that count towards the client's share. challenger: writes the challenges of an endpoint that
+    authenticates its clients. loop, thread: those that serve it.
     """
 
     mux: Mux
@@ -101,6 +109,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     answered: bool = False
     body_size: int = 0
     detached: bool = False
+    challenger: Challenger | None = None
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
     _client_key: ClientKey | None = None
@@ -145,6 +154,20 @@ class HttpRequest(msgspec.Struct, eq=False):
         """Set the access of the client, before anything of the request is served."""
         self.access = access
         self.principal = access.principal
+
+    def challenge(self, error: str, description: str, scopes: Sequence[str]) -> str:
+        """Return the value of `WWW-Authenticate` for an operation that needs *scopes*.
+
+        Args:
+            error: the error code (RFC 6750, 3.1); empty for a request without credentials.
+            description: the error in words.
+            scopes: the scopes of the operation; those of the endpoint are added.
+        """
+        if self.challenger is not None:
+            return self.challenger.challenge(self.scope, error, description, scopes)
+        from genmcp._core.auth.challenges import bearer_challenge  # only if something is refused
+
+        return bearer_challenge(error, description, scopes)
 
     def enter(self, session: str) -> None:
         """Make the request count towards the legacy session with this key as well."""

@@ -34,6 +34,28 @@ class Challenge(msgspec.Struct, frozen=True):
         return f"{self.scheme} {params}" if params else self.scheme
 
 
+def bearer_challenge(
+    error: str, description: str, scopes: Iterable[str], **further: str | None
+) -> str:
+    """Return the header of a refusal (RFC 6750, 3).
+
+    Args:
+        error: the error code; empty for a request without credentials, whose challenge has neither
+            code nor *description* (3.1).
+        description: the error in words.
+        scopes: the scopes that the operation needs.
+        further: more parameters, such as `resource_metadata` (RFC 9728, 5.1). None leaves one out.
+    """
+    params = {
+        "realm": further.pop("realm", None),
+        "error": error,
+        "error_description": error and description,
+        "scope": " ".join(dict.fromkeys(scopes)),
+        **further,
+    }
+    return Challenge("Bearer", {name: value for name, value in params.items() if value}).encode()
+
+
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     """Return the challenges of all headers `WWW-Authenticate` of a response, in order.
 

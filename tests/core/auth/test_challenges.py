@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
+from genmcp._core.auth.challenges import (
+    Challenge,
+    bearer_challenge,
+    find_challenge,
+    parse_challenges,
+    scopes_of,
+)
 
 METADATA = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
 
@@ -104,3 +110,28 @@ def test_scopes_are_split_without_duplicates() -> None:
     """RFC 6749, 3.3: scopes are separated by spaces, and their order does not matter."""
     assert scopes_of("a b  a") == ["a", "b"]
     assert scopes_of(None) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "scopes", "further", "expected"),
+    [
+        ("", (), {}, "Bearer"),
+        (
+            "",
+            ("a", "b", "a"),
+            {"resource_metadata": METADATA, "realm": None},
+            f'Bearer scope="a b", resource_metadata="{METADATA}"',
+        ),
+        (
+            "invalid_token",
+            (),
+            {"realm": "r"},
+            'Bearer realm="r", error="invalid_token", error_description="it has expired"',
+        ),
+    ],
+)
+def test_refusal_is_written_as_challenge(
+    error: str, scopes: tuple[str, ...], further: dict[str, str | None], expected: str
+) -> None:
+    """RFC 6750, 3.1: without credentials, there is neither an error code nor a description."""
+    assert bearer_challenge(error, "it has expired", scopes, **further) == expected

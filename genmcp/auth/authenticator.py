@@ -1,0 +1,233 @@
+"""Who sends a request: its access token verified, or the request refused (RFC 6750, 3)."""
+
+import logging
+import re
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
+from genmcp._core.auth.challenges import bearer_challenge
+from genmcp._core.server import Reject
+from genmcp._transports.request import Headers, HttpRequest, Scope, reject
+from genmcp.auth.bearer import Bearer, Verifier
+from genmcp.auth.document import ResourceDocument
+from genmcp.errors import ConfigurationError, HttpRejected
+from genmcp.tasks.retry import LogThrottle
+
+logger = logging.getLogger("genmcp")
+
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
+_SHOWN: Final = 600  # characters of a reason in the log
+_REASONS: Final = 32
+"""Reasons that are logged apart from each other. All others share one throttle."""
+_LOG_INTERVAL: Final = 10.0
+"""Seconds between two records for one reason: strangers must not fill the log."""
+
+_WITHOUT_CREDENTIALS: Final = "unauthorized"
+
+
+class Refusal(Exception):
+    """A request is refused. *error* is the code of RFC 6750, 3.1, empty without credentials."""
+
+    def __init__(self, status: int, error: str, description: str) -> None:
+        super().__init__(description)
+        self.status = status
+        self.error = error
+        self.description = description
+
+
+class Authenticator:
+    """Admits the requests to an endpoint by their access tokens. Shared by all of a registry.
+
+    Args:
+        bearer: the accepted tokens.
+
+    Raises:
+        ConfigurationError: the verifier cannot be used with the other options.
+    """
+
+    def __init__(self, bearer: Bearer) -> None:
+        self.bearer = bearer
+        self.document = ResourceDocument(bearer.resource, bearer.metadata)
+        self._verdicts = _Verdicts(bearer)
+        self._verifying = 0
+        self._throttles: dict[str, LogThrottle] = {}
+
+    def knows(self, http: HttpRequest) -> bool:
+        """Return whether the token of *http* was verified a moment ago; the request then has it.
+
+        Without a wait, since nearly all requests have a known token.
+        """
+        if http.scope["query_string"]:
+            return False
+        token = http.table.get(b"authorization", b"")
+        if token[:7].lower() != b"bearer ":
+            return False
+        access = self._verdicts.find(token[7:])
+        if access is None or access.missing(self.bearer.scopes):
+            return False
+        http.authenticate(access)
+        http.challenger = self
+        return True
+
+    async def admits(self, http: HttpRequest) -> bool:
+        """Verify the token of *http*; return whether the request may be served.
+
+        Otherwise it was refused. Nothing of its body has been read.
+        """
+        if http.scope["method"] == "OPTIONS":
+            return True  # a preflight comes without credentials
+        http.challenger = self
+        try:
+            token = token_of(http.scope, self.bearer.max_token_bytes)
+            if token is None and self.bearer.optional:
+                return True
+            if token is None:
+                raise Refusal(401, "", "This endpoint needs an access token")
+            access = await self._verified(token)
+            if access.missing(self.bearer.scopes):
+                raise Refusal(403, "insufficient_scope", "The access token lacks a scope")
+        except Refusal as refusal:
+            await self._refuse(http, refusal)
+            return False
+        except AuthorizationUnavailable as error:
+            self._log("unavailable", "access tokens cannot be verified: %s", str(error))
+            await _reply_unavailable(http, error)
+            return False
+        http.authenticate(access)
+        return True
+
+    def challenge(
+        self, scope: Scope, error: str, description: str, scopes: Sequence[str] = ()
+    ) -> str:
+        """Return the value of `WWW-Authenticate` for a request with the ASGI scope *scope*.
+
+        Args:
+            scope: the request, which decides where its client finds the metadata.
+            error: the error code; empty for a request without credentials.
+            description: the error in words, for a human.
+            scopes: the scopes of the operation; those of the endpoint are added.
+        """
+        return bearer_challenge(
+            error,
+            description,
+            (*self.bearer.scopes, *scopes),
+            realm=self.bearer.realm,
+            resource_metadata=self.document.url(scope),
+        )
+
+    async def _verified(self, token: str) -> Access:
+        """Return the content of *token*.
+
+        Raises:
+            Refusal: it is not valid here.
+            AuthorizationUnavailable: it cannot be verified now.
+        """
+        if self._verifying >= self.bearer.max_verifications:
+            raise AuthorizationUnavailable(
+                f"{self._verifying} tokens are being verified (limit: max_verifications)",
+                retry_after=1,
+            )
+        self._verifying += 1
+        try:
+            return await self._verdicts.verify(token)
+        except InvalidToken as error:
+            self._log(error.reason, "an access token was refused: %s", str(error))
+            raise Refusal(401, "invalid_token", error.reason) from None
+        finally:
+            self._verifying -= 1
+
+    async def _refuse(self, http: HttpRequest, refusal: Refusal) -> None:
+        """Respond with the status and challenge of *refusal*."""
+        challenge = self.challenge(http.scope, refusal.error, refusal.description)
+        headers = [(b"www-authenticate", challenge.encode("ascii"))]
+        await _reply(http, refusal, headers)
+
+    def _log(self, reason: str, message: str, detail: str) -> None:
+        if reason not in self._throttles and len(self._throttles) >= _REASONS:
+            reason = ""
+        throttle = self._throttles.get(reason)
+        if throttle is None:
+            throttle = self._throttles[reason] = LogThrottle(logger, _LOG_INTERVAL)
+        # A verifier may quote parts of a token, which a stranger has written.
+        throttle.log(logging.WARNING, message, _UNPRINTABLE.sub("?", detail)[:_SHOWN])
+
+
+class _Verdicts:
+    """The tokens that were verified a moment ago, by digest."""
+
+    def __init__(self, bearer: Bearer) -> None:
+        self._bearer = bearer
+        self._verifier = _bound(bearer)
+        self._found: dict[bytes, tuple[Access, float]] = {}
+
+    def find(self, token: bytes) -> Access | None:
+        found = self._found.get(sha256(token).digest())
+        return found[0] if found is not None and time.time() < found[1] else None
+
+    async def verify(self, token: str) -> Access:
+        access = self._bearer.complete(await self._verifier.verify(token))
+        now = time.time()
+        until = now + 60 if access.expires is None else min(access.expires, now + 60)
+        if len(self._found) >= 10_000:
+            self._found.clear()
+        self._found[sha256(token.encode()).digest()] = access, until
+        return access
+
+
+def token_of(scope: Scope, max_bytes: int) -> str | None:
+    """Return the access token of a request; None if it has none.
+
+    Raises:
+        Refusal: the request contains it in another way, or twice, or is malformed (RFC 6750, 3.1:
+            `invalid_request`).
+        HttpRejected: it is larger than *max_bytes*.
+    """
+    query = scope["query_string"].decode("latin-1")
+    if query and any(name == "access_token" for name, _ in parse_qsl(query, True)):
+        # 2026-07-28, authorization, "Token Requirements": never in the query.
+        raise Refusal(400, "invalid_request", "An access token must not be in the query")
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) > 1:
+        raise Refusal(400, "invalid_request", "The Authorization header is given more than once")
+    scheme, _, token = values[0].strip().partition(b" ") if values else (b"", b"", b"")
+    if scheme.lower() != b"bearer":
+        return None  # RFC 6750, 3.1: another scheme is as none
+    token = token.strip()
+    if len(token) > max_bytes:
+        raise HttpRejected(
+            f"The access token is larger than {max_bytes} bytes (option: max_token_bytes)",
+            status=431,
+        )
+    if not _TOKEN.fullmatch(token):
+        raise Refusal(400, "invalid_request", "The Authorization header has no access token")
+    return token.decode("ascii")
+
+
+def _bound(bearer: Bearer) -> Verifier:
+    """Return the verifier of *bearer*, which knows its resource and issuers."""
+    if bearer.verify is None:
+        raise ConfigurationError("verify: signed tokens are not supported yet, pass a verifier")
+    bind = getattr(bearer.verify, "bind", None)
+    verifier: Verifier = bearer.verify if bind is None else bind(bearer.resource, bearer.issuers)
+    return verifier
+
+
+async def _reply_unavailable(http: HttpRequest, error: AuthorizationUnavailable) -> None:
+    # No challenge: after one, clients throw good tokens away.
+    refusal = Refusal(503, "temporarily_unavailable", "Access tokens cannot be verified now")
+    await _reply(http, refusal, [(b"retry-after", b"%d" % error.retry_after)])
+
+
+async def _reply(http: HttpRequest, refusal: Refusal, headers: Headers) -> None:
+    error = HttpRejected(refusal.description, status=refusal.status)
+    reject(http, Reject(error, True, None, None))  # for telemetry; the body is that of OAuth
+    code = refusal.error or _WITHOUT_CREDENTIALS
+    body = msgspec.json.encode({"error": code, "error_description": refusal.description})
+    await http.reply(refusal.status, body, [*headers, (b"cache-control", b"no-store")])

@@ -1,0 +1,158 @@
+"""The access tokens that an endpoint accepts: the option `auth=` of `Endpoint`."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp._core.access import Access
+from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
+from genmcp._transports.admission import check_function
+from genmcp.errors import ConfigurationError
+
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, 3.3
+_REALM: Final = re.compile(r"[\x20-\x7e]+")
+
+
+class Verifier(Protocol):
+    """Verifies access tokens: `Jwt`, `Introspection`, or an object of yours."""
+
+    async def verify(self, token: str) -> Access:
+        """Return the content of *token*.
+
+        Raises:
+            InvalidToken: the token is not valid here; the client gets HTTP 401.
+            AuthorizationUnavailable: the token cannot be verified now; the client gets HTTP 503.
+        """
+
+
+class Bearer(msgspec.Struct, frozen=True):
+    """The access tokens that an endpoint accepts (RFC 6750), and where clients get them (RFC 9728).
+
+        endpoint = Endpoint(
+            suite,
+            auth=Bearer("https://mcp.example.com/mcp", issuers=["https://login.example.com"]),
+        )
+
+    Args:
+        resource: the URL of the endpoint, exactly as clients use it; the tokens must be for it.
+            HTTPS, or HTTP on a loopback address; without query and fragment.
+        issuers: the authorization servers, exactly as in their metadata and tokens. Clients use
+            the first one that they can.
+        scopes: the scopes that every request needs. They are also the `scopes_supported` of the
+            metadata: clients that ask for no others get these.
+        verify: verifies the tokens. Default: `Jwt()`, signed tokens with the published keys of the
+            issuers.
+        implies: scopes that include others, such as `{"parts:admin": ["parts:write"]}`. They apply
+            transitively, and `access.scopes` contains the included ones as well.
+        principal: returns the identity of a token, a text that is not empty, in place of its issuer
+            and subject. It becomes the only identity: `access.subject`, without an issuer.
+        optional: whether requests without a token are accepted, as anonymous ones; default False.
+            A token that is not valid is refused in any case.
+        about: further members of the metadata, such as `resource_name` and
+            `resource_documentation`; `scopes_supported` to announce others than *scopes*.
+        realm: the `realm` of challenges. Default: none.
+        max_token_bytes: the maximum size of a token (HTTP 431); default 8 KiB.
+        max_verifications: the number of tokens that are verified at once (HTTP 503); default 100.
+            Tokens that were verified a moment ago do not count.
+
+    Raises:
+        ConfigurationError: an option is wrong; the message names it.
+    """
+
+    resource: str
+    issuers: Sequence[str]
+    scopes: Sequence[str] = ()
+    verify: Verifier | None = None
+    implies: Mapping[str, Collection[str]] = {}
+    principal: Callable[[Access], str] | None = None
+    optional: bool = False
+    about: Mapping[str, Any] = {}
+    realm: str | None = None
+    max_token_bytes: int = 8 * 1024
+    max_verifications: int = 100
+
+    def __post_init__(self) -> None:
+        check_public_url("resource", self.resource)
+        if "?" in self.resource:
+            raise ConfigurationError(f"resource: {self.resource!r} must have no query")
+        if isinstance(self.issuers, str) or not self.issuers:
+            raise ConfigurationError(
+                f"issuers takes a list of URLs, of one at least, not {self.issuers!r}"
+            )
+        for issuer in self.issuers:
+            check_public_url("issuers", issuer)
+        _check_scopes("scopes", self.scopes)
+        _check_scopes("implies", self.implies)
+        for scopes in self.implies.values():
+            _check_scopes("implies", scopes)
+        if isinstance(self.verify, type) or not callable(getattr(self.verify, "verify", print)):
+            raise ConfigurationError(
+                f"verify takes an object with the method `async verify(token)`, not {self.verify!r}"
+            )
+        if self.principal is not None:
+            check_function("principal", self.principal)
+        if self.realm is not None and not _REALM.fullmatch(self.realm):
+            raise ConfigurationError(f"realm must be ASCII text, unlike {self.realm!r}")
+        for option in ("max_token_bytes", "max_verifications"):
+            if getattr(self, option) < 1:
+                raise ConfigurationError(f"{option} must be positive")
+        _ = self.metadata
+
+    @property
+    def metadata(self) -> bytes:
+        """The protected resource metadata (RFC 9728, 2): a JSON object."""
+        document = ResourceMetadata(
+            resource=self.resource,
+            authorization_servers=self.issuers,
+            scopes_supported=self.scopes or None,
+            bearer_methods_supported=["header"],
+        )
+        members: dict[str, Any] = msgspec.to_builtins(document)
+        if fixed := (members.keys() & self.about.keys()) - {"scopes_supported"}:
+            raise ConfigurationError(f"about: {min(fixed)!r} follows from the other options")
+        try:
+            return msgspec.json.encode(members | {**self.about})
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"about: its values must be JSON ({error})") from None
+
+    def complete(self, access: Access) -> Access:
+        """Return *access* with the scopes that its own include, and the identity of `principal`.
+
+        Raises:
+            ConfigurationError: `principal` returned no identity.
+        """
+        scopes = set(access.scopes)
+        waiting = list(scopes) if self.implies else []
+        while waiting:
+            more = set(self.implies.get(waiting.pop(), ())) - scopes
+            scopes |= more
+            waiting += more
+        access = replace(access, scopes=frozenset(scopes))
+        if self.principal is None:
+            return access
+        identity = self.principal(access)
+        if not isinstance(identity, str) or not identity:
+            raise ConfigurationError(
+                f"principal= of Bearer returned {identity!r}: it must return the identity of the "
+                f"client, a text that is not empty"
+            )
+        return replace(access, issuer="", subject=identity)
+
+
+def _check_scopes(option: str, scopes: Collection[str]) -> None:
+    if isinstance(scopes, str):
+        raise ConfigurationError(f"{option} takes a list of scopes, not the string {scopes!r}")
+    for scope in scopes:
+        if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
+            raise ConfigurationError(
+                f"{option}: {scope!r} is not a scope (RFC 6749, 3.3: ASCII without spaces, quotes "
+                f"and backslashes)"
+            )
+        if scope == "offline_access":
+            # 2026-07-28, authorization, "Refresh Tokens": a matter of client and issuer.
+            raise ConfigurationError(
+                f"{option}: offline_access concerns refresh tokens, which a server never gets"
+            )

@@ -1,0 +1,102 @@
+"""A server that accepts a few tokens, for tests of what surrounds their verification."""
+
+import json
+from typing import Any
+
+import httpx
+
+from genmcp import Channel, Endpoint, Suite, tool
+from genmcp._core.access import Access
+from genmcp.auth import Bearer, InvalidToken
+
+ISSUER = "https://login.example.com"
+RESOURCE = "https://mcp.example.com/mcp"
+HEADERS = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+}
+MODERN = "2026-07-28"
+_META = "io.modelcontextprotocol/"
+
+
+class Tokens:
+    """A verifier that knows its tokens. *asked* has those that it was asked for.
+
+    A value that is an exception is raised.
+    """
+
+    def __init__(self, **tokens: Access | Exception) -> None:
+        self.tokens: dict[str, Access | Exception] = {
+            "ada": access("ada", "read"),
+            "bob": access("bob", "read"),
+            **tokens,
+        }
+        self.asked: list[str] = []
+
+    async def verify(self, token: str) -> Access:
+        """Return what the token is known for."""
+        self.asked.append(token)
+        found = self.tokens.get(token)
+        if found is None:
+            raise InvalidToken("wrong aud", f"found: 'https://other', expected: {RESOURCE}")
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def access(subject: str, *scopes: str, expires: float | None = None) -> Access:
+    """Return the access of *subject* at the issuer."""
+    return Access(
+        issuer=ISSUER, subject=subject, client_id="app", scopes=frozenset(scopes), expires=expires
+    )
+
+
+@tool
+async def whoami(channel: Channel) -> str:
+    """Returns the principal."""
+    return str(channel.principal)
+
+
+def guarded(
+    *tools: Any, endpoint: dict[str, Any] | None = None, resource: str = RESOURCE, **options: Any
+) -> Endpoint:
+    """Return an endpoint that accepts `Tokens`; *options* are those of `Bearer`."""
+    return Endpoint(
+        Suite(name="test", version="1", tools=[whoami, *tools]),
+        auth=Bearer(resource, **{"issuers": [ISSUER], "verify": Tokens(), **options}),
+        **(endpoint or {}),
+    )
+
+
+def call(name: str, arguments: dict[str, Any] | None = None, **further: Any) -> dict[str, Any]:
+    """Return the options of an httpx request that calls a tool."""
+    return request("tools/call", {"name": name, "arguments": arguments or {}}, name, **further)
+
+
+def request(
+    method: str, params: dict[str, Any], name: str | None = None, **further: Any
+) -> dict[str, Any]:
+    """Return the options of an httpx request of 2026-07-28."""
+    meta = {
+        _META + "protocolVersion": MODERN,
+        _META + "clientInfo": {"name": "test", "version": "1"},
+        _META + "clientCapabilities": further.pop("capabilities", {}),
+        **further,
+    }
+    headers = {**HEADERS, "mcp-protocol-version": MODERN, "mcp-method": method}
+    if name is not None:
+        headers["mcp-name"] = name
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    return {"headers": headers, "content": json.dumps(message)}
+
+
+def bearing(token: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a request with a token."""
+    if token is None:
+        return options
+    return {**options, "headers": {**options["headers"], "authorization": f"Bearer {token}"}}
+
+
+async def called(client: httpx.AsyncClient, url: str, token: str | None = None) -> httpx.Response:
+    """Send a call of `whoami`."""
+    return await client.post(url, **bearing(token, call("whoami")))
