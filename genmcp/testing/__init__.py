@@ -8,10 +8,27 @@
 No socket is opened, but every request takes the whole path of one over HTTP: headers, revision,
 limits, event streams.
 
+`Issuer` is an authorization server for tests of logins; it needs the extra `auth`.
+
 `genmcp.testing.contracts` has the test suites that stores and engines pass.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from genmcp.client.subscriptions import Notification
 from genmcp.testing.client import RecordingClient, connect
 
-__all__ = ["Notification", "RecordingClient", "connect"]
+if TYPE_CHECKING:
+    from genmcp.testing.issuer import Issuer
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import `Issuer` at its first access: it needs an extra."""
+        if name != "Issuer":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from genmcp.testing.issuer import Issuer
+
+        return Issuer
+
+
+__all__ = ["Issuer", "Notification", "RecordingClient", "connect"]
