@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from msgspec import UNSET
 
+from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.cache import copied
 from genmcp.client.errors import ClientClosed, ClientError
 from genmcp.client.handler import ClientHandler
@@ -38,7 +39,11 @@ class ClientLifecycle:
         *,
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _DEFAULTS,
+        auth: Auth | None = None,
     ) -> None:
+        if auth is not None:
+            check_auth(auth)
+        self._auth = auth
         self._target = target
         self._handler = handler
         self._options = options
@@ -62,7 +67,7 @@ class ClientLifecycle:
                 raise ClientClosed(target_name(self._target))
             if self._opened is session:
                 break  # otherwise a third task has begun another attempt
-        self._opened = ClientSession(self._target, self._handler, self._options)
+        self._opened = ClientSession(self._target, self._handler, self._options, self._auth)
         await self._opened.open()
 
     async def close(self) -> None:
@@ -145,6 +150,8 @@ class Client(ClientLifecycle):
             `Endpoint` of this process; or a `Transport` of your own.
         handler: Answers the input requests of the server, and receives its notifications.
         options: Timeouts and limits.
+        auth: Authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
+            token, or a function, `async` or not, that returns one. Default: none.
 
     A client may be used by any number of asyncio tasks of the event loop in which it was opened.
     It may be opened again after it was closed, unless its target is a `Transport` that can be used

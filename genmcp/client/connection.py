@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
 from genmcp._core.client import events
@@ -23,7 +22,7 @@ from genmcp.client.errors import (
     as_client_error,
     transport_failure,
 )
-from genmcp.client.handler_runner import HandlerRunner
+from genmcp.client.handler_runner import HandlerRunner, declared_capabilities
 from genmcp.client.options import ClientOptions
 from genmcp.client.pending import (
     BackgroundSender,
@@ -34,11 +33,11 @@ from genmcp.client.pending import (
     PendingResponses,
     Readiness,
     Response,
+    TimeoutPauses,
     WarningThrottle,
 )
 from genmcp.client.transports.base import Transport
 from genmcp.errors import McpError, Overloaded
-from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.params import ProgressNotificationParams
 
 ConnectionEvent: TypeAlias = (
@@ -99,6 +98,7 @@ class MachineDriver:
         self._background = BackgroundSender(transport, self._throttle, options.initialized_timeout)
         self.machine = _machine(transport, handler, options, remembered)
         self.responses = PendingResponses(self._server_name, options.max_abandoned_calls)
+        self.pauses = TimeoutPauses(self.machine, self._timer)
         self.readiness = Readiness(self.machine, self._background, self._server_name)
         self._loop: asyncio.AbstractEventLoop
 
@@ -181,6 +181,10 @@ class MachineDriver:
                 )
                 self.perform([_with_cause(outcome, error) for outcome in outcomes])
         self.perform(self.machine.failed(request_id, transport_failure(error), self.now()))
+
+    def on_wait(self, request_id: RequestId, *, waiting: bool) -> None:
+        """Pause or continue the timeouts of a request; see `TransportSink`."""
+        self.pauses.set(request_id, waiting=waiting)
 
     def on_lost_notifications(self) -> None:
         """Handle a gap in the server's notifications; see `TransportSink`."""
@@ -321,19 +325,22 @@ class Connection:
         """Whether `close` was called."""
         return self._closing.has_begun
 
-    async def open(self) -> None:
-        """Connect and run the handshake.
+    async def open(self, timeout: asyncio.Timeout | None = None) -> None:
+        """Connect and run the handshake. *timeout* begins again after the user has logged in.
 
         Raises:
             ClientError: The server cannot be reached, the handshake failed, or `close` was called.
         """
         self._loop = asyncio.get_running_loop()
+        self._driver.pauses.opening = timeout
         self._driver.open()
         try:
             await self._closing.run_opening(self._open())
         except BaseException as error:
             await self.close(error)
             raise
+        finally:
+            self._driver.pauses.opening = None
 
     async def close(self, reason: BaseException | None = None) -> None:
         """Close the connection, and wait until it is closed. Pending requests fail.
@@ -471,7 +478,7 @@ def _machine(
 ) -> ClientDispatch:
     return ClientDispatch(
         options.info,
-        _declared_capabilities(handler, options),
+        declared_capabilities(handler, options),
         per_message=transport.per_message,
         options=DispatchOptions(
             revision=options.revision,
@@ -482,18 +489,3 @@ def _machine(
             max_asked=handler.max_asked,
         ),
     )
-
-
-def _declared_capabilities(
-    handler: HandlerRunner[Any], options: ClientOptions
-) -> ClientCapabilities:
-    """Return the capabilities that the client declares in the handshake.
-
-    These are `ClientOptions.capabilities` or, without them, those of the handler. The tasks
-    extension is added, unless `ClientOptions.tasks` is false.
-    """
-    capabilities = options.capabilities or handler.capabilities
-    if not options.tasks:
-        return capabilities
-    extensions = {TASKS: {}, **(capabilities.extensions or {})}
-    return msgspec.structs.replace(capabilities, extensions=extensions)

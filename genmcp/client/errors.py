@@ -110,7 +110,7 @@ class Unauthorized(HttpStatusError):
     """The server requires authentication (HTTP 401)."""
 
     sent = False
-    advice = "give credentials: an authorization header, or an httpx client that adds it"
+    advice = "give credentials: auth=OAuth(...), or auth= with an access token"
 
     @property
     def challenge(self) -> str | None:

@@ -31,6 +31,7 @@ from genmcp.errors import (
     Overloaded,
 )
 from genmcp.protocol.capabilities import (
+    TASKS,
     ClientCapabilities,
     ElicitationCapability,
     SamplingCapability,
@@ -414,3 +415,18 @@ class HandlerRunner(Generic[S]):
     def _forget(self, id: RequestId, task: "asyncio.Task[None]") -> None:
         if self._running.get(id) is task:
             del self._running[id]
+
+
+def declared_capabilities(
+    handler: HandlerRunner[Any], options: ClientOptions
+) -> ClientCapabilities:
+    """Return the capabilities that the client declares in the handshake.
+
+    These are `ClientOptions.capabilities` or, without them, those of the handler. The tasks
+    extension is added, unless `ClientOptions.tasks` is false.
+    """
+    capabilities = options.capabilities or handler.capabilities
+    if not options.tasks:
+        return capabilities
+    extensions = {TASKS: {}, **(capabilities.extensions or {})}
+    return msgspec.structs.replace(capabilities, extensions=extensions)

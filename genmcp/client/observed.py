@@ -36,9 +36,9 @@ class ObservedConnection(Connection):
         self._telemetry = telemetry
         self._opened: tuple[str, float] | None = None  # the revision, and when it was negotiated
 
-    async def open(self) -> None:
+    async def open(self, timeout: asyncio.Timeout | None = None) -> None:
         """Connect, as `Connection.open` does."""
-        await super().open()
+        await super().open(timeout)
         self._opened = self.server.revision, time.perf_counter()
 
     async def close(self, reason: BaseException | None = None) -> None:

@@ -214,6 +214,36 @@ class DeadlineTimer:
         self._on_due()
 
 
+class TimeoutPauses:
+    """Pauses the timeouts of requests while the user logs in. Owned by a connection.
+
+    Attributes:
+        opening: The timeout of the whole handshake; None without one.
+    """
+
+    def __init__(self, machine: ClientDispatch, timer: DeadlineTimer) -> None:
+        self.opening: asyncio.Timeout | None = None
+        self._machine = machine
+        self._timer = timer
+        self._allowed: float | None = None  # the seconds that `opening` had left
+
+    def set(self, request_id: RequestId, *, waiting: bool) -> None:
+        """Pause the timeouts of a request, or continue them."""
+        now = asyncio.get_running_loop().time()
+        limit = self.opening
+        if waiting:
+            self._machine.pause(request_id, now)
+            if limit is not None and (due := limit.when()) is not None and due > now:
+                self._allowed = due - now
+                limit.reschedule(None)
+            return
+        self._machine.resume(request_id, now)
+        self._timer.set(self._machine.next_check)
+        if limit is not None and self._allowed is not None:
+            limit.reschedule(now + self._allowed)
+            self._allowed = None
+
+
 class BackgroundSender:
     """Sends the messages that no caller waits for, such as cancellations. Owned by a connection.
 

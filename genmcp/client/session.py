@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from genmcp._core.client import events
 from genmcp._core.client.lifecycle import Timeouts
+from genmcp.client.auth.base import Auth
 from genmcp.client.cache import REVISION_CACHE, ResultCache, copied
 from genmcp.client.calls import ToolCalls
 from genmcp.client.connection import Connection, ConnectionEvent
@@ -35,10 +36,18 @@ class ClientSession:
     """
 
     def __init__(
-        self, target: Target, handler: ClientHandler[Any] | None, options: ClientOptions
+        self,
+        target: Target,
+        handler: ClientHandler[Any] | None,
+        options: ClientOptions,
+        auth: Auth | None = None,
     ) -> None:
         transport = transport_to(
-            target, max_message=options.max_message_bytes, http=options.http, stdio=options.stdio
+            target,
+            max_message=options.max_message_bytes,
+            http=options.http,
+            stdio=options.stdio,
+            auth=auth,
         )
         self._options = options
         self._server_key = _server_key(target, transport.server_name)
@@ -74,8 +83,8 @@ class ClientSession:
     async def _open(self) -> None:
         options, connection = self._options, self.connection
         try:
-            async with asyncio.timeout(options.open_timeout):
-                await connection.open()
+            async with asyncio.timeout(options.open_timeout) as limit:
+                await connection.open(limit)
                 if options.log_level is not None:
                     await self._set_log_level(options.log_level)
         except TimeoutError:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET
 
+from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError
 from genmcp.client.handler import ClientHandler
@@ -141,8 +142,9 @@ class SyncClient:
         *,
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _DEFAULTS,
+        auth: Auth | None = None,
     ) -> None:
-        self._client = Client(target, handler=handler, options=options)
+        self._client = Client(target, handler=handler, options=options, auth=auth)
         self._loop = _Loop(str(target))
         self._turn = threading.Lock()
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.backoff import backoff
+from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.options import MASK, mask_url, mask_values, options_repr
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -176,6 +177,8 @@ class ServerConfig(msgspec.Struct, frozen=True):
             not block the questions of other clients. Do not set this for a server with tools that
             send several questions at once: their questions would reach the wrong client. Default
             False.
+        auth: Authorizes the requests to the URL, as for a `Client`: `ClientCredentials(...)` or the
+            like, an access token, or a function that returns one. Default None.
 
     Raises:
         ConfigurationError: not exactly one of command, url and target is given, or the name or the
@@ -193,12 +196,14 @@ class ServerConfig(msgspec.Struct, frozen=True):
     target: Any = None
     revision: str | None = None
     asks_in_turn: bool = False
+    auth: Auth | None = None
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         values["args"] = (MASK,) * len(self.args)
         values["env"], values["headers"] = mask_values(self.env), mask_values(self.headers)
         values["url"] = None if self.url is None else mask_url(self.url)
+        values["auth"] = MASK if isinstance(self.auth, str) else self.auth
         values["asks_in_turn"] = self.asks_in_turn or None
         return options_repr("ServerConfig", values)
 
@@ -210,6 +215,10 @@ class ServerConfig(msgspec.Struct, frozen=True):
                 f"ServerConfig.name must be a string that neither begins nor ends with '/', "
                 f"not {name!r}"
             )
+        if self.auth is not None:
+            if self.command is not None:
+                raise ConfigurationError(f"ServerConfig {name!r}: auth is for a url, not a command")
+            check_auth(self.auth)
         given = [each for each in (self.command, self.url, self.target) if each is not None]
         if len(given) != 1:
             raise ConfigurationError(

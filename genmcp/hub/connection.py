@@ -17,10 +17,10 @@ from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ConnectError, ListTooLong, ServerError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import read_tool_headers
-from genmcp.client.transports.targets import Target, transport_to
+from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import ServerConfig
 from genmcp.protocol.content import ResourceDefinition
@@ -219,7 +219,8 @@ class MemberConnection(NamedTuple):
         stack = AsyncExitStack()
         stack.push_async_callback(on_close)
         try:
-            client = Client(_target(config, options), handler=handler, options=options)
+            target, options = _target(config), _options(config, options)
+            client = Client(target, handler=handler, options=options, auth=config.auth)
             stack.push_async_callback(client.close)
             await client.open()
             # The stream is opened before the lists are read, so that no change is missed.
@@ -249,12 +250,15 @@ class MemberConnection(NamedTuple):
         await run_to_completion(self.exits.aclose())
 
 
-def _target(config: ServerConfig, options: ClientOptions) -> Target:
+def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:
+    if config.url is None or not config.headers:
+        return options
+    return replace(options, http=replace(options.http, headers=config.headers))
+
+
+def _target(config: ServerConfig) -> Target:
     if config.command is not None:
         return Command(config.command, config.args, config.env, config.cwd)
-    if config.url is not None and config.headers:
-        http = HttpOptions(headers=config.headers)
-        return transport_to(config.url, max_message=options.max_message_bytes, http=http)
     return config.target if config.url is None else config.url
 
 

@@ -211,6 +211,7 @@ class _RecordingSink:
         self._sink = sink
         self.on_oversized = sink.on_oversized
         self.on_failure = sink.on_failure
+        self.on_wait = sink.on_wait
         self.on_lost_notifications = sink.on_lost_notifications
         self.on_session_ended = sink.on_session_ended
 

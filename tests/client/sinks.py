@@ -20,6 +20,7 @@ class Recorder:
         self.oversized: list[tuple[int, bytes]] = []
         self.failures: list[tuple[int | str | None, ClientError]] = []
         self.gaps = 0
+        self.waits: list[tuple[int | str | None, bool]] = []
         self.ended_sessions: list[ClientError] = []
         self._changed = asyncio.Event()
 
@@ -41,6 +42,9 @@ class Recorder:
     def on_failure(self, id: int | str | None, error: ClientError) -> None:
         self.failures.append((id, error))
         self._changed.set()
+
+    def on_wait(self, request_id: int | str | None, *, waiting: bool) -> None:
+        self.waits.append((request_id, waiting))
 
     def on_lost_notifications(self) -> None:
         self.gaps += 1

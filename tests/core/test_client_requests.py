@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from genmcp._core.client.dispatch import ClientDispatch, ConnectionState
-from genmcp._core.client.events import (
-    SendMessage,
-)
+from genmcp._core.client.events import RequestTimedOut, SendMessage
+from genmcp._core.client.lifecycle import Timeouts
 from genmcp.errors import (
     LocalIllegalTransition,
     MethodNotFound,
@@ -302,3 +301,24 @@ def test_client_log_level_is_a_request_or_metadata() -> None:
         _, outcomes = client.request("tools/list", now=0, meta=meta)
         got = said(outcomes)[0]["params"]["_meta"]["io.modelcontextprotocol/logLevel"]
         assert got == "warning"
+
+
+def test_client_pauses_the_timeouts_of_a_request() -> None:
+    """A request that waits for the user to log in continues where its timeouts stopped."""
+    client = modern()
+    id, _ = client.request("tools/call", CALL, now=0, timeouts=Timeouts(idle=10, total=20))
+    client.pause(id, 4)
+    client.pause(id, 5)  # without effect, as for an unknown id:
+    client.pause(99, 5)
+
+    assert client.check_timeouts(1000) == []
+    assert client.next_check is None
+
+    client.resume(id, 1004)
+    client.resume(id, 2000)
+    client.resume(99, 2000)
+    assert client.next_check == 1010
+    assert client.check_timeouts(1009) == []
+    [*_, timed_out] = client.check_timeouts(1010)
+    assert isinstance(timed_out, RequestTimedOut)
+    assert timed_out.silent

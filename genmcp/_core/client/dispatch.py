@@ -260,6 +260,14 @@ class ClientDispatch:
         """Handle the loss of the session on the server."""
         return self._receiver.session_ended(error, now)
 
+    def pause(self, id: RequestId, now: float) -> None:
+        """Pause the timeouts of request *id*, which waits for the user to log in."""
+        self._pending.pause(id, now)
+
+    def resume(self, id: RequestId, now: float) -> None:
+        """Continue the timeouts of request *id*."""
+        self._pending.resume(id, now)
+
     def check_timeouts(self, now: float) -> list[Outcome]:
         """Cancel the requests with a deadline of *now* or earlier; report them as timed out."""
         outcomes: list[Outcome] = []

@@ -231,6 +231,7 @@ class Pending(msgspec.Struct, eq=False):
         idle_until: The time at which the idle timeout expires.
         until: The time at which the total timeout expires.
         whole: As in `Timeouts`; infinite without a total timeout.
+        paused_at: The time since which the timeouts are paused; None while they run.
     """
 
     id: int
@@ -243,6 +244,7 @@ class Pending(msgspec.Struct, eq=False):
     idle_until: float
     until: float
     whole: float
+    paused_at: float | None = None
 
     @property
     def allowed(self) -> float:
@@ -252,7 +254,7 @@ class Pending(msgspec.Struct, eq=False):
     @property
     def deadline(self) -> float:
         """The time at which the request times out; infinite without a timeout."""
-        return min(self.idle_until, self.until)
+        return math.inf if self.paused_at is not None else min(self.idle_until, self.until)
 
     def restart_idle(self, now: float) -> None:
         """Restart the idle timeout: the server has sent progress."""
@@ -346,6 +348,22 @@ class PendingRequests:
         """
         request.idle_until = request.until = math.inf
         self._by_id[request.id] = request
+
+    def pause(self, id: object, now: float) -> None:
+        """Pause the timeouts of request *id*: it is not sent before the user has logged in."""
+        request = self.get(id)
+        if request is not None and request.paused_at is None:
+            request.paused_at = now
+
+    def resume(self, id: object, now: float) -> None:
+        """Continue the timeouts of request *id*, by as much later as they were paused."""
+        request = self.get(id)
+        if request is not None and request.paused_at is not None:
+            elapsed = now - request.paused_at
+            request.idle_until += elapsed
+            request.until += elapsed
+            request.paused_at = None
+            self._next_check = min(self._next_check, request.deadline)
 
     def expired(self, now: float, waiting: frozenset[RequestId]) -> list[Pending]:
         """Remove and return the requests with a deadline of *now* or earlier.

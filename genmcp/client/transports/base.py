@@ -7,13 +7,16 @@ transport", is the guide for transports of other packages.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 from genmcp._core.client.events import SendMessage
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.errors import ClientError, MessageTooLarge
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+OnWait: TypeAlias = Callable[[bool], None]
+"""Called with true when a request waits for the user to log in, and with false after that."""
 
 
 class TransportSink(Protocol):
@@ -48,6 +51,13 @@ class TransportSink(Protocol):
 
         After a failure of the whole transport, the transport passes no more messages, and
         `Transport.send` raises *error* until `Transport.open` is called again.
+        """
+        ...
+
+    def on_wait(self, request_id: RequestId, *, waiting: bool) -> None:
+        """Handle that a request waits for the user to log in, or does not wait any more.
+
+        No timeout of the request expires meanwhile.
         """
         ...
 
@@ -203,7 +213,12 @@ class HttpRequester(ABC):
     Args:
         server_name: The server as errors name it.
         max_connections: Maximum number of concurrent requests; None is no limit.
+
+    Attributes:
+        waits: Whether `request` may wait for the user, and then calls *on_wait*.
     """
+
+    waits: ClassVar[bool] = False
 
     def __init__(self, server_name: str, max_connections: int | None = None) -> None:
         self.server_name = server_name
@@ -217,6 +232,7 @@ class HttpRequester(ABC):
         body: bytes | None = None,
         *,
         counts_against_limit: bool = True,
+        on_wait: OnWait | None = None,  # see `waits`
     ) -> HttpResponse:
         """Send a request and return the response once its head was received, for any status.
 
@@ -229,6 +245,8 @@ class HttpRequester(ABC):
                 and occupies it. False for a request whose response may never end, and for a
                 message that an open request depends on: that request occupies a slot, so that
                 waiting for a slot could be a deadlock.
+            on_wait: Called when the request begins or ends to wait for the user to log in. None:
+                no caller waits for the response, so that the user should not be asked.
 
         Raises:
             ConnectError: The connection could not be established; nothing was sent.

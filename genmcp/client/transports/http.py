@@ -16,12 +16,15 @@ from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import RequestId
 from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.errors import (
+    AuthorizationFailed,
     ClientClosed,
     ClientError,
     ConnectError,
     ConnectionLost,
+    Forbidden,
     HttpStatusError,
     ProtocolError,
+    Unauthorized,
     lost_response_error,
 )
 from genmcp.client.options import HttpOptions
@@ -37,6 +40,7 @@ from genmcp.client.transports.sse import (
     NotificationStream,
     SseCursor,
     SseTransport,
+    waits_for,
 )
 from genmcp.errors import InvalidRequest, MethodNotFound, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -136,7 +140,9 @@ class HttpTransport(Transport):
             await self._notifications.stop()
         # Read before the POST: another request may begin a new session meanwhile.
         session = self._endpoint.session
-        response = await self._endpoint.post(message)
+        response = await self._endpoint.post(
+            message, waits_for(message, self.requester, self._sink)
+        )
         unread = False
         try:
             if response.status < 300:
@@ -264,9 +270,18 @@ class HttpTransport(Transport):
 
     async def _fall_back_to_sse(self, message: SendMessage, error: ClientError) -> None:
         """Switch to HTTP+SSE of 2024-11-05, or raise *error* if the server does not speak it."""
-        sse = SseTransport(self._url, self.requester, self._options, max_message=self._max_message)
+        sse = SseTransport(
+            self._url,
+            self.requester,
+            self._options,
+            max_message=self._max_message,
+            on_wait=waits_for(message, self.requester, self._sink),
+        )
         try:
             await sse.open(self._sink)
+        # The URL exists: the server demands authorization for the stream.
+        except (AuthorizationFailed, Forbidden, Unauthorized):
+            raise
         except ClientError:
             raise error from None
         if self._closed is not None:  # while the stream was opened

@@ -21,7 +21,7 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.options import HttpOptions, mask_url
-from genmcp.client.transports.base import HttpRequester, HttpResponse
+from genmcp.client.transports.base import HttpRequester, HttpResponse, OnWait
 from genmcp.errors import InvalidRequest, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
 
@@ -78,8 +78,10 @@ class HttpEndpoint:
         self._post_headers = [_ACCEPT, CONTENT_TYPE, *custom]
         self._get_headers = [EVENT_STREAM, *custom]
 
-    async def post(self, message: SendMessage) -> HttpResponse:
+    async def post(self, message: SendMessage, on_wait: OnWait | None = None) -> HttpResponse:
         """Send a message and return the response.
+
+        *on_wait* is called when the message begins or ends to wait for the user to log in.
 
         Raises:
             ClientError: No response was received.
@@ -87,7 +89,9 @@ class HttpEndpoint:
         headers = [*self._post_headers, *message_headers(message)]
         # An open request may depend on an answer or a notification; a subscription never ends.
         limited = message.id is not None and message.method != "subscriptions/listen"
-        return await self._request("POST", headers, message.message, counts_against_limit=limited)
+        return await self._request(
+            "POST", headers, message.message, counts_against_limit=limited, on_wait=on_wait
+        )
 
     async def get(self, revision: str | None, last_id: str) -> HttpResponse:
         """Open an event stream of the server.
@@ -143,7 +147,7 @@ class HttpEndpoint:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 content = await response.read(self._max_message)
-        kind = _ERRORS.get(response.status, HttpStatusError)
+        kind = status_error_class(response.status)
         lost = response.status == 404 or (
             response.status == 400 and not resumed and _is_session_error(content)
         )
@@ -164,6 +168,7 @@ class HttpEndpoint:
         body: bytes | None = None,
         *,
         counts_against_limit: bool = False,
+        on_wait: OnWait | None = None,
     ) -> HttpResponse:
         """Send a request, following redirects that keep the method on the same origin.
 
@@ -175,7 +180,12 @@ class HttpEndpoint:
         path, permanent = self._path, True
         for _ in range(_MAX_REDIRECTS):
             response = await self._requester.request(
-                method, path, headers, body, counts_against_limit=counts_against_limit
+                method,
+                path,
+                headers,
+                body,
+                counts_against_limit=counts_against_limit,
+                on_wait=on_wait,
             )
             if response.status not in (307, 308):
                 return response
@@ -195,6 +205,11 @@ class HttpEndpoint:
             finally:
                 await response.close()
         raise ConnectError(self.server_name, f"it redirected {_MAX_REDIRECTS} times in a row")
+
+
+def status_error_class(status: int) -> type[HttpStatusError]:
+    """Return the class of the error for an HTTP status."""
+    return _ERRORS.get(status, HttpStatusError)
 
 
 def message_headers(message: SendMessage) -> HeaderList:

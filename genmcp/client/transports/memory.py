@@ -11,8 +11,10 @@ from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.request import IN_PROCESS, Message, Receive, Scope, Send
 from genmcp._wire.lines import MAX_MESSAGE
+from genmcp.client.auth.base import Auth
 from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.options import HttpOptions
+from genmcp.client.transports.authorized import authorized
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 from genmcp.client.transports.http import HttpTransport
 from genmcp.server import Server
@@ -35,6 +37,7 @@ class MemoryTransport(HttpTransport):
         options: Headers and timeouts.
         max_message: Maximum size of a message in bytes.
         scope: Entries that replace those of the ASGI scope, such as `state` and `user`.
+        auth: Authorizes the requests. Default: none.
     """
 
     def __init__(
@@ -44,11 +47,14 @@ class MemoryTransport(HttpTransport):
         *,
         max_message: int = MAX_MESSAGE,
         scope: Mapping[str, Any] | None = None,
+        auth: Auth | None = None,
     ) -> None:
         self._served = target if isinstance(target, Endpoint) else Endpoint(target)
         self._owned = isinstance(target, Server)
         self._asgi = AsgiAdapter(self._served, in_process_name(target), scope)
-        super().__init__(_URL, self._asgi, options or HttpOptions(), max_message=max_message)
+        options = options or HttpOptions()
+        requester = authorized(_URL, self._asgi, options, auth)
+        super().__init__(_URL, requester, options, max_message=max_message)
 
     async def disconnect(self) -> None:
         """Break every open response, as a lost network connection does."""

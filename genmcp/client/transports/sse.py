@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
+from functools import partial
 from typing import Final
 from urllib.parse import SplitResult
 
@@ -32,6 +33,7 @@ from genmcp.client.options import HttpOptions, mask_url
 from genmcp.client.transports.base import (
     HttpRequester,
     HttpResponse,
+    OnWait,
     Transport,
     TransportSink,
 )
@@ -42,6 +44,7 @@ from genmcp.client.transports.http_endpoint import (
     message_headers,
     request_path,
     resolve_on_origin,
+    status_error_class,
 )
 
 logger = logging.getLogger("genmcp.client")
@@ -240,6 +243,7 @@ class SseTransport(Transport):
         requester: The HTTP client; it is not closed.
         options: Headers and timeouts.
         max_message: Maximum size of a message in bytes.
+        on_wait: Called when `open` begins or ends to wait for the user to log in.
     """
 
     def __init__(
@@ -249,6 +253,7 @@ class SseTransport(Transport):
         options: HttpOptions,
         *,
         max_message: int = MAX_MESSAGE,
+        on_wait: OnWait | None = None,
     ) -> None:
         self.server_name = requester.server_name
         self._url = url
@@ -256,6 +261,7 @@ class SseTransport(Transport):
         self._timeout = options.connect_timeout
         self._headers = encode_headers(options.headers)
         self._max_message = max_message
+        self._on_wait = on_wait
         self._sink: TransportSink
         self._path = ""
         self._error: ClientError | None = None  # why the transport is not open any more
@@ -269,16 +275,18 @@ class SseTransport(Transport):
         """
         self._sink = sink
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as limit:
                 response = await self._requester.request(
                     "GET",
                     request_path(self._url),
                     [EVENT_STREAM, *self._headers],
                     counts_against_limit=False,
+                    on_wait=partial(self._on_opening_wait, limit),
                 )
                 try:
                     if response.status != 200 or response.media_type != "text/event-stream":
-                        raise HttpStatusError(self.server_name, response.status)
+                        kind = status_error_class(response.status)
+                        raise kind(self.server_name, response.status, b"", response.headers)
                     events = self._events(response)
                     self._path = self._endpoint_path(await anext(events, None))
                 except BaseException:
@@ -306,6 +314,12 @@ class SseTransport(Transport):
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _on_opening_wait(self, limit: asyncio.Timeout, waiting: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        limit.reschedule(None if waiting else now + self._timeout)
+        if self._on_wait is not None:
+            self._on_wait(waiting)
 
     def _endpoint_path(self, event: SseEvent | OversizedMessage | None) -> str:
         """Return the path of the endpoint that the first event names."""
@@ -348,6 +362,7 @@ class SseTransport(Transport):
             [CONTENT_TYPE, *self._headers, *message_headers(message)],
             message.message,
             counts_against_limit=message.id is not None,
+            on_wait=waits_for(message, self._requester, self._sink),
         )
         try:
             # An event stream as the response to a POST has no meaning in HTTP+SSE, and may never
@@ -358,7 +373,16 @@ class SseTransport(Transport):
         finally:
             await response.close()
         if response.status >= 300:
-            raise HttpStatusError(self.server_name, response.status, content, response.headers)
+            kind = status_error_class(response.status)
+            raise kind(self.server_name, response.status, content, response.headers)
+
+
+def waits_for(message: SendMessage, requester: HttpRequester, sink: TransportSink) -> OnWait | None:
+    """Return the function to call when *message* begins or ends to wait for the user to log in."""
+    if message.id is None or not requester.waits:
+        return None
+    id = message.id
+    return lambda waiting: sink.on_wait(id, waiting=waiting)
 
 
 def _deliver(

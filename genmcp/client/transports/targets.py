@@ -6,7 +6,9 @@ from urllib.request import getproxies, proxy_bypass
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._wire.lines import MAX_MESSAGE
+from genmcp.client.auth.base import Auth
 from genmcp.client.options import Command, HttpOptions, StdioOptions, mask_url
+from genmcp.client.transports.authorized import authorized
 from genmcp.client.transports.base import HttpRequester, Transport
 from genmcp.client.transports.http import HttpTransport
 from genmcp.client.transports.http_pool import HttpPool
@@ -25,6 +27,7 @@ def transport_to(
     max_message: int = MAX_MESSAGE,
     http: HttpOptions | None = None,
     stdio: StdioOptions | None = None,
+    auth: Auth | None = None,
 ) -> Transport:
     """Return a transport to *target*; a transport is returned as it is.
 
@@ -33,19 +36,25 @@ def transport_to(
         max_message: Maximum size of a message of the server in bytes. Default: 64 MiB.
         http: Options for a URL, and for a server in this process.
         stdio: Options for a command.
+        auth: Authorizes the requests to a URL or an `Endpoint`. Default: none.
 
     Raises:
-        ConfigurationError: *target* is not a valid target.
+        ConfigurationError: *target* is not a valid target, or cannot be used with *auth*.
     """
+    if auth is not None and not isinstance(target, str | Endpoint):
+        raise ConfigurationError(
+            "auth= is for a server over HTTP: a URL or an Endpoint; a server over stdio takes its "
+            "credentials from its environment, Command(env=...)"
+        )
     match target:
         case str():
             url, options = _parsed(target), http or HttpOptions()
-            requester = _http_requester(url, options)
+            requester = authorized(url, _http_requester(url, options), options, auth)
             return HttpTransport(url, requester, options, max_message=max_message)
         case Command():
             return StdioTransport(target, stdio, max_message=max_message)
         case Server() | Mux() | Endpoint():
-            return MemoryTransport(target, http, max_message=max_message)
+            return MemoryTransport(target, http, max_message=max_message, auth=auth)
         case Transport():
             return target
     raise ConfigurationError(

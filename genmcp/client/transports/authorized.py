@@ -1,0 +1,187 @@
+"""HTTP requests with authorization: the headers of each one, and what follows a 401 or 403."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Final
+from urllib.parse import SplitResult
+
+from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
+from genmcp.client.errors import AuthorizationFailed, ClientError
+from genmcp.client.options import HttpOptions
+from genmcp.client.transports.base import (
+    Headers,
+    HttpRequester,
+    HttpResponse,
+    OnWait,
+)
+from genmcp.errors import ConfigurationError
+
+# A request can be rejected for a nonce (DPoP), an expired token, and a missing scope, and each may
+# happen again with the new token.
+_MAX_ATTEMPTS: Final = 6
+_MAX_BODY: Final = 64 * 1024  # bytes of the body of a 401 or 403 that an error may show
+_BODY_TIMEOUT: Final = 5.0  # seconds to read it
+
+
+class AuthorizedRequester(HttpRequester):
+    """Sends requests with authorization. Owned by its transport.
+
+    No lock is held, and no connection is occupied, while a token is obtained.
+
+    Args:
+        url: A URL of the origin.
+        requester: Sends the requests; it is closed with this one.
+        authorization: Authorizes them; it is closed with this one.
+    """
+
+    waits: ClassVar[bool] = True
+
+    def __init__(
+        self, url: SplitResult, requester: HttpRequester, authorization: Authorization
+    ) -> None:
+        super().__init__(requester.server_name)
+        self._origin = f"{url.scheme}://{url.netloc}"
+        self._requester = requester
+        self._authorization = authorization
+        self._interactive = authorization.interactive
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes | None = None,
+        *,
+        counts_against_limit: bool = True,
+        on_wait: OnWait | None = None,
+    ) -> HttpResponse:
+        """Send a request, and send it again if it was rejected and can be authorized.
+
+        A 401 or 403 is the answer of a server that has not processed the request, so that sending
+        it again is safe.
+
+        Raises:
+            ClientError: As for `HttpRequester.request`, or authorization failed.
+        """
+        url, given = self._origin + path, [*headers]
+        authorization = self._authorization
+        pause = on_wait if self._interactive else None
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            with _waiting(pause), self._as_client_error():
+                sent = await authorization.headers(method, url)
+            response = await self._requester.request(
+                method,
+                path,
+                [*given, *_encoded(sent)],
+                body,
+                counts_against_limit=counts_against_limit,
+            )
+            authorization.answered(url, response.headers)
+            if response.status not in (401, 403):
+                return response
+            response = await _read(response)
+            if attempt == _MAX_ATTEMPTS:
+                break
+            rejected = RejectedRequest(
+                method=method,
+                url=url,
+                sent=sent,
+                status=response.status,
+                headers=[*response.headers.items()],
+                attempt=attempt,
+                foreground=on_wait is not None,
+            )
+            with _waiting(pause), self._as_client_error():
+                if not await authorization.rejected(rejected):
+                    break
+        return response
+
+    @contextmanager
+    def _as_client_error(self) -> Iterator[None]:
+        """Convert the exceptions of token functions and storages, which callers do not expect."""
+        try:
+            yield
+        except ClientError:
+            raise
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise AuthorizationFailed(self.server_name, reason) from error
+
+    async def _send(
+        self, method: str, path: str, headers: Headers, body: bytes | None
+    ) -> HttpResponse:
+        return await self.request(method, path, headers, body)
+
+    async def close(self) -> None:
+        """Close all connections, including those in use."""
+        try:
+            await self._authorization.close()
+        finally:
+            await self._requester.close()
+
+
+class _ReadResponse(HttpResponse):
+    """A response whose body was read, so that it occupies no connection."""
+
+    def __init__(
+        self, server_name: str, status: int, headers: Mapping[str, str], content: bytes
+    ) -> None:
+        super().__init__(server_name)
+        self.status = status
+        self.headers = headers
+        self._content = content
+
+    async def chunk(self) -> bytes:
+        """Return the body at the first call."""
+        content, self._content = self._content, b""
+        return content
+
+    async def _release(self) -> None:
+        pass
+
+
+@contextmanager
+def _waiting(on_wait: OnWait | None) -> Iterator[None]:
+    """Call *on_wait* before and after the block."""
+    if on_wait is None:
+        yield
+        return
+    on_wait(True)
+    try:
+        yield
+    finally:
+        on_wait(False)
+
+
+async def _read(response: HttpResponse) -> HttpResponse:
+    """Read and close a response; a body that is too long or too slow is ignored."""
+    content = b""
+    try:
+        with suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(_BODY_TIMEOUT):
+                content = await response.read(_MAX_BODY)
+    finally:
+        await response.close()
+    return _ReadResponse(response.server_name, response.status, response.headers, content)
+
+
+def _encoded(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def authorized(
+    url: SplitResult, requester: HttpRequester, options: HttpOptions, auth: Auth | None
+) -> HttpRequester:
+    """Return *requester*, with authorization by *auth* if it is not None.
+
+    Raises:
+        ConfigurationError: *auth* cannot be used for *url*, or an option authorizes already.
+    """
+    if auth is None:
+        return requester
+    if any(name.lower() == "authorization" for name in options.headers):
+        raise ConfigurationError("give either auth= or an Authorization header, not both")
+    if options.client is not None and options.client.auth is not None:
+        raise ConfigurationError("give either auth= or an HttpOptions.client that has auth")
+    return AuthorizedRequester(url, requester, authorization_for(auth, url.geturl()))
