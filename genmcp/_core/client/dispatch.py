@@ -66,7 +66,7 @@ class ClientDispatch:
         options: Timeouts and limits.
 
     The parameter `now` of the methods is the time of a monotonic clock in seconds. Raises
-    ConfigurationError if `options.revision` is not supported.
+    ConfigurationError if `options.revision` is not supported. `pause`, `resume`: `PendingRequests`.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class ClientDispatch:
         self._options = options
         self._lifecycle = Lifecycle()
         self._pending = PendingRequests()
+        self.pause, self.resume = self._pending.pause, self._pending.resume
         self._peer_requests = PeerRequests(capabilities, options.max_asked)
         self._encoder = RequestEncoder(info, capabilities)
         self._connector = Connector(
@@ -259,14 +260,6 @@ class ClientDispatch:
     def session_ended(self, error: Exception, now: float) -> list[Outcome]:
         """Handle the loss of the session on the server."""
         return self._receiver.session_ended(error, now)
-
-    def pause(self, id: RequestId, now: float) -> None:
-        """Pause the timeouts of request *id*, which waits for the user to log in."""
-        self._pending.pause(id, now)
-
-    def resume(self, id: RequestId, now: float) -> None:
-        """Continue the timeouts of request *id*."""
-        self._pending.resume(id, now)
 
     def check_timeouts(self, now: float) -> list[Outcome]:
         """Cancel the requests with a deadline of *now* or earlier; report them as timed out."""
