@@ -144,7 +144,7 @@ class Mux:
         jobs, audience = jobs or JobOptions(), audience or server.info.name
         self.assigns, self.encoder = dict(assigns or {}), Encoder(server.info)
         clock, secret = clock or _clock(self.store), _secret(secret, self.store)
-        self._seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
+        self.seal = seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
         self._warnings = LogThrottle(logger)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
         self.session_streams = SessionStreams(
@@ -239,9 +239,7 @@ class Mux:
                     await self.tasks.park(channel, result)
                     return TASK_SUSPENDED
             cursor = (
-                None
-                if route is not None
-                else _seal_cursor(self._seal, result, channel, self.limits)
+                None if route is not None else _seal_cursor(self.seal, result, channel, self.limits)
             )
             message = self.encoder.response(request.revision, request.id, result, cursor)
             # The result of a task was checked when it ended.
@@ -289,7 +287,7 @@ class Mux:
         if isinstance(params, PaginatedRequestParams):
             cursor = params.cursor
             if cursor is not None:
-                cursor = _open_cursor(self._seal, cursor, channel)
+                cursor = _open_cursor(self.seal, cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
 

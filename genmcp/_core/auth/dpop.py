@@ -61,9 +61,11 @@ class Proof:
     def id(self) -> str:
         """Return a name for the proof in a store, the same for each copy of it.
 
-        Of the key and the `jti`: clients need not know which values other clients have used.
+        It is made from the key, the URL and the `jti`, which need not differ from those of other
+        clients, and not from the signature, which anybody can change into another valid one.
         """
-        text = f"{self.thumbprint} {self.claims['jti']}".encode("utf-8", "surrogatepass")
+        parts = (self.thumbprint, self.claims["htu"], self.claims["jti"])
+        text = "\n".join(parts).encode("utf-8", "surrogatepass")
         return sha256(text).hexdigest()
 
     def check(
@@ -231,6 +233,8 @@ def target_uri(url: str) -> str:
         port = parts.port
     except ValueError:
         return url
+    if "@" in parts.netloc:
+        return url  # a proof has no business with credentials
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):

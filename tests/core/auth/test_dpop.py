@@ -94,6 +94,7 @@ def test_proof_for_the_request_is_accepted() -> None:
         ({"htu": "https://mcp.example.com:8443/mcp"}, "another URL"),
         ({"htu": "https://mcp.example.com:port/mcp"}, "another URL"),
         ({"htu": "https://[mcp"}, "another URL"),
+        ({"htu": "https://me@mcp.example.com/mcp"}, "another URL"),
         ({"htu": ""}, "another URL"),
         ({"iat": ...}, "no valid iat"),
         ({"iat": str(int(NOW))}, "no valid iat"),

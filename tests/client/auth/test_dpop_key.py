@@ -1,0 +1,106 @@
+"""The proofs of a client's key, read by joserfc on its own."""
+
+import json
+from typing import Any
+
+import pytest
+from joserfc import jws
+from joserfc.jwk import ECKey
+
+from genmcp.client.auth.dpop import DpopKey
+from genmcp.errors import ConfigurationError
+
+URL = "https://mcp.example.com/mcp"
+NOW = 1_700_000_000.0
+
+
+def read(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and claims of a proof whose signature fits the key in its header."""
+    header = jws.extract_compact(proof.encode()).headers()
+    signed = jws.deserialize_compact(proof, ECKey.import_key(header["jwk"]), algorithms=["ES256"])
+    return header, json.loads(signed.payload)
+
+
+def test_proof_is_signed_with_the_key_in_its_header() -> None:
+    """RFC 9449, 4.2: the type, the public key, and nothing private."""
+    key = DpopKey(now=lambda: NOW)
+    header, claims = read(key.proof("POST", URL + "?a=b", "token"))
+
+    assert header["typ"] == "dpop+jwt"
+    assert sorted(header["jwk"]) == ["crv", "kty", "x", "y"]
+    assert ECKey.import_key(header["jwk"]).thumbprint() == key.thumbprint
+    assert (claims["htm"], claims["htu"], claims["iat"]) == ("POST", URL, int(NOW))
+    assert claims["ath"] == "PEaenWxYddN6Q_NT1PiOYfz4EsZu7jRXRlpAsNpBU-A"
+    assert "nonce" not in claims
+
+
+def test_each_proof_has_an_id_of_its_own() -> None:
+    """RFC 9449, 4.2: servers refuse an id that they have seen."""
+    key = DpopKey()
+
+    ids = {read(key.proof("POST", URL))[1]["jti"] for _ in range(50)}
+
+    assert len(ids) == 50
+
+
+def test_stored_key_makes_the_same_thumbprint() -> None:
+    """A token outlives the process, and is bound to its key."""
+    key = DpopKey()
+
+    assert DpopKey(key.key).thumbprint == key.thumbprint
+
+
+def test_key_is_not_in_its_repr() -> None:
+    """A repr may be logged."""
+    key = DpopKey()
+
+    assert json.loads(key.key)["d"] not in repr(key)
+
+
+def test_public_key_is_refused() -> None:
+    """It cannot sign."""
+    public = {name: value for name, value in json.loads(DpopKey().key).items() if name != "d"}
+
+    with pytest.raises(ConfigurationError, match="cannot sign"):
+        DpopKey(json.dumps(public)).proof("POST", URL)
+
+
+def test_nonce_is_of_one_origin() -> None:
+    """RFC 9449, 8.2: that of the authorization server means nothing to the resource server."""
+    key = DpopKey()
+
+    assert key.answered(URL, [("DPoP-Nonce", "one")])
+    assert not key.answered(URL + "/other", [("dpop-nonce", "one")])
+    assert key.answered("HTTPS://LOGIN.example.com/token", [("dpop-nonce", "two")])
+
+    assert read(key.proof("GET", URL))[1]["nonce"] == "one"
+    assert read(key.proof("POST", "https://login.example.com"))[1]["nonce"] == "two"
+    assert "nonce" not in read(key.proof("POST", "https://third.example.com"))[1]
+
+
+def test_last_nonce_counts() -> None:
+    """RFC 9449, 8.2: any response may bring a new one; one without leaves the old one."""
+    key = DpopKey()
+    for headers in ([("dpop-nonce", "one")], [("dpop-nonce", "two")], [], [("dpop-nonce", "")]):
+        key.answered(URL, headers)
+
+    assert read(key.proof("GET", URL))[1]["nonce"] == "two"
+
+
+def test_nonces_are_bounded() -> None:
+    """A server cannot fill the memory of its clients."""
+    key = DpopKey()
+    assert not key.answered(URL, [("dpop-nonce", "n" * 2000)])
+    for number in range(100):
+        key.answered(f"https://{number}.example.com", [("dpop-nonce", "n")])
+
+    assert "nonce" not in read(key.proof("GET", "https://1.example.com"))[1]
+    assert read(key.proof("GET", "https://99.example.com"))[1]["nonce"] == "n"
+
+
+def test_request_has_token_and_proof() -> None:
+    """RFC 9449, 7.1: the scheme DPoP."""
+    headers = DpopKey().headers("POST", URL, "token")
+
+    assert headers["Authorization"] == "DPoP token"
+    assert "ath" in read(headers["DPoP"])[1]
