@@ -317,9 +317,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     dump = getattr(value, "model_dump", None)
-    if dump is None or isinstance(value, type):
-        raise TypeError(f"{type(value).__name__} has no JSON form")
-    return dump(mode="json", by_alias=True)
+    if dump is not None and not isinstance(value, type):
+        return dump(mode="json", by_alias=True)
+    if type(value).__module__.partition(".")[0] == "pydantic":  # such as a URL
+        from pydantic_core import to_jsonable_python
+
+        return to_jsonable_python(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 _json = msgspec.json.Encoder(enc_hook=_plain)

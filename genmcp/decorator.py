@@ -1,16 +1,9 @@
-"""The decorators `@tool` and `@prompt`: components made of functions, and their steps.
-
-The signature of a function describes the arguments that a client sends. Parameters that are
-annotated `Channel` get the channel instead.
-"""
+"""The decorators `@tool` and `@prompt`: components made of functions, and their steps."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import is_dataclass
 from functools import partial
 from typing import (
-    Annotated,
     Any,
     ClassVar,
     Concatenate,
@@ -18,14 +11,9 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
     overload,
 )
 
-import msgspec
 from typing_extensions import Unpack
 
 from genmcp._core.request import OnLost, Request, TaskUse
@@ -33,12 +21,12 @@ from genmcp._schema.arguments import Extra
 from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
 from genmcp.component import Metadata, ServerComponent, check_continues
-from genmcp.content import CONTENT
 from genmcp.errors import ConfigurationError
-from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, check_call, hint_of
+from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
 from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
+from genmcp.signature import Signature, is_channel, name_of
 from genmcp.tool import Tool, ToolRoute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,58 +51,6 @@ C = TypeVar("C", bound="FunctionComponent")
 
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-
-
-class Signature(msgspec.Struct, frozen=True):
-    """The parameters of a function.
-
-    Attributes:
-        arguments: a struct with a field for each parameter that a client passes.
-        channels: the names of the parameters that get the channel.
-        returned: the annotation of the result; None without one.
-    """
-
-    arguments: type[msgspec.Struct]
-    channels: Sequence[str]
-    returned: Any
-
-    @classmethod
-    def of(
-        cls, function: Callable[..., Any], *, decorator: str, closed: bool = True
-    ) -> "Signature":
-        """Return the signature of *function*; *decorator* names its decorator in errors.
-
-        With *closed*, the struct of the arguments rejects unknown arguments, as Python does.
-
-        Raises:
-            ConfigurationError: the function is a generator, a parameter cannot be passed by name,
-                or the type of a parameter has no JSON form.
-        """
-        owner = name_of(function)
-        check_call(owner, function)
-        hints = _hints(owner, function, decorator)
-        parameters = inspect.signature(function).parameters
-        channels = [name for name in parameters if is_channel(hints.get(name))]
-        fields = [
-            _field(owner, parameter, hints.get(name, Any))
-            for name, parameter in parameters.items()
-            if name not in channels
-        ]
-        arguments = msgspec.defstruct(
-            function.__name__,
-            fields,
-            kw_only=True,
-            forbid_unknown_fields=closed,
-            module=function.__module__,
-        )
-        return cls(arguments, channels, hints.get("return"))
-
-    def given(self, arguments: msgspec.Struct, channel: Channel) -> dict[str, Any]:
-        """Return the keyword arguments of a call."""
-        given = msgspec.structs.asdict(arguments)
-        for name in self.channels:
-            given[name] = channel
-        return given
 
 
 class Stepped(Protocol[P, R_co]):
@@ -203,9 +139,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             \"\"\"Tells the weather of the next days.\"\"\"
 
     The function's name, docstring and type hints become the tool's name, description and input
-    schema; a parameter annotated `Channel` gets the channel. A return type that is a struct,
-    dataclass, TypedDict or pydantic model becomes the output schema. *options* are the attributes
-    of `Tool`.
+    schema; a parameter annotated `Channel` gets the channel. The return type becomes the output
+    schema, unless it is text or content (`docs/results.md`). *options* are the attributes of
+    `Tool`.
 
     A call that has to wait returns a wait, and continues in a step: a second function, which gets
     the value of the wait, and those arguments of the call that its parameters name:
@@ -290,8 +226,8 @@ class FunctionComponent(HasSteps, ServerComponent):
         # Set on the instance, where it takes precedence over the hook of the base class.
         setattr(self, self.__genmcp_hook__, _hook_of(function, signature))
         setattr(self, self._arguments, signature.arguments)
-        if "output_schema" in self._known and _is_data(signature.returned):
-            self.output_schema = signature.returned
+        if "output_schema" in self._known and "output_schema" not in options:
+            self.output_schema = signature.output
         for key, value in options.items():
             setattr(self, key, value)
         # Checks the options now, so that the traceback shows the decorated function.
@@ -369,24 +305,6 @@ def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[...
     return hook
 
 
-def _is_data(hint: Any) -> bool:
-    """Return whether values of type *hint* are JSON objects, so that *hint* has an output schema.
-
-    Content, such as `Image`, is not data.
-    """
-    kind = get_origin(hint) or hint
-    return (
-        isinstance(kind, type)
-        and not issubclass(kind, CONTENT)
-        and (
-            issubclass(kind, msgspec.Struct)
-            or is_dataclass(kind)
-            or is_typeddict(kind)
-            or hasattr(kind, "__pydantic_validator__")
-        )
-    )
-
-
 def _add_step(made: FunctionComponent, function: F) -> F:
     owner, name = made.__name__, getattr(function, "__name__", "")
     if not inspect.isfunction(function):
@@ -399,7 +317,7 @@ def _add_step(made: FunctionComponent, function: F) -> F:
         )
     kinds = {key: each.kind for key, each in inspect.signature(function).parameters.items()}
     parameters = list(kinds)
-    arguments = made._signature.arguments.__struct_fields__
+    arguments = made._signature.names
     place = int(parameters[:1] == ["self"])
     channels = [each for each in parameters if is_channel(hint_of(function, each))]
     first, others = parameters[place : place + 1], parameters[place + 1 :]
@@ -426,63 +344,3 @@ def _add_step(made: FunctionComponent, function: F) -> F:
         function, names, channels, StepValue.of(function, place)
     )
     return function
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of *function* in errors."""
-    return function.__qualname__.rpartition("<locals>.")[2]
-
-
-def _hints(owner: str, function: Callable[..., Any], decorator: str) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise ConfigurationError(
-            f"{owner}: its type hints cannot be read: {error}. {decorator} needs them at run time, "
-            f"by names of the module"
-        ) from error
-
-
-def is_channel(hint: Any) -> bool:
-    """Return whether a parameter with the annotation *hint* gets the channel."""
-    return any(each is Channel or get_origin(each) is Channel for each in (hint, *get_args(hint)))
-
-
-def _described(owner: str, name: str, hint: Any) -> Any:
-    """Return *hint* with its annotations as msgspec reads them: a str becomes a description."""
-    if get_origin(hint) is Annotated:
-        kind, *notes = get_args(hint)
-        read = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
-        if unread := [note for note in read if not isinstance(note, msgspec.Meta)]:
-            raise ConfigurationError(
-                f"{owner}: parameter {name}: {unread[0]!r} would be ignored; constraints and "
-                f"descriptions are given with msgspec.Meta, or a description as a text"
-            )
-        hint = Annotated[(kind, *read)]
-    try:
-        msgspec.json.schema(hint)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{owner}: parameter {name}: {hint} is not read from JSON here; use a struct, a "
-            f"dataclass or a TypedDict ({error})"
-        ) from error
-    return hint
-
-
-def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> Any:
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise ConfigurationError(
-            f"{owner}: parameter {parameter}: each argument needs a name it can be passed by"
-        )
-    hint = _described(owner, parameter.name, hint)
-    if parameter.name == "channel" and hint is Any:
-        raise ConfigurationError(f"{owner}: annotate channel as Channel, or call it something else")
-    default = parameter.default
-    if default is parameter.empty:
-        return parameter.name, hint
-    if isinstance(default, str | bytes | int | float | None):
-        return parameter.name, hint, default
-    # A mutable default needs a factory, so that each call gets a copy. msgspec does not list the
-    # default of a factory, so the schema states it.
-    listed = Annotated[hint, msgspec.Meta(extra_json_schema={"default": default})]
-    return parameter.name, listed, msgspec.field(default_factory=partial(deepcopy, default))

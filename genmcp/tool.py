@@ -358,7 +358,9 @@ def _schemas(
         if returned is None:
             return arguments, None
         is_schema = isinstance(returned, Mapping)
-        document = returned if is_schema else schema_of(returned, origin="output_schema")
+        document = (
+            returned if is_schema else schema_of(returned, origin="output_schema", output=True)
+        )
         # `format` is not checked in results: a `datetime` without a time zone is valid in Python,
         # but is not a `date-time`. Other servers send such values too.
         return arguments, Schema(document, formats=False, origin="output_schema")

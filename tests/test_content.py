@@ -138,13 +138,16 @@ async def test_content_of_another_value_is_its_json(value: Any) -> None:
 async def test_content_of_another_value_is_structured_by_its_schema(
     value: Any, schema: Any, version: str
 ) -> None:
-    """With an output schema any value is structured, where the revision allows it (SEP-2106)."""
+    """Wrapped in an object where the revision knows no other values (before SEP-2106)."""
     answer = await returned(value, version, schema)
 
     assert value == msgspec.json.decode(answer.text)
-    assert ("structuredContent" in answer.result) is (version == MODERN)
     if version == MODERN:
-        assert value == answer.result["structuredContent"]
+        assert answer.result["structuredContent"] == value
+    elif version < "2025-06-18":
+        assert "structuredContent" not in answer.result
+    else:
+        assert answer.result["structuredContent"] == {"result": value}
 
 
 async def test_content_blocks_stay_as_they_are() -> None:
@@ -329,7 +332,7 @@ async def test_content_schema_may_be_a_type(kind: Any) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_content_schema_is_listed_where_it_can_be_said(version: str) -> None:
-    """Output schemas came with 2025-06-18, and were of type object before 2026-07-28."""
+    """Output schemas came with 2025-06-18, and describe objects before 2026-07-28."""
 
     class Objects(Tool):
         name = "objects"
@@ -341,11 +344,19 @@ async def test_content_schema_is_listed_where_it_can_be_said(version: str) -> No
         name = "numbers"
         output_schema = {"type": "integer"}
 
-    async with speak(Suite(name="t", version="1", tools=[Objects, Numbers]), version) as client:
+    class Either(Objects):
+        name = "either"
+        output_schema = {"type": ["integer", "object"]}
+
+    suite = Suite(name="t", version="1", tools=[Objects, Numbers, Either])
+    async with speak(suite, version) as client:
         tools = (await client.request("tools/list", {})).result["tools"]
 
     listed = [tool["name"] for tool in tools if "outputSchema" in tool]
-    expected = {MODERN: ["objects", "numbers"], **{each: ["objects"] for each in OBJECTS}}
+    expected = {
+        MODERN: ["objects", "numbers", "either"],
+        **{each: ["objects", "numbers"] for each in OBJECTS},
+    }
     assert expected.get(version, []) == listed
 
 

@@ -28,6 +28,7 @@ LAYERS = [
         "resource",
         "_schema",
         "server",
+        "signature",
         "tool",
         "uri_template",
     },

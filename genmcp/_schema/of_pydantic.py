@@ -1,7 +1,9 @@
 """Schemas and decoders of pydantic models; pydantic is imported with the first of them."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, Final, Literal, get_args, get_type_hints, is_typeddict
 
 import msgspec
 from msgspec import Raw
@@ -11,14 +13,51 @@ from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.faults import Fault, Mismatch
 
 
-def schema_of_pydantic(source: Any) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a pydantic model, with its aliases."""
+def is_pydantic(source: Any) -> bool:
+    """Return whether *source* is, or contains, a type or an annotation that only pydantic reads."""
+    return "pydantic" in sys.modules and _is_pydantic(source, set())
+
+
+_PACKAGES: Final = frozenset({"pydantic", "pydantic_core", "annotated_types"})
+
+
+def is_pydantic_note(value: object) -> bool:
+    """Return whether *value* is a constraint or default for pydantic, such as `Field(ge=1)`."""
+    return type(value).__module__.partition(".")[0] in _PACKAGES
+
+
+def _is_pydantic(source: Any, seen: set[int]) -> bool:
+    if id(source) in seen:  # a type that contains itself
+        return False
+    seen.add(id(source))
+    module = str(getattr(source, "__module__", ""))
+    if hasattr(source, "__pydantic_validator__") or module.partition(".")[0] in _PACKAGES:
+        return True
+    parts = list(get_args(source))
+    if is_dataclass(source) or is_typeddict(source):
+        try:
+            parts += get_type_hints(source, include_extras=True).values()
+        except (NameError, TypeError):
+            return False  # msgspec explains the fault
+    return any(is_pydantic_note(each) or _is_pydantic(each, seen) for each in parts)
+
+
+def schema_of_pydantic(source: Any, *, output: bool = False) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a type that pydantic reads, with its aliases.
+
+    With *output*, it is the schema of values that are sent: with computed fields, for example.
+
+    Raises:
+        ConfigurationError: the type has no JSON form.
+    """
     import pydantic
 
+    mode: Literal["serialization", "validation"] = "serialization" if output else "validation"
     try:
-        return pydantic.TypeAdapter(source).json_schema()
-    except pydantic.PydanticUserError as error:
-        raise ConfigurationError(f"{source!r} cannot describe JSON: {error}") from error
+        return pydantic.TypeAdapter(source).json_schema(mode=mode)
+    except pydantic.errors.PydanticUserError as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(f"{source!r} cannot describe JSON: {reason}") from error
 
 
 def decoder_of_pydantic(source: Any) -> Callable[[Raw | bytes], Any]:

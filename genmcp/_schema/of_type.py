@@ -1,30 +1,42 @@
 """Schemas and decoders of types: msgspec structs, dataclasses, TypedDicts, attrs and pydantic."""
 
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from genmcp._schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
+from genmcp._schema.inline import inlined, with_subschemas
+from genmcp._schema.of_pydantic import decoder_of_pydantic, is_pydantic, schema_of_pydantic
 from genmcp._schema.schema import Schema
 from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.faults import decoding_fault
 
 
-def schema_of(source: Any, *, origin: str = "") -> dict[str, Any]:
-    """Return the self-contained JSON Schema (2020-12) of a type; references are to its `$defs`.
+def schema_of(source: Any, *, origin: str = "", output: bool = False) -> dict[str, Any]:
+    """Return the self-contained JSON Schema (2020-12) of a type.
 
     Descriptions come from docstrings, `Annotated[..., msgspec.Meta(...)]` and pydantic's fields.
-    Raises ConfigurationError if the type has no JSON form. If *source* is not a type, the error
-    names *origin*, the option that it is from.
+    References are resolved, except those of recursive types: many clients pass schemas to the API
+    of a model that takes none.
+
+    Args:
+        source: the type.
+        origin: the option that *source* is from, for error messages.
+        output: whether it is the schema of values that are sent; it matters to pydantic.
+
+    Raises:
+        ConfigurationError: the type has no JSON form, or *source* is not a type.
     """
     if isinstance(source, str | bytes | int | float | list | tuple | set):
         raise ConfigurationError(
             f"{origin or 'type'}: expected a type or a JSON Schema, not {source!r}"
         )
-    schema = schema_of_pydantic(source) if is_pydantic(source) else _schema_of(source)
+    if is_pydantic(source):
+        schema = schema_of_pydantic(source, output=output)
+    else:
+        schema = _schema_of(source)
+    schema = inlined(schema)
     # A class name is of no use to a model, and costs tokens with every listing.
     if schema.get("title") == getattr(source, "__name__", None):
         del schema["title"]
@@ -39,8 +51,11 @@ def _schema_of(source: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigurationError(f"{source!r} cannot describe JSON: {reason}") from error
-    _type_choices(schema)
-    return _with_root(dict(schema))
+    definitions = schema.pop("$defs", {})
+    whole = _with_types(schema)
+    if definitions:
+        whole["$defs"] = {name: _with_types(each) for name, each in definitions.items()}
+    return dict(whole)
 
 
 _KINDS: Final[dict[type, str]] = {
@@ -52,27 +67,21 @@ _KINDS: Final[dict[type, str]] = {
 }
 
 
-def _type_choices(schema: Any) -> None:
-    """Add a `type` to each `enum` in *schema*, at every level.
+def _with_types(schema: Any) -> Any:
+    """Return *schema* with a `type` beside each `enum`, at every level.
 
     JSON Schema does not require it and msgspec leaves it out, but clients that build forms or
     classes from schemas read `type` alone, and treat a choice as any string.
     """
     if not isinstance(schema, dict):
-        return
+        return schema
+    schema = with_subschemas(schema, _with_types)
     choice = schema.get("enum")
     if isinstance(choice, list) and "type" not in schema:
         kinds = [*dict.fromkeys(_KINDS.get(type(each), "") for each in choice)]
         if kinds and "" not in kinds:
             schema["type"] = kinds[0] if len(kinds) == 1 else kinds
-    for keyword in ("properties", "$defs"):
-        for below in schema.get(keyword, {}).values():
-            _type_choices(below)
-    for keyword in ("anyOf", "prefixItems"):
-        for below in schema.get(keyword, ()):
-            _type_choices(below)
-    for keyword in ("items", "additionalProperties"):
-        _type_choices(schema.get(keyword))
+    return schema
 
 
 def allows_extra(source: Any) -> bool:
@@ -84,6 +93,8 @@ def allows_extra(source: Any) -> bool:
     """
     if not is_pydantic(source):
         return getattr(source, "__closed__", None) is False
+    if not hasattr(source, "__pydantic_decorators__"):  # a plain dataclass that contains models
+        return False
     config = getattr(source, "model_config", None) or getattr(source, "__pydantic_config__", {})
     if any(config.get(key) for key in ("extra", "populate_by_name", "validate_by_name")):
         return True
@@ -121,21 +132,3 @@ def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
         return decode(raw)
 
     return decode_matched
-
-
-def is_pydantic(source: Any) -> bool:
-    """Return whether *source* is a pydantic model or dataclass."""
-    return "pydantic" in sys.modules and hasattr(source, "__pydantic_validator__")
-
-
-def _with_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Inline the root of *schema*; keep it in `$defs` only if there is a reference to it."""
-    reference = schema.pop("$ref", None)
-    if reference is None:
-        return schema
-    definitions = schema.pop("$defs")
-    name = reference.removeprefix("#/$defs/")
-    root = definitions[name]
-    if msgspec.json.encode(reference) not in msgspec.json.encode(definitions):
-        del definitions[name]
-    return {**root, "$defs": definitions} if definitions else dict(root)

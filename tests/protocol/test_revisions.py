@@ -98,6 +98,10 @@ def asks(**schema: Any) -> ElicitRequestParams:
     return ElicitRequestParams("?", {"type": "object", "properties": {"a": schema}})
 
 
+def wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+
+
 def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestParams:
     return CreateMessageRequestParams(messages=[*messages], max_tokens=9, **more)
 
@@ -106,9 +110,21 @@ def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestPa
     ("said", "version", "becomes"),
     [
         # 2025-11-25
-        (result(structured_content=[1]), "2025-11-25", result()),
-        (result(structured_content=None), "2025-11-25", result()),
-        (result(structured_content=msgspec.Raw(b" 1")), "2025-11-25", result()),
+        (
+            result(structured_content=[1]),
+            "2025-11-25",
+            result(structured_content={"result": [1]}),
+        ),
+        (
+            result(structured_content=None),
+            "2025-11-25",
+            result(structured_content={"result": None}),
+        ),
+        (
+            result(structured_content=msgspec.Raw(b" 1")),
+            "2025-11-25",
+            result(structured_content=msgspec.Raw(b'{"result": 1}')),
+        ),
         (
             ToolResultContent("1", [], "text"),
             "2025-11-25",
@@ -116,6 +132,35 @@ def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestPa
         ),
         (
             ToolDefinition("a", OBJECT, output_schema={"type": "array"}),
+            "2025-11-25",
+            ToolDefinition("a", OBJECT, output_schema=wrapped({"type": "array"})),
+        ),
+        (
+            ToolDefinition(
+                "a",
+                OBJECT,
+                output_schema={
+                    "anyOf": [{"type": ["integer", "string"]}, {"type": "null"}],
+                    "$defs": {},
+                },
+            ),
+            "2025-11-25",
+            ToolDefinition(
+                "a",
+                OBJECT,
+                output_schema={
+                    "$defs": {},
+                    **wrapped({"anyOf": [{"type": ["integer", "string"]}, {"type": "null"}]}),
+                },
+            ),
+        ),
+        (
+            ToolDefinition("a", OBJECT, output_schema={"anyOf": [{"type": "object"}, {}]}),
+            "2025-11-25",
+            ToolDefinition("a", OBJECT),
+        ),
+        (
+            ToolDefinition("a", OBJECT, output_schema={"$id": "a:b", "type": "array"}),
             "2025-11-25",
             ToolDefinition("a", OBJECT),
         ),

@@ -168,6 +168,18 @@ def _only_objects(result: Any) -> Any:
     return structs.replace(result, structured_content=UNSET)
 
 
+def _with_object(result: tools.CallToolResult) -> tools.CallToolResult:
+    """Wrap structured content other than objects, as `_with_object_output` does its schema."""
+    content = result.structured_content
+    if content is UNSET or _may_be_object(content):
+        return result
+    if isinstance(content, Raw):
+        content = Raw(b'{"result":' + bytes(content) + b"}")
+    else:
+        content = {"result": content}
+    return structs.replace(result, structured_content=content)
+
+
 def _may_be_object(content: Any) -> bool:
     if isinstance(content, Raw):
         return bytes(content).lstrip().startswith(b"{")
@@ -175,11 +187,30 @@ def _may_be_object(content: Any) -> bool:
 
 
 def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
-    """Drop an output schema of another type than object, which is only allowed since SEP-2106."""
+    """Wrap an output schema without objects, which are only optional since SEP-2106.
+
+    A list is sent as `{"result": [...]}`. A schema that allows objects and other values is dropped,
+    since the results do not show which of them were wrapped.
+    """
     schema = tool.output_schema
     if schema is None or schema.get("type") == "object":
         return tool
-    return structs.replace(tool, output_schema=None)
+    if not _excludes_objects(schema) or "$id" in schema:
+        return structs.replace(tool, output_schema=None)
+    outer = {key: schema[key] for key in ("$schema", "$defs") if key in schema}
+    inner = {key: value for key, value in schema.items() if key not in outer}
+    wrapped = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
+    return structs.replace(tool, output_schema={**outer, **wrapped})
+
+
+def _excludes_objects(schema: Any) -> bool:
+    """Return whether it is evident that no value of *schema* is an object."""
+    if not isinstance(schema, Mapping):
+        return False
+    kinds = schema.get("type")
+    if kinds is not None:
+        return kinds != "object" and "object" not in kinds
+    return bool(schema.get("anyOf")) and all(map(_excludes_objects, schema["anyOf"]))
 
 
 def _with_id(params: client_features.ElicitRequestParams) -> client_features.ElicitRequestParams:
@@ -200,7 +231,7 @@ _BOTH: Final[dict[type, Conversion]] = {
 
 _DOWN: Final[dict[type, Conversion]] = {
     Result: _without_reserved_meta,
-    tools.CallToolResult: _only_objects,
+    tools.CallToolResult: _with_object,
     tools.ToolDefinition: _with_object_output,
     ToolResultContent: _only_objects,
     client_features.ElicitRequestParams: _with_id,
