@@ -55,6 +55,7 @@ class Purpose(StrEnum):
     TASK = "task"
     EVENT = "event"
     DPOP_NONCE = "dpop_nonce"
+    TOKENS = "tokens"
 
 
 class _Keys(NamedTuple):
