@@ -21,6 +21,7 @@ _MARKERS = {
     "tests/e2e": "e2e",
     "tests/e2e/test_fastmcp_tasks.py": "peers",
     "tests/e2e/test_hub_of_strangers.py": "peers",
+    "tests/e2e/test_login_peers.py": "peers",
     "tests/e2e/test_mcp_1.py": "peers",
     "tests/e2e/test_npm_servers.py": "peers",
     "tests/e2e/test_official_client.py": "peers",

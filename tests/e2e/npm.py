@@ -14,6 +14,7 @@ VERSIONS = {
     "server-memory": "2026.8.31",
 }
 SDK = ("@modelcontextprotocol/sdk", "1.32.2")
+OIDC_PROVIDER = ("oidc-provider", "9.13.3")
 GATEWAY = ("supergateway", "4.0.0")
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "conformance"
 

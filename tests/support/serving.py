@@ -34,8 +34,8 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
-    """Serve an app on a free loopback port, and yield its URL without a trailing slash.
+async def serve(app: ASGIApp, port: int = 0, **options: Any) -> AsyncIterator[str]:
+    """Serve an app on a loopback port (0: a free one); yield its URL without a trailing slash.
 
     `options` are uvicorn's. The server has an event loop and a thread of its own, so that the
     test and the server cannot block each other. It is stopped as by a signal, which closes open
@@ -48,7 +48,7 @@ async def serve(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     with socket.socket() as listener:
         # As asyncio does with sockets it makes itself: or else an answer waits 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", port))
         server = Server(uvicorn.Config(app, **settings), listener)
         server.thread.start()
         try:

@@ -1,0 +1,279 @@
+"""Authorization servers, servers and clients of others, for the tests of logins."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import httpx
+from fastmcp import Client as FastMCPClient
+from fastmcp import FastMCP
+from fastmcp.client.auth import OAuth as FastMCPOAuth
+from fastmcp.server.auth import RemoteAuthProvider
+from fastmcp.server.auth.providers.jwt import JWTVerifier
+from fastmcp.server.dependencies import get_access_token as fastmcp_access_token
+from joserfc import jwk, jwt
+from mcp import Client
+from mcp.client.auth import OAuthClientProvider, TokenStorage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken, TokenVerifier
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import MCPServer
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict
+from starlette.types import ASGIApp
+
+from genmcp.testing import Issuer
+from tests.e2e.npm import OIDC_PROVIDER, npm_package
+from tests.e2e.processes import serving
+
+SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
+USER = "ann"
+Browse = Callable[[str], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class AuthorizationServer:
+    """An authorization server that runs: its identifier, and the URL of its keys."""
+
+    issuer: str
+    jwks_uri: str
+
+
+async def metadata_of(issuer: str) -> dict[str, Any]:
+    async with httpx.AsyncClient() as http:
+        found: dict[str, Any] = (
+            await http.get(f"{issuer}/.well-known/openid-configuration")
+        ).json()
+    return found
+
+
+@asynccontextmanager
+async def own_issuer(resource: str, port: int) -> AsyncIterator[AuthorizationServer]:
+    """Serve `genmcp.testing.Issuer`."""
+    issuer = Issuer(resources=[resource], user=USER, consent="ask")
+    async with issuer.serve(port) as url:
+        yield AuthorizationServer(url, f"{url}/jwks")
+
+
+@asynccontextmanager
+async def oidc_provider(resource: str, port: int) -> AsyncIterator[AuthorizationServer]:
+    """Run oidc-provider, of npm."""
+    node, modules = npm_package(*OIDC_PROVIDER)
+    async with serving([node, str(SCRIPT), str(port), str(modules), resource], port):
+        issuer = f"http://127.0.0.1:{port}"
+        yield AuthorizationServer(issuer, (await metadata_of(issuer))["jwks_uri"])
+
+
+class Form(HTMLParser):
+    """The last form of a page: where it goes, and the values of its fields."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.action = ""
+        self.values: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "form":
+            self.action, self.values = found.get("action") or "", {}
+        elif tag in ("input", "button") and (name := found.get("name")):
+            # The first button is the one that accepts.
+            self.values.setdefault(name, found.get("value") or USER)
+
+
+async def browse(url: str) -> str:
+    """Log in as `USER` and accept everything; return the URL that the browser is sent to."""
+    async with httpx.AsyncClient() as http:
+        response = await http.get(url)
+        for _ in range(12):
+            if response.is_redirect:
+                location = urljoin(str(response.url), response.headers["location"])
+                if {"code", "error"} & parse_qs(urlsplit(location).query).keys():
+                    return location
+                response = await http.get(location)
+            else:
+                assert response.status_code == 200, response.text
+                form = Form(response.text)
+                target = urljoin(str(response.url), form.action)
+                response = await http.post(target, data=form.values)
+    raise AssertionError(f"no redirect to the client; the last page: {response.text}")
+
+
+def parameters(url: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+
+class Keys(TokenVerifier):
+    """Verifies tokens with the published keys, for the official server."""
+
+    def __init__(self, resource: str, server: AuthorizationServer) -> None:
+        self.resource = resource
+        self.server = server
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        async with httpx.AsyncClient() as http:
+            found = await http.get(self.server.jwks_uri)
+        keys = jwk.KeySet.import_key_set(found.json())
+        claims = jwt.decode(token, keys, algorithms=["ES256"]).claims
+        assert claims["iss"] == self.server.issuer
+        return AccessToken(
+            token=token,
+            client_id=claims["client_id"],
+            scopes=claims["scope"].split(),
+            expires_at=claims["exp"],
+            resource=claims["aud"],
+            subject=claims["sub"],
+            claims=claims,
+        )
+
+
+class Verbatim(BaseModel):
+    """A URL without the slash that `AnyHttpUrl` adds after a host.
+
+    With the slash the server names another issuer than the issuer itself: clients refuse it.
+    """
+
+    model_config = ConfigDict(url_preserve_empty_path=True)
+
+    url: AnyHttpUrl
+
+
+def verbatim(url: str) -> AnyHttpUrl:
+    return Verbatim.model_validate({"url": url}).url
+
+
+def official_server(resource: str, server: AuthorizationServer) -> ASGIApp:
+    """Return a server of the official SDK."""
+    settings = AuthSettings(
+        issuer_url=verbatim(server.issuer),
+        resource_server_url=verbatim(resource),
+        required_scopes=["read"],
+        validate_token_resource=True,
+    )
+    it = MCPServer("official", auth=settings, token_verifier=Keys(resource, server))
+
+    @it.tool()
+    async def whoami() -> str:
+        """Returns the user."""
+        token = get_access_token()
+        return f"{token and token.subject}"
+
+    return it.streamable_http_app()
+
+
+def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
+    """Return a server of FastMCP."""
+    verifier = JWTVerifier(
+        jwks_uri=server.jwks_uri,
+        issuer=server.issuer,
+        audience=resource,
+        algorithm="ES256",
+        required_scopes=["read"],
+    )
+    auth = RemoteAuthProvider(
+        verifier, [verbatim(server.issuer)], base_url=resource.removesuffix("/mcp")
+    )
+    it = FastMCP("fastmcp", auth=auth)
+
+    @it.tool
+    async def whoami() -> str:
+        """Returns the user."""
+        token = fastmcp_access_token()
+        return f"{token and token.claims['sub']}"
+
+    return it.http_app()
+
+
+class Kept(TokenStorage):
+    """The tokens of the official client, in memory."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+def official_auth(url: str, storage: Kept) -> OAuthClientProvider:
+    """Return the authorization of the official client, with `browse` as browser."""
+    ended = ""
+
+    async def redirect(target: str) -> None:
+        nonlocal ended
+        ended = await browse(target)
+
+    async def callback() -> AuthorizationCodeResult:
+        found = parameters(ended)
+        return AuthorizationCodeResult(
+            code=found["code"], state=found.get("state"), iss=found.get("iss")
+        )
+
+    metadata = OAuthClientMetadata.model_validate(
+        {"redirect_uris": ["http://127.0.0.1:9999/callback"], "client_name": "official"}
+    )
+    return OAuthClientProvider(url, metadata, storage, redirect, callback)
+
+
+@asynccontextmanager
+async def official_client(url: str, mode: Any, storage: Kept) -> AsyncIterator[Client]:
+    """Connect the official client."""
+    async with (
+        create_mcp_http_client(auth=official_auth(url, storage)) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def official_whoami(url: str) -> str:
+    """Call `whoami` with the official client."""
+    async with official_client(url, "auto", Kept()) as client:
+        result: Any = await client.call_tool("whoami", {})
+        return str(result.content[0].text)
+
+
+class Browserless(FastMCPOAuth):
+    """FastMCP's authorization; instead of a browser, `browse` goes to its listener."""
+
+    async def redirect_handler(self, authorization_url: str) -> None:
+        self.visit = asyncio.create_task(self._visit(await browse(authorization_url)))
+
+    async def _visit(self, url: str) -> None:
+        async with httpx.AsyncClient() as http:
+            while True:
+                try:
+                    await http.get(url)
+                    return
+                except httpx.ConnectError:
+                    await asyncio.sleep(0.02)  # it starts its listener later
+
+
+async def fastmcp_whoami(url: str) -> str:
+    """Call `whoami` with FastMCP's client."""
+    auth = Browserless(url, client_name="fastmcp")
+    async with FastMCPClient(url, auth=auth) as client:
+        result: Any = await client.call_tool("whoami", {})
+        await auth.visit
+        return str(result.content[0].text)
