@@ -2,9 +2,7 @@
 
 import logging
 import re
-import time
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -16,7 +14,8 @@ from genmcp._core.server import Reject
 from genmcp._transports.request import Headers, HttpRequest, Scope, reject
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument
-from genmcp.errors import ConfigurationError, HttpRejected
+from genmcp.auth.verdicts import Verdicts
+from genmcp.errors import HttpRejected
 from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")
@@ -55,7 +54,7 @@ class Authenticator:
     def __init__(self, bearer: Bearer) -> None:
         self.bearer = bearer
         self.document = ResourceDocument(bearer.resource, bearer.metadata)
-        self._verdicts = _Verdicts(bearer)
+        self._verdicts = _verdicts_of(bearer)
         self._verifying = 0
         self._throttles: dict[str, LogThrottle] = {}
 
@@ -159,28 +158,6 @@ class Authenticator:
         throttle.log(logging.WARNING, message, _UNPRINTABLE.sub("?", detail)[:_SHOWN])
 
 
-class _Verdicts:
-    """The tokens that were verified a moment ago, by digest."""
-
-    def __init__(self, bearer: Bearer) -> None:
-        self._bearer = bearer
-        self._verifier = _bound(bearer)
-        self._found: dict[bytes, tuple[Access, float]] = {}
-
-    def find(self, token: bytes) -> Access | None:
-        found = self._found.get(sha256(token).digest())
-        return found[0] if found is not None and time.time() < found[1] else None
-
-    async def verify(self, token: str) -> Access:
-        access = self._bearer.complete(await self._verifier.verify(token))
-        now = time.time()
-        until = now + 60 if access.expires is None else min(access.expires, now + 60)
-        if len(self._found) >= 10_000:
-            self._found.clear()
-        self._found[sha256(token.encode()).digest()] = access, until
-        return access
-
-
 def token_of(scope: Scope, max_bytes: int) -> str | None:
     """Return the access token of a request; None if it has none.
 
@@ -210,13 +187,20 @@ def token_of(scope: Scope, max_bytes: int) -> str | None:
     return token.decode("ascii")
 
 
-def _bound(bearer: Bearer) -> Verifier:
-    """Return the verifier of *bearer*, which knows its resource and issuers."""
-    if bearer.verify is None:
-        raise ConfigurationError("verify: signed tokens are not supported yet, pass a verifier")
-    bind = getattr(bearer.verify, "bind", None)
-    verifier: Verifier = bearer.verify if bind is None else bind(bearer.resource, bearer.issuers)
-    return verifier
+def _verdicts_of(bearer: Bearer) -> Verdicts:
+    """Return the verdicts of the verifier of *bearer*, which learns its resource and issuers."""
+    verifier = bearer.verify
+    if verifier is None:
+        from genmcp.auth.jwt import Jwt  # needs an extra
+
+        verifier = Jwt()
+    bind = getattr(verifier, "bind", None)
+    bound: Verifier = verifier if bind is None else bind(bearer.resource, bearer.issuers)
+
+    async def verify(token: str) -> Access:
+        return bearer.complete(await bound.verify(token))
+
+    return Verdicts(verify, seconds=getattr(bound, "cache", 0.0), max_entries=bearer.max_verdicts)
 
 
 async def _reply_unavailable(http: HttpRequest, error: AuthorizationUnavailable) -> None:

@@ -17,7 +17,12 @@ _REALM: Final = re.compile(r"[\x20-\x7e]+")
 
 
 class Verifier(Protocol):
-    """Verifies access tokens: `Jwt`, `Introspection`, or an object of yours."""
+    """Verifies access tokens: `Jwt`, `Introspection`, or an object of yours.
+
+    A verifier may have two more members. `cache`: the seconds that the result of `verify` may be
+    used for further requests with the same token, until it expires; without it, each request is
+    verified. `bind(resource, issuers)`: returns the verifier for the options of a `Bearer`.
+    """
 
     async def verify(self, token: str) -> Access:
         """Return the content of *token*.
@@ -57,6 +62,8 @@ class Bearer(msgspec.Struct, frozen=True):
         max_token_bytes: the maximum size of a token (HTTP 431); default 8 KiB.
         max_verifications: the number of tokens that are verified at once (HTTP 503); default 100.
             Tokens that were verified a moment ago do not count.
+        max_verdicts: the number of verified tokens that are kept, by digest, for the time that the
+            verifier allows; default 10,000. The oldest are verified again.
 
     Raises:
         ConfigurationError: an option is wrong; the message names it.
@@ -73,6 +80,7 @@ class Bearer(msgspec.Struct, frozen=True):
     realm: str | None = None
     max_token_bytes: int = 8 * 1024
     max_verifications: int = 100
+    max_verdicts: int = 10_000
 
     def __post_init__(self) -> None:
         check_public_url("resource", self.resource)
@@ -96,7 +104,7 @@ class Bearer(msgspec.Struct, frozen=True):
             check_function("principal", self.principal)
         if self.realm is not None and not _REALM.fullmatch(self.realm):
             raise ConfigurationError(f"realm must be ASCII text, unlike {self.realm!r}")
-        for option in ("max_token_bytes", "max_verifications"):
+        for option in ("max_token_bytes", "max_verifications", "max_verdicts"):
             if getattr(self, option) < 1:
                 raise ConfigurationError(f"{option} must be positive")
         _ = self.metadata

@@ -25,6 +25,8 @@ class Tokens:
     A value that is an exception is raised.
     """
 
+    cache = 60.0
+
     def __init__(self, **tokens: Access | Exception) -> None:
         self.tokens: dict[str, Access | Exception] = {
             "ada": access("ada", "read"),
