@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         refresh_token: the refresh token, None without one.
         scopes: the granted scopes, or those that were asked for if the response named none.
         requested: the scopes that were asked for, without `offline_access`.
+        renewals: how often the token was renewed since the login; 0: it is that of the login.
         revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
         dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.
         format: the format of the record.
@@ -75,6 +76,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     refresh_token: str | None = None
     scopes: tuple[str, ...] = ()
     requested: tuple[str, ...] = ()
+    renewals: int = 0
     revocation_endpoint: str | None = None
     dpop_key: str | None = None
     format: int = _FORMAT

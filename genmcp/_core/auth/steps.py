@@ -13,7 +13,8 @@ A flow is a generator that does no I/O. Its runner performs each step and sends 
     ==========  ===================================================================
 
 The runner releases the lock also where the flow ends in between: a generator that is closed cannot
-yield. It may throw an exception into the flow, such as that of an `Ask` without an answer.
+yield. If the user gives no answer to `Ask`, the runner throws an exception into the flow, which may
+yield another step before it raises it.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -180,6 +181,9 @@ class Prover(Protocol):
     @property
     def thumbprint(self) -> str:
         """The thumbprint of the key (RFC 7638)."""
+
+    def use(self, key: str | None) -> None:
+        """Use the private key of a record; None: the present one."""
 
     def proof(self, method: str, url: str) -> str:
         """Return a new proof for a request without an access token, with the nonce if known."""

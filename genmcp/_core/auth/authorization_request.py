@@ -1,0 +1,191 @@
+"""The authorization request: its scopes and its URL, and the check of the redirect."""
+
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
+
+from genmcp._core.auth.challenges import Challenge, scopes_of
+from genmcp._core.auth.discovery import Discovered
+from genmcp._core.auth.fetching import shown
+from genmcp._core.auth.record import RegisteredClient
+from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOptions
+from genmcp._core.auth.token_request import advice_for, clean, failure_of
+
+OFFLINE: Final = "offline_access"
+
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749, 3.3
+_MAX_SCOPES: Final = 200
+
+
+class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An authorization request that waits for its redirect.
+
+    `issuer` is kept with the verifier, as 2026-07-28, "Authorization Response Validation", demands.
+    """
+
+    url: str
+    redirect_uri: str
+    state: str
+    verifier: str
+    issuer: str
+    issuer_expected: bool
+
+    def __repr__(self) -> str:
+        return f"AuthorizationRequest(issuer={self.issuer!r})"
+
+
+def select_scopes(
+    options: FlowOptions,
+    challenge: Challenge | None,
+    listed: Iterable[str] | None,
+    earlier: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """Return the scopes to ask for, without `offline_access`.
+
+    2026-07-28, authorization, "Scope Selection Strategy": those of the challenge, else those that
+    the server lists, else none; those of the options come before both.
+
+    Args:
+        options: The options of the client.
+        challenge: The challenge of the response.
+        listed: `scopes_supported` of the protected resource metadata.
+        earlier: Scopes that were asked for before, which a new token must not lose.
+    """
+    challenged = scopes_of(challenge.params.get("scope")) if challenge else []
+    if options.scopes is not None:
+        chosen, source = list(options.scopes), "the options"
+    elif challenged:
+        chosen, source = challenged, "the challenge"
+    else:
+        chosen, source = list(listed or ()), "the server's metadata"
+    scopes = tuple(dict.fromkeys(each for each in (*chosen, *earlier) if _is_scope(each)))
+    text = f"{' '.join(scopes)} (of {source})" if scopes else "none: the server names none"
+    options.observe(FlowFinding("scopes", text))
+    return scopes[:_MAX_SCOPES]
+
+
+def scope_parameter(
+    options: FlowOptions, found: Discovered, scopes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return *scopes* with `offline_access`, if the authorization server lists it.
+
+    Not if there are no scopes: it would replace those that the server grants by default.
+    """
+    supported = OFFLINE in (found.server.scopes_supported or ())
+    if scopes and (supported or OFFLINE in (options.scopes or ())):
+        return (*scopes, OFFLINE)
+    return scopes
+
+
+def authorization_request(
+    options: FlowOptions,
+    found: Discovered,
+    client: RegisteredClient,
+    redirect_uri: str,
+    scopes: tuple[str, ...],
+) -> AuthorizationRequest:
+    """Return the request to open in a browser (RFC 6749, 4.1.1; RFC 7636; RFC 8707)."""
+    verifier, state = options.random(), options.random()
+    digest = sha256(verifier.encode()).digest()
+    params = {
+        "response_type": "code",
+        "client_id": client.id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+        "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
+        "code_challenge_method": "S256",
+    }
+    if found.resource is not None:
+        params["resource"] = found.resource
+    if scopes:
+        params["scope"] = " ".join(scopes)
+    if OFFLINE in scopes:  # OpenID Connect Core 1.0, 11
+        params["prompt"] = "consent"
+    if options.prover is not None:  # RFC 9449, 10
+        params["dpop_jkt"] = options.prover.thumbprint
+    endpoint = found.server.authorization_endpoint or ""
+    separator = "&" if "?" in endpoint else "?"
+    return AuthorizationRequest(
+        url=f"{endpoint}{separator}{urlencode(params)}",
+        redirect_uri=redirect_uri,
+        state=state,
+        verifier=verifier,
+        issuer=found.issuer,
+        issuer_expected=found.server.authorization_response_iss_parameter_supported,
+    )
+
+
+def code_of(request: AuthorizationRequest, redirected: str) -> str:
+    """Return the authorization code of the redirect to the URL *redirected*.
+
+    First `state` is checked, then `iss` (RFC 9207, 2.4), and only then anything else is read: until
+    then it may be the response of another authorization server.
+
+    Raises:
+        FlowFailed: The redirect is not that of *request*, or an error.
+    """
+    params = _params(redirected)
+    state = params.get("state", "")
+    if not compare_digest(state.encode("utf-8", "replace"), request.state.encode()):
+        raise FlowFailed("the redirect has another state than the request: it is not used")
+    issuer = params.get("iss")
+    if issuer is None and request.issuer_expected:
+        raise FlowFailed(
+            f"the redirect has no iss, which the authorization server {shown(request.issuer)} "
+            "promises in its metadata (RFC 9207): it is not used",
+            Failure.ISSUER,
+        )
+    if issuer is not None and issuer != request.issuer:
+        raise FlowFailed(
+            f"the redirect is of the authorization server {shown(issuer)}, not of "
+            f"{shown(request.issuer)}: it is not used",
+            Failure.ISSUER,
+        )
+    if "error" in params:
+        code = clean(params["error"], [request.state])
+        described = clean(params.get("error_description", ""), [request.state])
+        text = ": ".join(part for part in (code, described) if part)
+        raise FlowFailed(
+            f"the authorization server {shown(request.issuer)} denied the request: {text}",
+            failure_of(code) if failure_of(code) is not Failure.OTHER else Failure.DENIED,
+            advice=advice_for(text),
+            error=code,
+        )
+    if not params.get("code"):
+        raise FlowFailed("the redirect has no authorization code")
+    return params["code"]
+
+
+def code_params(request: AuthorizationRequest, code: str, resource: str | None) -> dict[str, str]:
+    """Return the parameters of the token request for *code* (RFC 6749, 4.1.3)."""
+    params = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": request.redirect_uri,
+        "code_verifier": request.verifier,
+    }
+    return params if resource is None else {**params, "resource": resource}
+
+
+def _params(redirected: str) -> dict[str, str]:
+    """Return the parameters of the query, each of which may occur once (RFC 6749, 3.1)."""
+    try:
+        pairs = parse_qsl(urlsplit(redirected).query, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        raise FlowFailed("the redirect is no URL, or has too many parameters") from None
+    params = dict(pairs)
+    if len(params) != len(pairs):
+        raise FlowFailed("the redirect has a parameter twice: it is not used")
+    return params
+
+
+def _is_scope(text: str) -> bool:
+    # A server should not name offline_access, which is between the client and the authorization
+    # server (2026-07-28, "Refresh Tokens").
+    return text != OFFLINE and _SCOPE.fullmatch(text) is not None

@@ -1,0 +1,219 @@
+"""The client at an authorization server: its id, and how it authenticates.
+
+2026-07-28, authorization, "Client Registration": an id of the options, a client id metadata
+document, or dynamic registration, in this order.
+"""
+
+import json
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from genmcp._core.auth.discovery import Discovered
+from genmcp._core.auth.fetching import check_url, decode_object, is_public_only, shown, unavailable
+from genmcp._core.auth.metadata import ServerMetadata, is_loopback_url
+from genmcp._core.auth.record import Record, RegisteredClient
+from genmcp._core.auth.steps import (
+    Failure,
+    Fetch,
+    Fetched,
+    FlowFailed,
+    FlowFinding,
+    FlowOptions,
+    Steps,
+)
+from genmcp._core.auth.token_request import error_in
+
+_WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
+_DEFAULT: Final = ("client_secret_basic",)  # RFC 8414, 2: without a list in the metadata
+
+
+class _Registered(msgspec.Struct, frozen=True):
+    """The response to a registration (RFC 7591, 3.2.1). Unknown members are ignored."""
+
+    client_id: str
+    client_secret: str | None = None
+    client_secret_expires_at: float = 0
+    token_endpoint_auth_method: str | None = None
+    redirect_uris: list[str] | None = None
+    grant_types: list[str] | None = None
+
+
+def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient | None:
+    """Return the client of the options as *server* knows it, None if there is none for it.
+
+    A URL is the id of a client id metadata document, for servers that support these. Its client is
+    public, unless it has a key.
+    """
+    if options.client_id is None:
+        return None
+    listed = server.token_endpoint_auth_methods_supported
+    if is_document_url(options.client_id):
+        if not server.client_id_metadata_document_supported:
+            return None
+        method = "none" if options.sign is None else "private_key_jwt"
+    elif options.sign is not None:
+        method = "private_key_jwt"
+    elif options.client_secret is None:
+        method = "none"
+    else:
+        method = next((each for each in _WITH_SECRET if each in (listed or _DEFAULT)), "")
+        if not method:
+            raise FlowFailed(
+                f"the authorization server {shown(server.issuer)} takes no client secret, but "
+                f"{', '.join(map(shown, listed or ()))}",
+                Failure.REGISTRATION,
+                advice="a client_id without secret, or a key",
+            )
+    return RegisteredClient(id=options.client_id, method=method)
+
+
+def is_document_url(client_id: str) -> bool:
+    """Return whether *client_id* is the URL of a client id metadata document."""
+    parts = urlsplit(client_id)
+    return parts.scheme == "https" and len(parts.path) > 1
+
+
+def choose_client(
+    options: FlowOptions, found: Discovered, stored: Record | None
+) -> RegisteredClient | None:
+    """Return the client to use at the authorization server; None if it has to be registered.
+
+    Args:
+        options: The options of the client.
+        found: The authorization server.
+        stored: The record of an earlier login.
+
+    Raises:
+        FlowFailed: There is no way to a client id.
+    """
+    stored_client = stored.client if stored else None
+    own = own_client(options, found.server)
+    if own is not None:
+        portable = is_document_url(own.id)
+        known = stored is not None and stored_client is not None and stored_client.id == own.id
+        if known and not portable and stored is not None and stored.issuer != found.issuer:
+            # 2026-07-28, "Authorization Server Binding": an error, rather than an attempt with the
+            # credentials of another server.
+            raise FlowFailed(
+                f"the client id belongs to the authorization server {shown(stored.issuer)}, and "
+                f"the server names {shown(found.issuer)} now",
+                Failure.ISSUER,
+                advice="issuer=, with a client_id of that one",
+            )
+        how = "client id metadata document" if portable else "client id of the options"
+        options.observe(FlowFinding("registration", f"{how}, {own.method}"))
+        return own
+    if (
+        stored is not None
+        and stored_client is not None
+        and stored_client.dynamic
+        and stored.issuer == found.issuer
+        and not stored_client.expired(options.now())
+    ):
+        options.observe(FlowFinding("registration", "registered by an earlier login"))
+        return stored_client
+    if found.server.registration_endpoint is None:
+        advice = "client_id= with the id that its operator gives you"
+        options.observe(FlowFinding("registration", "not possible", ok=False, advice=advice))
+        raise FlowFailed(
+            f"the authorization server {shown(found.issuer)} registers no clients, and supports no "
+            f"client id metadata document of yours",
+            Failure.REGISTRATION,
+            advice=advice,
+        )
+    options.observe(
+        FlowFinding("registration", "dynamic registration", found.server.registration_endpoint)
+    )
+    return None
+
+
+def register(options: FlowOptions, found: Discovered, redirect_uri: str) -> Steps[RegisteredClient]:
+    """Register the client (RFC 7591).
+
+    Raises:
+        FlowFailed: The server rejects it, or returns a client that cannot be used.
+    """
+    endpoint = check_url(options, found.server.registration_endpoint or "", "registration_endpoint")
+    listed = found.server.token_endpoint_auth_methods_supported or _DEFAULT
+    # A program on a user's machine cannot keep a secret, so it asks for none where it can.
+    known = ("none", *_WITH_SECRET)
+    method = next((each for each in known if each in listed), "none")
+    response: Fetched = yield Fetch(
+        url=endpoint,
+        method="POST",
+        headers=[("Content-Type", "application/json"), ("Accept", "application/json")],
+        body=json.dumps(_metadata(options, found, redirect_uri, method)).encode(),
+        limit=options.max_document,
+        public_only=is_public_only(options, endpoint),
+    )
+    if failed := unavailable("the registration endpoint", response):
+        raise failed
+    if response.status not in (200, 201):
+        code, text = error_in(response)
+        raise FlowFailed(
+            f"the authorization server {shown(found.issuer)} rejected the registration: {text}",
+            Failure.REGISTRATION,
+            advice="client_id= with the id that its operator gives you",
+            error=code,
+        )
+    return _registered(options, response, redirect_uri, method)
+
+
+def _metadata(
+    options: FlowOptions, found: Discovered, redirect_uri: str, method: str
+) -> dict[str, Any]:
+    grants = found.server.grant_types_supported
+    refresh = grants is None or "refresh_token" in grants
+    # 2026-07-28, "Application Type and Redirect URI Constraints": without it the type is `web`,
+    # which allows no redirect URI on loopback.
+    native = is_loopback_url(redirect_uri) or urlsplit(redirect_uri).scheme not in ("http", "https")
+    return {
+        "client_name": options.client_name,
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", *(["refresh_token"] if refresh else [])],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        "application_type": "native" if native else "web",
+    }
+
+
+def _registered(
+    options: FlowOptions, response: Fetched, redirect_uri: str, asked: str
+) -> RegisteredClient:
+    """Check the client that the server has registered, which may differ from the one asked for."""
+    try:
+        if len(response.body) > options.max_document:
+            raise ValueError(f"it has more than {options.max_document} bytes")
+        made = msgspec.convert(decode_object(response.body), _Registered)
+    except (
+        ValueError,
+        msgspec.ValidationError,
+    ) as error:  # no value is in it
+        raise FlowFailed(
+            f"the response to the registration is not valid: {error}", Failure.REGISTRATION
+        ) from None
+    secret = made.client_secret
+    method = made.token_endpoint_auth_method or (asked if secret or asked == "none" else "none")
+    problem = ""
+    if not made.client_id:
+        problem = "it has an empty client_id"
+    elif method not in ("none", *_WITH_SECRET):
+        problem = f"it demands the authentication method {shown(method)}"
+    elif method != "none" and not secret:
+        problem = "it has no client_secret"
+    elif made.redirect_uris is not None and redirect_uri not in made.redirect_uris:
+        problem = "it has another redirect URI"
+    elif made.grant_types is not None and "authorization_code" not in made.grant_types:
+        problem = "it does not allow the authorization code grant"
+    if problem:
+        raise FlowFailed(f"the registered client cannot be used: {problem}", Failure.REGISTRATION)
+    return RegisteredClient(
+        id=made.client_id,
+        secret=secret if method != "none" else None,
+        secret_expires=made.client_secret_expires_at or None,
+        method=method,
+        redirect_uri=redirect_uri,
+        dynamic=True,
+    )

@@ -1,0 +1,182 @@
+"""A server and its authorization server as tables, and a runner, for the tests beside this file."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from msgspec.structs import replace
+
+from genmcp._core.auth.flow import Rejection
+from genmcp._core.auth.record import Record
+from genmcp._core.auth.steps import (
+    Ask,
+    Fetch,
+    Fetched,
+    FlowFinding,
+    FlowOptions,
+    Listen,
+    Load,
+    Lock,
+    Steps,
+    Swap,
+    Unlock,
+)
+
+T = TypeVar("T")
+Page = Fetched | Callable[[Fetch], Fetched]
+
+URL = "https://mcp.example.com/mcp"
+PRM = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
+PRM_ROOT = "https://mcp.example.com/.well-known/oauth-protected-resource"
+ISSUER = "https://login.example.com"
+METADATA = "https://login.example.com/.well-known/oauth-authorization-server"
+OPENID = "https://login.example.com/.well-known/openid-configuration"
+REDIRECT = "http://127.0.0.1:4567/callback"
+
+ACCESS, REFRESH, SECRET, CODE = "access-token", "refresh-token", "client-secret", "the-code"
+SECRETS = (ACCESS, REFRESH, SECRET, CODE, "random-")
+
+
+def page(members: object, status: int = 200) -> Fetched:
+    """A response with JSON."""
+    return Fetched(status, [("Content-Type", "application/json")], json.dumps(members).encode())
+
+
+def raw(body: bytes | str, status: int = 200, **headers: str) -> Fetched:
+    """A response with any body."""
+    found = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return Fetched(status, found, body.encode() if isinstance(body, str) else body)
+
+
+def form_of(fetch: Fetch) -> dict[str, str]:
+    """The parameters of a token request."""
+    return dict(parse_qsl((fetch.body or b"").decode(), strict_parsing=True))
+
+
+def challenge(text: str = "Bearer", status: int = 401, **more: Any) -> Rejection:
+    """A response of the server with a challenge."""
+    return Rejection(status=status, headers=[("WWW-Authenticate", text)], **more)
+
+
+class World:
+    """Performs the steps of flows. Its tables are those of servers that do all as they should."""
+
+    def __init__(self, **options: Any) -> None:
+        self.time = 1000.0
+        self.numbers = 0
+        self.findings: list[FlowFinding] = []
+        self.options = FlowOptions(
+            url=options.pop("url", URL),
+            now=lambda: self.time,
+            random=self.random,
+            observe=self.findings.append,
+            **options,
+        )
+        self.record: Record | None = None
+        self.prm: dict[str, Any] = {"resource": URL, "authorization_servers": [ISSUER]}
+        self.metadata: dict[str, Any] = {
+            "issuer": ISSUER,
+            "authorization_endpoint": f"{ISSUER}/authorize",
+            "token_endpoint": f"{ISSUER}/token",
+            "registration_endpoint": f"{ISSUER}/register",
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["none"],
+        }
+        self.client: dict[str, Any] = {"client_id": "client-1"}
+        self.token: dict[str, Any] = {
+            "access_token": ACCESS,
+            "token_type": "Bearer",
+            "expires_in": 3600,
+            "refresh_token": REFRESH,
+        }
+        self.pages: dict[str, Page] = {
+            PRM: lambda fetch: page(self.prm),
+            METADATA: lambda fetch: page(self.metadata),
+            f"{ISSUER}/register": lambda fetch: page(self.client, 201),
+            f"{ISSUER}/token": lambda fetch: page(self.token),
+        }
+        self.answer: Mapping[str, str | None] | Exception | str = {}
+        self.redirect_uri = REDIRECT
+        self.fetches: list[Fetch] = []
+        self.asks: list[Ask] = []
+        self.listened: list[str | None] = []
+        self.locked = 0
+        self.before: Callable[[object], None] = lambda step: None
+
+    def random(self) -> str:
+        """A text that differs each time and is no secret of anything real."""
+        self.numbers += 1
+        return f"random-{self.numbers}-".ljust(43, "x")
+
+    def run(self, steps: Steps[T]) -> T:
+        """Perform the steps of a flow, and return its outcome."""
+        try:
+            step = next(steps)
+            while True:
+                self.before(step)
+                try:
+                    outcome = self.perform(step)
+                except TimeoutError as error:  # as the listener raises it
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as done:
+            outcome_of_flow: T = done.value
+            return outcome_of_flow
+
+    def perform(self, step: object) -> object:
+        """Return the outcome of a step."""
+        match step:
+            case Fetch():
+                self.fetches.append(step)
+                found = self.pages.get(step.url, raw("Not Found", 404))
+                return found if isinstance(found, Fetched) else found(step)
+            case Listen():
+                self.listened.append(step.preferred)
+                return self.redirect_uri
+            case Ask():
+                self.asks.append(step)
+                return self.redirected(step)
+            case Load():
+                return self.record
+            case Swap():
+                if step.old != self.record:
+                    return False
+                self.record = step.new
+                return True
+            case Lock():
+                self.locked += 1
+            case Unlock():
+                self.locked -= 1
+        return None
+
+    def redirected(self, step: Ask) -> str:
+        """The URL that the browser ends at: `answer` changes or removes its parameters."""
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, str):
+            return self.answer
+        params = {"code": CODE, "state": self.asked["state"], **self.answer}
+        query = {name: value for name, value in params.items() if value is not None}
+        return f"{step.redirect_uri}?{urlencode(query)}"
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The parameters of the last authorization request."""
+        return dict(parse_qsl(urlsplit(self.asks[-1].url).query, strict_parsing=True))
+
+    def to(self, path: str) -> list[Fetch]:
+        """The requests whose URL ends in *path*."""
+        return [fetch for fetch in self.fetches if fetch.url.endswith(path)]
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs that were fetched, in order."""
+        return [fetch.url for fetch in self.fetches]
+
+    def change(self, **members: Any) -> None:
+        """Store the record with other members, as another process does."""
+        assert self.record is not None
+        generation = self.record.generation + 1
+        self.record = replace(self.record, generation=generation, **members)
