@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from genmcp._core.auth.challenges import Challenge, scopes_of
-from genmcp._core.auth.discovery import Discovered
+from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.record import RegisteredClient
 from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOptions
@@ -71,7 +71,7 @@ def select_scopes(
 
 
 def scope_parameter(
-    options: FlowOptions, found: Discovered, scopes: tuple[str, ...]
+    options: FlowOptions, found: DiscoveredServer, scopes: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return *scopes* with `offline_access`, if the authorization server lists it.
 
@@ -85,7 +85,7 @@ def scope_parameter(
 
 def authorization_request(
     options: FlowOptions,
-    found: Discovered,
+    found: DiscoveredServer,
     client: RegisteredClient,
     redirect_uri: str,
     scopes: tuple[str, ...],

@@ -11,7 +11,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.fetching import Document, Found, check_url, get_document, shown
+from genmcp._core.auth.fetching import (
+    DocumentState,
+    FetchedDocument,
+    check_url,
+    get_document,
+    shown,
+)
 from genmcp._core.auth.metadata import (
     ResourceMetadata,
     ServerMetadata,
@@ -27,7 +33,7 @@ T = TypeVar("T")
 _MAX_SERVERS: Final = 20  # authorization servers that a resource may list
 
 
-class Discovered(msgspec.Struct, frozen=True, kw_only=True):
+class DiscoveredServer(msgspec.Struct, frozen=True, kw_only=True):
     """The authorization server of an MCP server, and what it is to be asked for.
 
     Args:
@@ -48,7 +54,7 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
 
 def discover(
     options: FlowOptions, challenge: Challenge | None, *, code: bool = True
-) -> Steps[Discovered]:
+) -> Steps[DiscoveredServer]:
     """Find the authorization server of the MCP server at `options.url`.
 
     Args:
@@ -67,7 +73,7 @@ def discover(
     else:
         # 2025-03-26 has no such parameter: a server without its metadata does not know it.
         resource = options.resource or (found.resource if found else None)
-    return Discovered(
+    return DiscoveredServer(
         server=server, resource=resource, scopes=found.scopes_supported if found else None
     )
 
@@ -84,16 +90,18 @@ def find_resource(
     named = challenge.params.get("resource_metadata") if challenge else None
     if named is not None:
         urls.insert(0, check_url(options, named, "resource_metadata of the challenge"))
-    problems: list[Document] = []
+    problems: list[FetchedDocument] = []
     for url in dict.fromkeys(urls):
         document = _typed((yield from get_document(options, url)), ResourceMetadata)
-        if isinstance(document, Document):
+        if isinstance(document, FetchedDocument):
             options.observe(FlowFinding("resource metadata", document.problem, url, ok=False))
             problems.append(document)
             continue
         _check_resource(options, document, url)
         if not document.authorization_servers and options.issuer is None:
-            lacks = Document(url, Found.BROKEN, problem="it names no authorization server")
+            lacks = FetchedDocument(
+                url, DocumentState.BROKEN, problem="it names no authorization server"
+            )
             options.observe(
                 FlowFinding("resource metadata", lacks.problem, url, ok=False, advice="issuer=")
             )
@@ -130,11 +138,11 @@ def find_server(
     """
     issuer = _choose_issuer(options, resource)
     legacy = resource is None and options.issuer is None
-    problems: list[Document] = []
+    problems: list[FetchedDocument] = []
     refused: FlowFailed | None = None
     for url in server_metadata_urls(issuer):
         found = _typed((yield from get_document(options, url)), ServerMetadata)
-        if isinstance(found, Document):
+        if isinstance(found, FetchedDocument):
             options.observe(FlowFinding("server metadata", found.problem, url, ok=False))
             problems.append(found)
             continue
@@ -163,22 +171,25 @@ def find_server(
     return metadata
 
 
-def _typed(document: Document, type: type[T]) -> T | Document:
+def _typed(document: FetchedDocument, type: type[T]) -> T | FetchedDocument:
     """Return the members of *document* as *type*, or *document* itself with its problem."""
-    if document.found is not Found.DOCUMENT:
+    if document.found is not DocumentState.DOCUMENT:
         return document
     try:
         return msgspec.convert(document.members, type)
     except msgspec.ValidationError as error:
         known = document.members.keys() & {"resource", "authorization_servers", "issuer"}
         # A JSON object of another kind, such as {"detail": "Not Found"}, is no broken document.
-        found = Found.BROKEN if known else Found.ABSENT
+        found = DocumentState.BROKEN if known else DocumentState.ABSENT
         return msgspec.structs.replace(document, found=found, problem=f"it is not valid: {error}")
 
 
-def _raise_first(problems: Sequence[Document], what: str) -> None:
+def _raise_first(problems: Sequence[FetchedDocument], what: str) -> None:
     """Raise the failure for a document that is broken, or might be there the next time."""
-    for kind, failure in ((Found.BROKEN, Failure.OTHER), (Found.UNAVAILABLE, Failure.UNAVAILABLE)):
+    for kind, failure in (
+        (DocumentState.BROKEN, Failure.OTHER),
+        (DocumentState.UNAVAILABLE, Failure.UNAVAILABLE),
+    ):
         for document in problems:
             if document.found is kind:
                 advice = "issuer=" if "no authorization server" in document.problem else ""

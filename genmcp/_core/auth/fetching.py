@@ -27,7 +27,7 @@ _NAT64: Final = 0x64_FF9B << 96  # RFC 6052, 2.1: 64:ff9b::/96
 _SHOWN: Final = 200  # characters of a server's text in a message
 
 
-class Found(Enum):
+class DocumentState(Enum):
     """What a request for a document found."""
 
     DOCUMENT = "document"
@@ -36,11 +36,11 @@ class Found(Enum):
     UNAVAILABLE = "unavailable"  # a failure of the network, or of the server
 
 
-class Document(msgspec.Struct, frozen=True):
+class FetchedDocument(msgspec.Struct, frozen=True):
     """A JSON object that was fetched; or why there is none."""
 
     url: str
-    found: Found
+    found: DocumentState
     members: dict[str, Any] = {}
     problem: str = ""
 
@@ -75,7 +75,7 @@ def is_private_address(address: str) -> bool:
     return found is None or not found.is_global or found.is_multicast
 
 
-def get_document(options: FlowOptions, url: str) -> Steps[Document]:
+def get_document(options: FlowOptions, url: str) -> Steps[FetchedDocument]:
     """Fetch a JSON object. Redirects are followed within the origin only."""
     headers = [
         ("Accept", "application/json"),
@@ -95,9 +95,9 @@ def get_document(options: FlowOptions, url: str) -> Steps[Document]:
         target = urljoin(asked, response.header("Location") or "")
         if _unsafe(options, target) or not same_origin(asked, target):
             problem = f"redirects to another origin or an unsafe URL, {shown(target)}"
-            return Document(url, Found.BROKEN, problem=problem)
+            return FetchedDocument(url, DocumentState.BROKEN, problem=problem)
         asked = target
-    return Document(url, Found.BROKEN, problem="redirects too often")
+    return FetchedDocument(url, DocumentState.BROKEN, problem="redirects too often")
 
 
 def is_public_only(options: FlowOptions, url: str) -> bool:
@@ -168,19 +168,21 @@ def _unsafe(options: FlowOptions, url: str) -> str:
     return ""
 
 
-def _read(url: str, response: Fetched, limit: int) -> Document:
+def _read(url: str, response: Fetched, limit: int) -> FetchedDocument:
     if failure := unavailable("it", response):
-        return Document(url, Found.UNAVAILABLE, problem=str(failure))
+        return FetchedDocument(url, DocumentState.UNAVAILABLE, problem=str(failure))
     if response.status != 200:
-        return Document(url, Found.ABSENT, problem=f"HTTP {response.status}")
+        return FetchedDocument(url, DocumentState.ABSENT, problem=f"HTTP {response.status}")
     if len(response.body) > limit:
-        return Document(url, Found.BROKEN, problem=f"it has more than {limit} bytes")
+        return FetchedDocument(url, DocumentState.BROKEN, problem=f"it has more than {limit} bytes")
     try:
-        return Document(url, Found.DOCUMENT, decode_object(response.body))
+        return FetchedDocument(url, DocumentState.DOCUMENT, decode_object(response.body))
     except ValueError as error:
         # A page for people at each path is common, and no attempt at a document.
         object = response.body.lstrip()[:1] == b"{"
-        return Document(url, Found.BROKEN if object else Found.ABSENT, problem=str(error))
+        return FetchedDocument(
+            url, DocumentState.BROKEN if object else DocumentState.ABSENT, problem=str(error)
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

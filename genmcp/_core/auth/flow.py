@@ -27,7 +27,7 @@ from genmcp._core.auth.authorization_request import (
     select_scopes,
 )
 from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
-from genmcp._core.auth.discovery import Discovered, discover
+from genmcp._core.auth.discovery import DiscoveredServer, discover
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.metadata import ServerMetadata
 from genmcp._core.auth.record import Record, RegisteredClient
@@ -58,7 +58,7 @@ from genmcp._core.auth.token_request import (
 _MAX_ATTEMPTS: Final = 3  # after which a request that is rejected fails: two step-ups at most
 
 
-class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A response with 401 or 403.
 
     Args:
@@ -111,7 +111,7 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     return renewed or (None if expired else record)
 
 
-def rejected(options: FlowOptions, rejection: Rejection) -> Steps[Record | None]:
+def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
     """Return the record to repeat a rejected request with; None if it fails as it is.
 
     401: the token that another process has stored meanwhile; else a renewal, unless the server has
@@ -151,7 +151,7 @@ def rejected(options: FlowOptions, rejection: Rejection) -> Steps[Record | None]
     return (yield from _login(options, found, challenge, stored))
 
 
-def authorize(options: FlowOptions, rejection: Rejection | None = None) -> Steps[Record]:
+def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) -> Steps[Record]:
     """Log in: find the authorization server, register, ask the user, and store the tokens.
 
     Args:
@@ -232,7 +232,7 @@ def _refused(stored: Record, error: str) -> Steps[Record | None]:
 
 def _step_up(
     options: FlowOptions,
-    rejection: Rejection,
+    rejection: RejectedAttempt,
     challenge: Challenge | None,
     stored: Record | None,
 ) -> Steps[Record | None]:
@@ -257,7 +257,7 @@ def _step_up(
 
 def _login(
     options: FlowOptions,
-    found: Discovered,
+    found: DiscoveredServer,
     challenge: Challenge | None,
     stored: Record | None,
     *,
@@ -293,7 +293,7 @@ def _login(
 
 
 def _new_client(
-    options: FlowOptions, found: Discovered, redirect_uri: str
+    options: FlowOptions, found: DiscoveredServer, redirect_uri: str
 ) -> Steps[RegisteredClient]:
     """Register, and keep the client also if the user does not consent; but not in place of tokens.
 
@@ -306,7 +306,7 @@ def _new_client(
 
 def _consented(
     options: FlowOptions,
-    found: Discovered,
+    found: DiscoveredServer,
     client: RegisteredClient,
     redirect_uri: str,
     scopes: tuple[str, ...],
@@ -340,7 +340,7 @@ def _fits(options: FlowOptions, record: Record) -> bool:
     return same and issuer and options.resource in ("", record.resource)
 
 
-def _observe(options: FlowOptions, rejection: Rejection, challenge: Challenge | None) -> None:
+def _observe(options: FlowOptions, rejection: RejectedAttempt, challenge: Challenge | None) -> None:
     text = f"HTTP {rejection.status} without a challenge of OAuth"
     if challenge is not None:
         shown_params = ", ".join(f"{name}={shown(text)}" for name, text in challenge.params.items())
@@ -348,7 +348,9 @@ def _observe(options: FlowOptions, rejection: Rejection, challenge: Challenge | 
     options.observe(FlowFinding("challenge", text.rstrip(), options.url, ok=challenge is not None))
 
 
-def explain(options: FlowOptions, rejection: Rejection | None = None) -> Steps[Discovered]:
+def explain(
+    options: FlowOptions, rejection: RejectedAttempt | None = None
+) -> Steps[DiscoveredServer]:
     """Report to `options.observe` what a login would find and do, without registering or asking.
 
     Raises:

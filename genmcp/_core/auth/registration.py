@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from genmcp._core.auth.discovery import Discovered
+from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.fetching import check_url, decode_object, is_public_only, shown, unavailable
 from genmcp._core.auth.metadata import ServerMetadata, is_loopback_url
 from genmcp._core.auth.record import Record, RegisteredClient
@@ -76,7 +76,7 @@ def is_document_url(client_id: str) -> bool:
 
 
 def choose_client(
-    options: FlowOptions, found: Discovered, stored: Record | None
+    options: FlowOptions, found: DiscoveredServer, stored: Record | None
 ) -> RegisteredClient | None:
     """Return the client to use at the authorization server; None if it has to be registered.
 
@@ -129,7 +129,9 @@ def choose_client(
     return None
 
 
-def register(options: FlowOptions, found: Discovered, redirect_uri: str) -> Steps[RegisteredClient]:
+def register(
+    options: FlowOptions, found: DiscoveredServer, redirect_uri: str
+) -> Steps[RegisteredClient]:
     """Register the client (RFC 7591).
 
     Raises:
@@ -162,7 +164,7 @@ def register(options: FlowOptions, found: Discovered, redirect_uri: str) -> Step
 
 
 def _metadata(
-    options: FlowOptions, found: Discovered, redirect_uri: str, method: str
+    options: FlowOptions, found: DiscoveredServer, redirect_uri: str, method: str
 ) -> dict[str, Any]:
     grants = found.server.grant_types_supported
     refresh = grants is None or "refresh_token" in grants

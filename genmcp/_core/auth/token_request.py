@@ -9,7 +9,7 @@ from urllib.parse import quote_plus, urlencode
 import msgspec
 
 from genmcp._core.auth.challenges import scopes_of
-from genmcp._core.auth.discovery import Discovered
+from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.fetching import check_url, decode_object, is_public_only, unavailable
 from genmcp._core.auth.grants import assertion_claims, authentication_params
 from genmcp._core.auth.record import Record, RegisteredClient
@@ -61,7 +61,7 @@ class TokenResponse(msgspec.Struct, frozen=True):
 
 def obtain(
     options: FlowOptions,
-    found: Discovered,
+    found: DiscoveredServer,
     client: RegisteredClient,
     params: Mapping[str, str],
     *,
@@ -84,7 +84,7 @@ def obtain(
     return with_tokens(options, record, response)
 
 
-def new_record(found: Discovered, client: RegisteredClient) -> Record:
+def new_record(found: DiscoveredServer, client: RegisteredClient) -> Record:
     """Return a record of *client* without tokens."""
     return Record(
         issuer=found.issuer,

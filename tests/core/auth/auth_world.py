@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec.structs import replace
 
-from genmcp._core.auth.flow import Rejection
+from genmcp._core.auth.flow import RejectedAttempt
 from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import (
     Ask,
@@ -54,9 +54,9 @@ def form_of(fetch: Fetch) -> dict[str, str]:
     return dict(parse_qsl((fetch.body or b"").decode(), strict_parsing=True))
 
 
-def challenge(text: str = "Bearer", status: int = 401, **more: Any) -> Rejection:
+def challenge(text: str = "Bearer", status: int = 401, **more: Any) -> RejectedAttempt:
     """A response of the server with a challenge."""
-    return Rejection(status=status, headers=[("WWW-Authenticate", text)], **more)
+    return RejectedAttempt(status=status, headers=[("WWW-Authenticate", text)], **more)
 
 
 class World:
