@@ -95,7 +95,7 @@ class Endpoint:
         self._admission = Admission(
             self.mux, security, principal if auth is None else None, copy_assigns, keep_assigns
         )
-        self._auth = None if auth is None else _authenticator_of(auth)
+        self.authenticator = None if auth is None else _authenticator_of(auth)
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
@@ -118,7 +118,7 @@ class Endpoint:
         try:
             if self.mux.tasks.worker.dormant or self._asleep:
                 self._wake()
-            auth = self._auth
+            auth = self.authenticator
             if auth is not None and auth.document.matches(scope):
                 await auth.document.serve(scope["method"], send)
                 return
@@ -139,11 +139,12 @@ class Endpoint:
         It takes every method and redirects nowhere. With `auth=`, it answers for the metadata below
         *path* as well.
         """
-        return route_to(self, path, below=_METADATA if self._auth else "")
+        return self._route_to(self, path)
 
     def routes(self, path: str) -> "list[Route]":
         """Return `route(path)` and, with `auth=`, `metadata_route()`, for an application's root."""
-        return [self.route(path), *([self.metadata_route()] if self._auth else [])]
+        metadata = [] if self.authenticator is None else [self.metadata_route()]
+        return [self.route(path), *metadata]
 
     def metadata_route(self) -> "Route":
         """Return a Starlette route to the metadata of `auth=`, for the root of the application.
@@ -155,9 +156,9 @@ class Endpoint:
         Raises:
             ConfigurationError: the endpoint has no `auth=`.
         """
-        if self._auth is None:
+        if self.authenticator is None:
             raise ConfigurationError("metadata_route: only an endpoint with auth= has metadata")
-        document = self._auth.document
+        document = self.authenticator.document
         document.at_root = True
         route = route_to(document, _METADATA, name="mcp-metadata")
         paths = "|".join(map(re.escape, document.paths))
@@ -172,7 +173,10 @@ class Endpoint:
         """
         from genmcp._transports.sse_pair import SseEndpoint
 
-        return route_to(SseEndpoint(self.__call__), path, below=_METADATA if self._auth else "")
+        return self._route_to(SseEndpoint(self.__call__), path)
+
+    def _route_to(self, app: "ASGIApp", path: str) -> "Route":
+        return route_to(app, path, below="" if self.authenticator is None else _METADATA)
 
     def start(self) -> None:
         """Start the work on stored jobs, as the lifespan or the first request would.

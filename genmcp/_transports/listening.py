@@ -5,8 +5,10 @@ stream that its client resumes. Their response is an event stream in any case, w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
+from contextvars import Context
 from math import ceil
 from typing import Final
 
@@ -28,17 +30,35 @@ from genmcp.errors import Overloaded
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
 
+_LEEWAY: Final = 30.0
+"""Seconds after which the stream of a token that has expired ends."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at a stream that is in use after its token has expired."""
+
 
 class EventStream:
     """Sends the events of a source until it ends, the client leaves, or the server stops.
 
     A comment interrupts each silence of `Endpoint(heartbeat=)` seconds. closing_response: the last
-    event, by which the client learns that the server has ended the stream.
+    event, by which the client learns that the server has ended the stream. in_use: returns whether
+    calls would lose their responses with the stream.
+
+    The stream ends when the access token of its client expires: the client opens another one with a
+    new token. A stream that is in use then ends later.
     """
 
-    def __init__(self, http: HttpRequest, *, closing_response: bytes = b"") -> None:
+    def __init__(
+        self,
+        http: HttpRequest,
+        *,
+        closing_response: bytes = b"",
+        in_use: Callable[[], bool] | None = None,
+    ) -> None:
         self._http = http
         self._farewell = closing_response
+        self._in_use = in_use
+        self._expiry: asyncio.TimerHandle | None = None
         self._scope: asyncio.Timeout | None = None
         self._writing = False
         self._wrote = 0.0  # when the last write ended, by the clock of the loop
@@ -81,6 +101,7 @@ class EventStream:
                     http.shutdown.add(self.stop, idle=True)
                     await self._write(StreamHead())
                     timers.add(self, self._silence)
+                    self._watch_expiry()
                     async for data in source:
                         await self._write(StreamChunk(data))
             except TimeoutError:
@@ -93,12 +114,34 @@ class EventStream:
             await self._write(StreamEnd(self._farewell), LAST_WORDS)
         finally:
             self._scope = None
+            if self._expiry is not None:
+                self._expiry.cancel()
             timers.discard(self, self._silence)
             http.shutdown.discard(self.stop)
             ending = [watch] if self._comment is None else [watch, self._comment]
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
+
+    def _watch_expiry(self) -> None:
+        """End the stream when the access token expires."""
+        access = self._http.access
+        if access is not None and access.expires is not None:
+            left = access.expires - time.time()
+            # A token that was accepted after its expiry, since clocks differ: a stream that ended
+            # at once would be opened again at once.
+            self._end_in(left if left > 0 else _LEEWAY)
+
+    def _end_in(self, seconds: float) -> None:
+        # The timer may outlive the request, and must not keep its context.
+        loop = self._http.loop
+        self._expiry = loop.call_later(seconds, self._expire_token, context=Context())
+
+    def _expire_token(self) -> None:
+        if self._in_use is not None and self._in_use():
+            self._end_in(_LOOK)
+        else:
+            self._end()
 
     def expire(self) -> None:
         """Write a comment if nothing was written for `Endpoint(heartbeat=)` seconds.

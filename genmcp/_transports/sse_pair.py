@@ -8,6 +8,7 @@ session's stream is read from, so that the POST may reach another process than t
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, quote
 
@@ -90,7 +91,8 @@ class SseEndpoint:
             await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
                 source = await mux.session_streams.listen(session, opening=opening, owner=owner)
-                await EventStream(http).serve(to_wire(source))
+                in_use = partial(self._calls.__contains__, session.key)
+                await EventStream(http, in_use=in_use).serve(to_wire(source))
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.

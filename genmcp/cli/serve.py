@@ -207,7 +207,7 @@ def create_app() -> Starlette:
 
 
 def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
-    health, routes = Health(endpoint), [endpoint.route(options.path)]
+    health, routes = Health(endpoint), endpoint.routes(options.path)
     if not options.no_health:
         paths = options.health_path, options.ready_path
         routes += health.routes(health=options.health_path, ready=options.ready_path)

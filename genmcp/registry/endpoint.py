@@ -45,7 +45,8 @@ class RegistryEndpoint:
         registry: The registry. A `LiveRegistry` may change while it is served.
         serve: Makes the mux of the composite server. Default `Mux`.
         separator: What separates the names of a server and of its tool. Default `/`.
-        options: Options of `Endpoint`, for the composite server and for each server.
+        options: Options of `Endpoint`, for the composite server and for each server. The tokens of
+            `auth=` are valid for all of them.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -66,6 +67,9 @@ class RegistryEndpoint:
         self._composite = _CompositeEndpoint(
             serve(self.registry.server(separator=separator)), **options
         )
+        if self._composite.authenticator is not None:
+            # One for all, so that each knows of a token that another has verified.
+            self._options = {**options, "auth": self._composite.authenticator}
         self._endpoints: dict[Mux, Endpoint] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._unwatch = self.registry.watch(self._changed)
@@ -79,7 +83,7 @@ class RegistryEndpoint:
         name = scope.get("path_params", {}).get("server")
         if name is None:
             name = path.removeprefix(root).strip("/")
-        if scope["type"] != "http" or not name:
+        if scope["type"] != "http" or not name or name.startswith(".well-known/"):
             await self._composite(scope, receive, send)
             return
         try:
@@ -94,10 +98,17 @@ class RegistryEndpoint:
     def routes(self, path: str) -> "list[Route]":
         """Return Starlette routes for *path*, and for each server below it.
 
+        With `auth=`, there are also those of the metadata, for the root of the application.
+
         Raises:
             ConfigurationError: *path* does not begin with a slash.
         """
-        return [route_to(self._composite, path), route_to(self, path.rstrip("/") + "/{server}")]
+        below = path.rstrip("/") + "/{server}"
+        routes = [*self._composite.routes(path), route_to(self, below)]
+        if (auth := self._composite.authenticator) is not None:
+            # All servers have the metadata, and the tokens, of the whole registry.
+            routes.append(route_to(auth.document, auth.document.paths[0] + "/{server}"))
+        return routes
 
     async def aclose(self) -> None:
         """Close all endpoints, and the mux of the composite server.
