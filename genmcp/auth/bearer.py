@@ -96,7 +96,9 @@ class Bearer(msgspec.Struct, frozen=True):
         _check_scopes("implies", self.implies)
         for scopes in self.implies.values():
             _check_scopes("implies", scopes)
-        if isinstance(self.verify, type) or not callable(getattr(self.verify, "verify", print)):
+        if self.verify is not None and (
+            isinstance(self.verify, type) or not callable(getattr(self.verify, "verify", None))
+        ):
             raise ConfigurationError(
                 f"verify takes an object with the method `async verify(token)`, not {self.verify!r}"
             )

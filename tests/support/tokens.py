@@ -8,6 +8,7 @@ import httpx
 from genmcp import Channel, Endpoint, Suite, tool
 from genmcp._core.access import Access
 from genmcp.auth import Bearer, InvalidToken
+from tests.support.asgi import Client
 
 ISSUER = "https://login.example.com"
 RESOURCE = "https://mcp.example.com/mcp"
@@ -102,3 +103,25 @@ def bearing(token: str | None, options: dict[str, Any]) -> dict[str, Any]:
 async def called(client: httpx.AsyncClient, url: str, token: str | None = None) -> httpx.Response:
     """Send a call of `whoami`."""
     return await client.post(url, **bearing(token, call("whoami")))
+
+
+class Holder(Client):
+    """A client in memory that sends a token, which it may change."""
+
+    token: str | None = None
+
+    def _headers(self, message: Any) -> dict[str, str]:
+        headers = super()._headers(message)
+        return (
+            headers if self.token is None else headers | {"authorization": f"Bearer {self.token}"}
+        )
+
+    @classmethod
+    async def having(cls, app: Any, token: str, version: str = MODERN, **scope: Any) -> "Holder":
+        """Return a client with *token* that has shaken hands, where its revision wants that."""
+        holder = cls(app, version, **scope)
+        holder.token = token
+        if version != MODERN:
+            answer = await holder.send(holder.initialize())
+            holder.session = answer.headers["mcp-session-id"]
+        return holder

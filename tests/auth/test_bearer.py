@@ -1,0 +1,99 @@
+"""The options of Bearer, and what an endpoint without it does not import."""
+
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import ConfigurationError, Endpoint, Suite
+from genmcp.auth import Bearer
+from tests.support.tokens import ISSUER, RESOURCE, Tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"resource": "mcp.example.com"}, "resource"),
+        ({"resource": "http://mcp.example.com/mcp"}, "resource"),
+        ({"resource": "https://mcp.example.com/mcp#part"}, "resource"),
+        ({"resource": "https://mcp.example.com/mcp?tenant=1"}, "resource"),
+        ({"resource": "https://user@mcp.example.com/mcp"}, "resource"),
+        ({"issuers": ISSUER}, "issuers"),
+        ({"issuers": []}, "issuers"),
+        ({"issuers": ["login.example.com"]}, "issuers"),
+        ({"issuers": [ISSUER, "http://login.example.com"]}, "issuers"),
+        ({"scopes": "read write"}, "scopes"),
+        ({"scopes": ["read write"]}, "scopes"),
+        ({"scopes": ['"read"']}, "scopes"),
+        ({"scopes": [""]}, "scopes"),
+        ({"scopes": [7]}, "scopes"),
+        ({"scopes": ["offline_access"]}, "scopes"),
+        ({"implies": {"admin": "write"}}, "implies"),
+        ({"implies": {"ad min": ["write"]}}, "implies"),
+        ({"verify": Tokens}, "verify"),
+        ({"verify": "secret"}, "verify"),
+        ({"principal": "ada"}, "principal"),
+        ({"about": {"resource": "https://other.example.com"}}, "about"),
+        ({"about": {"resource_name": object()}}, "about"),
+        ({"realm": "ü"}, "realm"),
+        ({"max_token_bytes": 0}, "max_token_bytes"),
+        ({"max_verifications": 0}, "max_verifications"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
+    """When it is made, not with the first request."""
+    given = {"resource": RESOURCE, "issuers": [ISSUER], "verify": Tokens(), **options}
+
+    with pytest.raises(ConfigurationError, match=rf"^{named}"):
+        Bearer(**given)
+
+
+def test_bearer_is_frozen() -> None:
+    """What was checked stays so."""
+    bearer = Bearer(RESOURCE, issuers=[ISSUER])
+
+    with pytest.raises(AttributeError):
+        bearer.resource = "https://other.example.com"  # type: ignore[misc]
+    assert msgspec.structs.replace(bearer, optional=True).optional
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"auth": Bearer(RESOURCE, [ISSUER], verify=Tokens()), "principal": str}, "principal"),
+        ({"auth": "token"}, "auth"),
+        ({"auth": Bearer}, "auth"),
+    ],
+)
+def test_wrong_options_of_endpoint_are_named(options: dict[str, Any], named: str) -> None:
+    """One option and one place for the identity of clients."""
+    with pytest.raises(ConfigurationError, match=named):
+        Endpoint(Suite(name="test", version="1"), **options)
+
+
+SERVE = """
+import asyncio, sys
+from genmcp import Client, Endpoint, Suite, tool
+
+@tool
+def greet() -> str:
+    "Greets."
+    return "Hello."
+
+async def main():
+    async with Client(Endpoint(Suite(name="test", version="1", tools=[greet]))) as client:
+        await client.call("greet")
+
+asyncio.run(main())
+print([each for each in sys.modules if each.startswith(("genmcp.auth", "joserfc"))])
+"""
+
+
+def test_endpoint_without_auth_imports_no_oauth() -> None:
+    """Nobody pays for what he does not use."""
+    done = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True, timeout=60)
+
+    assert done.stderr == ""
+    assert done.stdout == "[]\n"
