@@ -146,7 +146,7 @@ async def test_metadata_is_found_behind_a_proxy(strips: bool, http: httpx.AsyncC
     """A prefix that a proxy adds, with `root_path`; and one that it strips, without."""
     resource = "https://mcp.example.com/tools/mcp"
     app = Starlette(routes=guarded(resource=resource).routes("/mcp"))
-    options = {} if strips else {"root_path": "/tools"}
+    options: dict[str, Any] = {} if strips else {"root_path": "/tools"}
     async with serve(app, **options) as host:
         refused = await called(http, f"{host}/mcp")
         root = await http.get(f"{host}{WELL_KNOWN}/tools/mcp")
