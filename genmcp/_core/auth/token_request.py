@@ -105,7 +105,7 @@ def request_token(
     """
     endpoint = check_url(options, record.token_endpoint, "token_endpoint")
     for proofs in (1, 2):
-        headers, form = _authenticated(options, record, params)
+        headers, form = authenticated(options, record, params)
         if options.prover is not None:
             headers = [*headers, ("DPoP", options.prover.proof("POST", endpoint))]
         response: Fetched = yield Fetch(
@@ -215,7 +215,7 @@ def advice_for(text: str) -> str:
     return "scopes=" if "invalid_scope" in text else ""
 
 
-def _authenticated(
+def authenticated(
     options: FlowOptions, record: Record, params: Mapping[str, str]
 ) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Return headers and form of a request, with the authentication of the client."""
