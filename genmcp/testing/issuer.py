@@ -4,8 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +20,9 @@ from genmcp.testing.oauth.keys import IssuerKeys
 from genmcp.testing.oauth.ledger import IssuedGrant, IssuerFaults, Ledger
 from genmcp.testing.oauth.refusal import IssuerRequest
 
-__all__ = ["Issuer", "IssuerClient", "IssuerFaults", "IssuerRequest", "serve"]
+__all__ = ["Issuer", "IssuerClient", "IssuerFaults", "IssuerRequest", "ServedIssuer"]
 
-_PATIENCE = 10.0  # seconds for the server to start, and to stop
+_PATIENCE = 10.0  # seconds for the server to stop
 
 
 class Issuer:
@@ -243,43 +242,68 @@ class Issuer:
         """Return the requests to an endpoint, such as "token"."""
         return [request for request in self.requests if request.endpoint == endpoint]
 
-    @asynccontextmanager
-    async def serve(self, port: int = 0) -> AsyncIterator[str]:
-        """Serve over HTTP on 127.0.0.1, in a thread; yield the issuer identifier.
+    def serve(self, port: int = 0) -> "ServedIssuer":
+        """Serve over HTTP on 127.0.0.1, in a thread, while a block runs.
+
+            async with issuer.serve() as url: ...
+            with issuer.serve() as url: ...
 
         Args:
             port: the port. Default: a free one.
+
+        Returns:
+            A context manager that yields the issuer identifier.
         """
-        async with serve(self.app, port) as base:
-            self._ledger.url = base + urlsplit(self.url).path
-            yield self.url
+        return ServedIssuer(self, port)
+
+    def move(self, base: str) -> None:
+        """Replace scheme, host and port of `url`: it is served there from now on."""
+        self._ledger.url = base + urlsplit(self.url).path
 
 
-@asynccontextmanager
-async def serve(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
-    """Serve *app* on 127.0.0.1 until the block is left; yield its URL, without a slash.
+class ServedIssuer:
+    """An issuer that is served on 127.0.0.1 while the block runs.
 
     The server has a thread and an event loop of its own, so that a blocking client in the test
     cannot block it.
     """
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen()
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
+
+    def __init__(self, issuer: Issuer, port: int) -> None:
+        self._issuer = issuer
+        self._port = port
+        # The logging of the process stays as it is.
+        config = uvicorn.Config(
+            issuer.app, log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = socket.socket()
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True
+        )
+
+    def __enter__(self) -> str:
         try:
-            # Connections wait in the queue of the listener until the server accepts them.
-            yield "http://{}:{}".format(*listener.getsockname())
-        finally:
-            await asyncio.to_thread(_stop, server, thread)
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind(("127.0.0.1", self._port))
+        except OSError:
+            self._listener.close()
+            raise
+        # Connections wait in the queue of the listener until the server accepts them.
+        self._listener.listen()
+        self._thread.start()
+        self._issuer.move("http://{}:{}".format(*self._listener.getsockname()))
+        return self._issuer.url
 
+    def __exit__(self, *_: object) -> None:
+        # A uvicorn that is stopped while it starts leaves its sockets open.
+        while self._thread.is_alive() and not self._server.started:
+            time.sleep(0.01)
+        self._server.should_exit = True
+        self._thread.join(_PATIENCE)
+        self._listener.close()
 
-def _stop(server: uvicorn.Server, thread: threading.Thread) -> None:
-    # A uvicorn that is stopped while it starts leaves its sockets open.
-    while thread.is_alive() and not server.started:
-        time.sleep(0.01)
-    server.should_exit = True
-    thread.join(_PATIENCE)
+    async def __aenter__(self) -> str:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)

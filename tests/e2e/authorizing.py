@@ -1,6 +1,7 @@
 """Authorization servers, servers and clients of others, for the tests of logins."""
 
 import asyncio
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,13 +33,17 @@ from mcp.shared.auth import (
     OAuthToken,
 )
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from genmcp import Channel, Endpoint, Suite, tool
+from genmcp.auth import Bearer
 from genmcp.testing import Issuer
-from tests.e2e.npm import OIDC_PROVIDER, npm_package
-from tests.e2e.processes import serving
+from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
+from tests.e2e.processes import kill, serving
 
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
+TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
 USER = "ann"
 Browse = Callable[[str], Awaitable[str]]
 
@@ -197,6 +202,19 @@ def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
     return it.http_app()
 
 
+@tool
+async def whoami(channel: Channel) -> str:
+    """Returns the user."""
+    return f"{channel.access and channel.access.subject}"
+
+
+def own_server(resource: str, server: AuthorizationServer) -> ASGIApp:
+    """Return a server of ours."""
+    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"])
+    endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami]), auth=auth)
+    return Starlette(routes=endpoint.routes("/mcp"))
+
+
 class Kept(TokenStorage):
     """The tokens of the official client, in memory."""
 
@@ -277,3 +295,19 @@ async def fastmcp_whoami(url: str) -> str:
         result: Any = await client.call_tool("whoami", {})
         await auth.visit
         return str(result.content[0].text)
+
+
+async def typescript_whoami(url: str) -> str:
+    """Call `whoami` with the client of the TypeScript SDK."""
+    node, modules = npm_package(*SDK)
+    process = await asyncio.create_subprocess_exec(
+        node, str(TYPESCRIPT), url, str(modules), stdin=PIPE, stdout=PIPE
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        target = (await process.stdout.readline()).decode().strip()
+        process.stdin.write(f"{await browse(target)}\n".encode())
+        return (await process.stdout.readline()).decode().strip()
+    finally:
+        await kill(process)

@@ -18,8 +18,16 @@ AUTHORIZATION_SERVERS = {
     "issuer": authorizing.own_issuer,
     "oidc-provider": authorizing.oidc_provider,
 }
-SERVERS = {"official": authorizing.official_server, "fastmcp": authorizing.fastmcp_server}
-CLIENTS = {"official": authorizing.official_whoami, "fastmcp": authorizing.fastmcp_whoami}
+SERVERS = {
+    "own": authorizing.own_server,
+    "official": authorizing.official_server,
+    "fastmcp": authorizing.fastmcp_server,
+}
+CLIENTS = {
+    "official": authorizing.official_whoami,
+    "fastmcp": authorizing.fastmcp_whoami,
+    "typescript": authorizing.typescript_whoami,
+}
 
 
 @pytest.mark.parametrize("authorization_server", AUTHORIZATION_SERVERS)

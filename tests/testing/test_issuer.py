@@ -633,6 +633,18 @@ async def test_served_issuer_names_its_url_and_path() -> None:
     assert jwks.json() == issuer.jwks
 
 
+def test_issuer_is_served_to_blocking_clients() -> None:
+    """It has a thread of its own; a port that is taken is an error."""
+    issuer = Issuer()
+    with issuer.serve() as url:
+        assert httpx.get(f"{url}/jwks").json() == issuer.jwks
+        with pytest.raises(OSError, match="in use"), Issuer().serve(urlsplit(url).port or 0):
+            pass
+
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/jwks")
+
+
 async def test_requests_are_recorded_without_secrets_in_their_repr(caller: Caller) -> None:
     """A test reads what was sent; a failing one prints no token."""
     await caller.login()
