@@ -29,9 +29,9 @@ _SINGLE = (
     b"origin",
 )
 
-_EXPOSED = b"mcp-session-id, mcp-protocol-version, retry-after, www-authenticate"
+_EXPOSED = b"dpop-nonce, mcp-session-id, mcp-protocol-version, retry-after, www-authenticate"
 _ALLOWED = (
-    b"accept, authorization, content-type, last-event-id, mcp-method, mcp-name, "
+    b"accept, authorization, content-type, dpop, last-event-id, mcp-method, mcp-name, "
     b"mcp-protocol-version, mcp-session-id"
 )
 

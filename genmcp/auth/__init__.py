@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from genmcp._core.access import AuthorizationUnavailable, InvalidToken
 from genmcp.auth.bearer import Bearer, Verifier
+from genmcp.auth.dpop import Dpop
 from genmcp.auth.introspection import AnyOf, Introspection
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "AnyOf",
     "AuthorizationUnavailable",
     "Bearer",
+    "Dpop",
     "Introspection",
     "InvalidToken",
     "Jwt",

@@ -10,10 +10,12 @@ import msgspec
 
 from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp._core.auth.challenges import bearer_challenge
+from genmcp._core.auth.dpop import InvalidProof, bound_key
 from genmcp._core.server import Reject
 from genmcp._transports.request import Headers, HttpRequest, Scope, reject
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument
+from genmcp.auth.dpop import check_unbound
 from genmcp.auth.verdicts import Verdicts
 from genmcp.errors import HttpRejected
 from genmcp.tasks.retry import LogThrottle
@@ -54,6 +56,7 @@ class Authenticator:
     def __init__(self, bearer: Bearer) -> None:
         self.bearer = bearer
         self.document = ResourceDocument(bearer.resource, bearer.metadata)
+        self._dpop = bearer.proofs
         self._verdicts = _verdicts_of(bearer)
         self._verifying = 0
         self._throttles: dict[str, LogThrottle] = {}
@@ -69,7 +72,7 @@ class Authenticator:
         if token[:7].lower() != b"bearer ":
             return False
         access = self._verdicts.find(token[7:])
-        if access is None or access.missing(self.bearer.scopes):
+        if access is None or access.missing(self.bearer.scopes) or self._binds(access):
             return False
         http.authenticate(access)
         http.challenger = self
@@ -84,12 +87,14 @@ class Authenticator:
             return True  # a preflight comes without credentials
         http.challenger = self
         try:
-            token = token_of(http.scope, self.bearer.max_token_bytes)
+            scheme, token = credentials_of(http.scope, self.bearer.max_token_bytes)
+            if scheme == "dpop" and self._dpop is None:
+                token = None  # RFC 6750, 3.1: another scheme is as none
             if token is None and self.bearer.optional:
                 return True
             if token is None:
                 raise Refusal(401, "", "This endpoint needs an access token")
-            access = await self._verified(token)
+            access = await self._verified(http, scheme, token)
             if access.missing(self.bearer.scopes):
                 raise Refusal(403, "insufficient_scope", "The access token lacks a scope")
         except Refusal as refusal:
@@ -113,16 +118,25 @@ class Authenticator:
             description: the error in words, for a human.
             scopes: the scopes of the operation; those of the endpoint are added.
         """
-        return bearer_challenge(
-            error,
-            description,
-            (*self.bearer.scopes, *scopes),
-            realm=self.bearer.realm,
-            resource_metadata=self.document.url(scope),
+        needed = (*self.bearer.scopes, *scopes)
+        further = {"realm": self.bearer.realm, "resource_metadata": self.document.url(scope)}
+        dpop = self._dpop
+        if dpop is None:
+            return bearer_challenge(error, description, needed, **further)
+        algorithms = " ".join(dpop.algorithms)
+        proven = error if dpop.required or scheme_of(scope) == "dpop" else ""
+        challenge = bearer_challenge(
+            proven, description, needed, "DPoP", algs=algorithms, **further
         )
+        if dpop.required:
+            return challenge
+        # Bearer first: some clients read the first challenge only. The error belongs to the scheme
+        # that the request had.
+        plain = bearer_challenge("" if proven else error, description, needed, **further)
+        return f"{plain}, {challenge}"
 
-    async def _verified(self, token: str) -> Access:
-        """Return the content of *token*.
+    async def _verified(self, http: HttpRequest, scheme: str, token: str) -> Access:
+        """Return the content of *token*, which is bound to the key of the proof, or to none.
 
         Raises:
             Refusal: it is not valid here.
@@ -135,7 +149,15 @@ class Authenticator:
             )
         self._verifying += 1
         try:
-            return await self._verdicts.verify(token)
+            access = await self._verdicts.verify(token)
+            if scheme == "dpop" and self._dpop is not None:
+                await self._dpop.check(http, access, token, self.bearer.resource)
+            else:
+                check_unbound(access, self._dpop)
+            return access
+        except InvalidProof as error:
+            self._log(error.reason, "a DPoP proof was refused: %s", str(error))
+            raise Refusal(401, error.code, error.reason) from None
         except InvalidToken as error:
             self._log(error.reason, "an access token was refused: %s", str(error))
             raise Refusal(401, "invalid_token", error.reason) from None
@@ -146,7 +168,14 @@ class Authenticator:
         """Respond with the status and challenge of *refusal*."""
         challenge = self.challenge(http.scope, refusal.error, refusal.description)
         headers = [(b"www-authenticate", challenge.encode("ascii"))]
+        if refusal.error == "use_dpop_nonce" and self._dpop is not None:
+            headers.append((b"dpop-nonce", self._dpop.nonce(http).encode("ascii")))
         await _reply(http, refusal, headers)
+
+    def _binds(self, access: Access) -> bool:
+        """Return whether a request with *access* needs a proof, and thus `admits`."""
+        required = self._dpop is not None and self._dpop.required
+        return required or bound_key(access.claims.get("cnf")) is not None
 
     def _log(self, reason: str, message: str, detail: str) -> None:
         if reason not in self._throttles and len(self._throttles) >= _REASONS:
@@ -158,8 +187,14 @@ class Authenticator:
         throttle.log(logging.WARNING, message, _UNPRINTABLE.sub("?", detail)[:_SHOWN])
 
 
-def token_of(scope: Scope, max_bytes: int) -> str | None:
-    """Return the access token of a request; None if it has none.
+def scheme_of(scope: Scope) -> str:
+    """Return the scheme of the credentials in lower case, empty without credentials."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    return values[0].strip().partition(b" ")[0].decode("latin-1").lower() if values else ""
+
+
+def credentials_of(scope: Scope, max_bytes: int) -> tuple[str, str | None]:
+    """Return the scheme of a request, `bearer` or `dpop`, and its access token or None.
 
     Raises:
         Refusal: the request contains it in another way, or twice, or is malformed (RFC 6750, 3.1:
@@ -173,10 +208,10 @@ def token_of(scope: Scope, max_bytes: int) -> str | None:
     values = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(values) > 1:
         raise Refusal(400, "invalid_request", "The Authorization header is given more than once")
-    scheme, _, token = values[0].strip().partition(b" ") if values else (b"", b"", b"")
-    if scheme.lower() != b"bearer":
-        return None  # RFC 6750, 3.1: another scheme is as none
-    token = token.strip()
+    scheme = scheme_of(scope)
+    if scheme not in ("bearer", "dpop"):
+        return scheme, None  # RFC 6750, 3.1: another scheme is as none
+    token = values[0].strip().partition(b" ")[2].strip()
     if len(token) > max_bytes:
         raise HttpRejected(
             f"The access token is larger than {max_bytes} bytes (option: max_token_bytes)",
@@ -184,7 +219,7 @@ def token_of(scope: Scope, max_bytes: int) -> str | None:
         )
     if not _TOKEN.fullmatch(token):
         raise Refusal(400, "invalid_request", "The Authorization header has no access token")
-    return token.decode("ascii")
+    return scheme, token.decode("ascii")
 
 
 def _verdicts_of(bearer: Bearer) -> Verdicts:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from genmcp._core.access import Access
 from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
 from genmcp._transports.admission import check_function
+from genmcp.auth.dpop import Dpop
 from genmcp.errors import ConfigurationError
 
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, 3.3
@@ -56,6 +57,9 @@ class Bearer(msgspec.Struct, frozen=True):
             and subject. It becomes the only identity: `access.subject`, without an issuer.
         optional: whether requests without a token are accepted, as anonymous ones; default False.
             A token that is not valid is refused in any case.
+        dpop: whether tokens that are bound to a key of the client are accepted, with a proof for
+            each request (RFC 9449): "accepted", "required" (no others are), or a `Dpop` with more
+            options. Default None: such tokens are refused.
         about: further members of the metadata, such as `resource_name` and
             `resource_documentation`; `scopes_supported` to announce others than *scopes*.
         realm: the `realm` of challenges. Default: none.
@@ -76,6 +80,7 @@ class Bearer(msgspec.Struct, frozen=True):
     implies: Mapping[str, Collection[str]] = {}
     principal: Callable[[Access], str] | None = None
     optional: bool = False
+    dpop: Literal["accepted", "required"] | Dpop | None = None
     about: Mapping[str, Any] = {}
     realm: str | None = None
     max_token_bytes: int = 8 * 1024
@@ -106,19 +111,33 @@ class Bearer(msgspec.Struct, frozen=True):
             check_function("principal", self.principal)
         if self.realm is not None and not _REALM.fullmatch(self.realm):
             raise ConfigurationError(f"realm must be ASCII text, unlike {self.realm!r}")
+        if self.dpop not in (None, "accepted", "required") and not isinstance(self.dpop, Dpop):
+            raise ConfigurationError(
+                f"dpop must be 'accepted', 'required' or a Dpop, not {self.dpop!r}"
+            )
         for option in ("max_token_bytes", "max_verifications", "max_verdicts"):
             if getattr(self, option) < 1:
                 raise ConfigurationError(f"{option} must be positive")
         _ = self.metadata
 
     @property
+    def proofs(self) -> Dpop | None:
+        """The option `dpop` as a `Dpop`."""
+        if isinstance(self.dpop, str):
+            return Dpop(required=self.dpop == "required")
+        return self.dpop
+
+    @property
     def metadata(self) -> bytes:
         """The protected resource metadata (RFC 9728, 2): a JSON object."""
+        proofs = self.proofs
         document = ResourceMetadata(
             resource=self.resource,
             authorization_servers=self.issuers,
             scopes_supported=self.scopes or None,
             bearer_methods_supported=["header"],
+            dpop_signing_alg_values_supported=proofs.algorithms if proofs else None,
+            dpop_bound_access_tokens_required=True if proofs and proofs.required else None,
         )
         members: dict[str, Any] = msgspec.to_builtins(document)
         if fixed := (members.keys() & self.about.keys()) - {"scopes_supported"}:

@@ -35,15 +35,21 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 def bearer_challenge(
-    error: str, description: str, scopes: Iterable[str], **further: str | None
+    error: str,
+    description: str,
+    scopes: Iterable[str],
+    scheme: str = "Bearer",
+    /,
+    **further: str | None,
 ) -> str:
-    """Return the header of a refusal (RFC 6750, 3).
+    """Return the header of a refusal (RFC 6750, 3; RFC 9449, 7.1, for the scheme `DPoP`).
 
     Args:
         error: the error code; empty for a request without credentials, whose challenge has neither
             code nor *description* (3.1).
         description: the error in words.
         scopes: the scopes that the operation needs.
+        scheme: the scheme, `Bearer` or `DPoP`; both have the same parameters.
         further: more parameters, such as `resource_metadata` (RFC 9728, 5.1). None leaves one out.
     """
     params = {
@@ -53,7 +59,7 @@ def bearer_challenge(
         "scope": " ".join(dict.fromkeys(scopes)),
         **further,
     }
-    return Challenge("Bearer", {name: value for name, value in params.items() if value}).encode()
+    return Challenge(scheme, {name: value for name, value in params.items() if value}).encode()
 
 
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:

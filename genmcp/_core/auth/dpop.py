@@ -139,7 +139,7 @@ class Proof:
         """
         bound = bound_key(confirmation)
         if bound is None:
-            raise InvalidToken("the token is not bound to a key: send it with the scheme Bearer")
+            raise InvalidToken("the token is not bound to a key")
         if not compare_digest(bound.encode("utf-8", "replace"), self.thumbprint.encode()):
             raise InvalidToken("the token is bound to another key than that of the DPoP proof")
 
