@@ -45,6 +45,7 @@ async def test_preflight_allows_every_header_of_every_revision() -> None:
         "accept",
         "authorization",
         "content-type",
+        "dpop",
         "last-event-id",
         "mcp-method",
         "mcp-name",
