@@ -104,7 +104,7 @@ async def test_errors_can_be_read_by_the_page(how: str) -> None:
         client = await Client.begin(client.app, "2025-11-25")
         client.session = "forged"
     if how == "crash":
-        client.app._copied = ("key",)
+        client.app._admission._copied = ("key",)
         client.scope = {"state": 3}
     ways: dict[str, dict[str, Any]] = {
         "unknown": {"message": client.call("sing")},
