@@ -55,7 +55,8 @@ from genmcp._core.auth.token_request import (
     with_tokens,
 )
 
-_MAX_ATTEMPTS: Final = 3  # after which a request that is rejected fails: two step-ups at most
+_MAX_ATTEMPTS: Final = 3  # that may be answered with 401: a renewal, a login, and one to spare
+_MAX_STEP_UPS: Final = 2  # for one request
 
 
 class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,8 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     if not record.due(options.now()):
         return record
     expired = record.expires is not None and record.expires <= options.now()
+    if record.refresh_token is None:
+        return None if expired else record
     try:
         renewed = yield from renew(options, record)
     except FlowFailed as failed:
@@ -122,7 +125,7 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
         FlowFailed: The login failed.
     """
     used, challenge = rejection.used, rejection.challenge
-    if rejection.attempt > _MAX_ATTEMPTS:
+    if rejection.attempt > (_MAX_STEP_UPS if rejection.status == 403 else _MAX_ATTEMPTS):
         return None
     stored: Record | None = yield Load()
     if stored is not None and not _fits(options, stored):
@@ -135,8 +138,7 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
     if challenge is not None and challenge.params.get("error") == "use_dpop_nonce":
         # RFC 9449, 9: the same token, with the nonce of the response.
         return used if rejection.attempt == 1 else None
-    newer = stored is not None and (used is None or stored.generation != used.generation)
-    if newer and stored and _lives(options, stored):
+    if stored is not None and _is_newer(options, stored, used):
         return stored
     if used is not None and used.renewals == 0 and rejection.attempt > 1:
         return None  # the token of a login is rejected: another login would end in the same
@@ -145,7 +147,7 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
         renewed = yield from renew(options, stored)
         if renewed is not None:
             return renewed
-        stored = yield Load()
+        stored = yield Load()  # without the tokens that were refused
     if not rejection.interactive:
         return None
     return (yield from _login(options, found, challenge, stored))
@@ -164,7 +166,8 @@ def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) ->
     challenge = rejection.challenge if rejection else None
     found = yield from discover(options, challenge)
     stored: Record | None = yield Load()
-    return (yield from _login(options, found, challenge, stored))
+    fits = stored is not None and _fits(options, stored)
+    return (yield from _login(options, found, challenge, stored if fits else None))
 
 
 def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
@@ -191,7 +194,7 @@ def _renewed_under_lock(options: FlowOptions, failed: Record) -> Steps[Record | 
     stored: Record | None = yield Load()
     if stored is None or not _fits(options, stored):
         return None
-    if stored.generation != failed.generation and _lives(options, stored):
+    if _is_newer(options, stored, failed):
         return stored
     if stored.refresh_token is None or stored.client.expired(options.now()):
         return None
@@ -244,12 +247,11 @@ def _step_up(
         return None
     used = rejection.used
     needed = scopes_of(challenge.params.get("scope"))
-    newer = stored is not None and (used is None or stored.generation != used.generation)
-    if newer and stored and _lives(options, stored) and set(needed) <= set(stored.scopes):
+    if stored is not None and _is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
         return stored  # another process has asked for them
     asked = (*used.requested, *used.scopes) if used else ()
     _observe(options, rejection, challenge)
-    if set(needed) <= set(asked) or not rejection.interactive:
+    if {*needed} <= {*asked} or not rejection.interactive:
         return None
     found = yield from discover(options, challenge)
     return (yield from _login(options, found, challenge, stored, widen=(*asked, *needed)))
@@ -273,22 +275,17 @@ def _login(
     if client is not None and client.dynamic and client.redirect_uri != redirect_uri:
         # RFC 8252, 7.3, allows another port on loopback; many authorization servers do not.
         client = None
-    if client is None:
-        client = yield from _new_client(options, found, redirect_uri)
-    else:
+    if client is not None:
+        # A server that has forgotten the client shows an error, which only the user sees. If no
+        # answer comes, the next login registers again.
+        forget = Swap(stored, None) if client.dynamic and widen is None else None
         try:
-            return (yield from _consented(options, found, client, redirect_uri, scopes))
+            return (yield from _consented(options, found, client, redirect_uri, scopes, forget))
         except FlowFailed as failed:
             if failed.failure is not Failure.REGISTRATION or not client.dynamic:
                 raise
             options.observe(FlowFinding("registration", str(failed), ok=False))
-        except Exception:
-            # The user gave no answer. A server that has forgotten the client shows an error, which
-            # only the user sees: the next login registers again.
-            if client.dynamic and widen is None:
-                yield Swap(stored, None)
-            raise
-        client = yield from _new_client(options, found, redirect_uri)
+    client = yield from _new_client(options, found, redirect_uri)
     return (yield from _consented(options, found, client, redirect_uri, scopes))
 
 
@@ -310,13 +307,19 @@ def _consented(
     client: RegisteredClient,
     redirect_uri: str,
     scopes: tuple[str, ...],
+    forget: Swap | None = None,
 ) -> Steps[Record]:
-    """Ask the user, redeem the code, and store the tokens."""
+    """Ask the user, redeem the code, and store the tokens. *forget*: a step if no answer comes."""
     asked = scope_parameter(options, found, scopes)
     request = authorization_request(options, found, client, redirect_uri, asked)
     endpoint = found.server.authorization_endpoint
     options.observe(FlowFinding("authorization", "the user is asked", endpoint or ""))
-    redirected: str = yield Ask(request.url, redirect_uri)
+    try:
+        redirected: str = yield Ask(request.url, redirect_uri)
+    except Exception:
+        if forget is not None:
+            yield forget
+        raise
     code = code_of(request, redirected)
     params = code_params(request, code, found.resource)
     record = yield from obtain(options, found, client, params, requested=scopes)
@@ -325,6 +328,13 @@ def _consented(
 
 def _lives(options: FlowOptions, record: Record) -> bool:
     return record.access_token is not None and not record.due(options.now())
+
+
+def _is_newer(options: FlowOptions, stored: Record, used: Record | None) -> bool:
+    """Return whether *stored* has another token than *used*, and one that can be used."""
+    # Not by the generation, which begins anew after a logout.
+    other = used is None or stored.access_token != used.access_token
+    return other and _lives(options, stored)
 
 
 def _fits(options: FlowOptions, record: Record) -> bool:

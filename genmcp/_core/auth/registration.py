@@ -88,12 +88,11 @@ def choose_client(
     Raises:
         FlowFailed: There is no way to a client id.
     """
-    stored_client = stored.client if stored else None
     own = own_client(options, found.server)
     if own is not None:
         portable = is_document_url(own.id)
-        known = stored is not None and stored_client is not None and stored_client.id == own.id
-        if known and not portable and stored is not None and stored.issuer != found.issuer:
+        known = stored is not None and stored.client.id == own.id
+        if stored and known and not portable and stored.issuer != found.issuer:
             # 2026-07-28, "Authorization Server Binding": an error, rather than an attempt with the
             # credentials of another server.
             raise FlowFailed(
@@ -107,13 +106,12 @@ def choose_client(
         return own
     if (
         stored is not None
-        and stored_client is not None
-        and stored_client.dynamic
+        and stored.client.dynamic
         and stored.issuer == found.issuer
-        and not stored_client.expired(options.now())
+        and not stored.client.expired(options.now())
     ):
         options.observe(FlowFinding("registration", "registered by an earlier login"))
-        return stored_client
+        return stored.client
     if found.server.registration_endpoint is None:
         advice = "client_id= with the id that its operator gives you"
         options.observe(FlowFinding("registration", "not possible", ok=False, advice=advice))

@@ -188,7 +188,7 @@ class Prover(Protocol):
     def proof(self, method: str, url: str) -> str:
         """Return a new proof for a request without an access token, with the nonce if known."""
 
-    def answered(self, url: str, headers: Headers) -> None:
+    def answered(self, url: str, headers: Headers) -> object:
         """Keep the nonce of a response (`DPoP-Nonce`)."""
 
 
