@@ -20,6 +20,7 @@ from genmcp.channel import ChangeNotifier, Channel, SendStatus
 from genmcp.component_route import prefix_matches
 from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
 from genmcp.decorator import prompt, tool
+from genmcp.dependencies import Depends
 from genmcp.errors import (
     ArgumentFaults,
     AssignUnavailable,
@@ -215,6 +216,7 @@ __all__ = [
     "Delete",
     "Deliveries",
     "Denied",
+    "Depends",
     "Directory",
     "Done",
     "Endpoint",

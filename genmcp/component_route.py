@@ -27,6 +27,7 @@ from genmcp._core.request import Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.component import ServerComponent, missing_step
+from genmcp.dependencies import injected
 from genmcp.errors import ContractError, InvalidParams, PromptNotFound, ToolError
 from genmcp.hook import (
     FunctionStep,
@@ -248,6 +249,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             value = parameter.convert(self.hook_name(name), value)
         elif not otherwise:
             return self.declined(declined)
+        if not isinstance(method, FunctionStep):
+            method = injected(method, Channel)
         hook = Hook(method, inspect.iscoroutinefunction(function_of(method)))
         return await hook(channel, self.first_of(channel.request), value, channel)
 

@@ -21,6 +21,7 @@ from genmcp._schema.arguments import Extra
 from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
 from genmcp.component import Metadata, ServerComponent, check_continues
+from genmcp.dependencies import dependencies_of, signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
 from genmcp.prompt.prompt import Prompt, PromptRoute
@@ -296,11 +297,26 @@ def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[...
 
     The hook is an `async def` if *function* is.
     """
+    if dependencies_of(function):
+        return _hook_with_dependencies(function, signature)
     if not inspect.iscoroutinefunction(function):
         return lambda request, channel: function(**signature.given(request.arguments, channel))
 
     async def hook(request: Request, channel: Channel) -> Any:
         return await function(**signature.given(request.arguments, channel))
+
+    return hook
+
+
+def _hook_with_dependencies(
+    function: Callable[..., Any], signature: Signature
+) -> Callable[..., Any]:
+    call = with_context(function, Channel)
+    if not inspect.iscoroutinefunction(call):
+        return lambda request, channel: call(channel, **signature.given(request.arguments, channel))
+
+    async def hook(request: Request, channel: Channel) -> Any:
+        return await call(channel, **signature.given(request.arguments, channel))
 
     return hook
 
@@ -315,7 +331,7 @@ def _add_step(made: FunctionComponent, function: F) -> F:
             f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "
             f"another {name}"
         )
-    kinds = {key: each.kind for key, each in inspect.signature(function).parameters.items()}
+    kinds = {key: each.kind for key, each in signature_of(function).parameters.items()}
     parameters = list(kinds)
     arguments = made._signature.names
     place = int(parameters[:1] == ["self"])
@@ -341,6 +357,6 @@ def _add_step(made: FunctionComponent, function: F) -> F:
         )
     names = [each for each in others if each not in channels]
     made.function_steps[name] = FunctionStep(
-        function, names, channels, StepValue.of(function, place)
+        function, with_context(function, Channel), names, channels, StepValue.of(function, place)
     )
     return function

@@ -17,6 +17,7 @@ from genmcp._core.access import Access
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Failed
 from genmcp.channel import Channel
+from genmcp.dependencies import injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.question.question import Accepted, Cancelled, Declined
 
@@ -41,6 +42,7 @@ class Hook(msgspec.Struct, frozen=True):
             return None
         function = getattr(provider, name)
         check_call(f"{type(provider).__name__}.{name}", function)
+        function = injected(function, Channel)
         return cls(function, inspect.iscoroutinefunction(function))
 
     async def __call__(self, channel: Channel, *arguments: Any) -> Any:
@@ -145,12 +147,14 @@ class FunctionStep(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         function: the function of the step. Its first parameter gets the value of the wait.
+        call: calls it with its dependencies; takes the channel first.
         names: its parameters that are arguments of the decorated function.
         channels: its parameters that get the channel.
         bound: the instance if the decorated function is a method.
     """
 
     function: Callable[..., Any]
+    call: Callable[..., Any]
     names: Collection[str]
     channels: Collection[str]
     value: StepValue
@@ -164,7 +168,7 @@ class FunctionStep(msgspec.Struct, frozen=True, eq=False):
         """Call the function with the *value*, and with arguments of the *request*."""
         given = {name: getattr(request.arguments, name) for name in self.names}
         given.update(dict.fromkeys(self.channels, channel))
-        return self.function(*self.bound, value, **given)
+        return self.call(channel, *self.bound, value, **given)
 
 
 class HasSteps:
@@ -195,7 +199,7 @@ def step_value(function: Callable[..., Any], place: int) -> StepValue | str:
         The parameter; or a str, the reason why *function* cannot be called with a channel as well.
     """
     try:
-        inspect.signature(function).bind(*[None] * (place + 2))
+        signature_of(function).bind(*[None] * (place + 2))
     except (TypeError, ValueError) as error:
         return str(error)
     return StepValue.of(function, place)
@@ -209,7 +213,7 @@ def is_step(method: Any) -> bool:
     """
     if not inspect.isfunction(method):
         return False
-    parameters = list(inspect.signature(method).parameters.values())
+    parameters = list(signature_of(method).parameters.values())
     return len(parameters) == 4 and (
         parameters[3].name == "channel" or parameters[3].annotation in (Channel, "Channel")
     )

@@ -20,6 +20,7 @@ from genmcp._schema.of_pydantic import is_pydantic, is_pydantic_note
 from genmcp._schema.of_type import schema_of
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
+from genmcp.dependencies import signature_of
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call
 
@@ -55,7 +56,7 @@ class Signature(msgspec.Struct, frozen=True):
         owner = name_of(function)
         check_call(owner, function)
         hints = _hints(owner, function, decorator)
-        parameters = inspect.signature(function).parameters
+        parameters = signature_of(function).parameters
         channels = [name for name in parameters if is_channel(hints.get(name))]
         passed = [each for name, each in parameters.items() if name not in channels]
         fields = [_field(owner, each, hints.get(each.name, Any)) for each in passed]

@@ -18,7 +18,7 @@ method in which the call continues: `elicit("Sure?").then(self.sure)`.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, is_typeddict
 
 import msgspec
@@ -45,6 +45,7 @@ from genmcp.component import (
 )
 from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of, to_result
+from genmcp.dependencies import injected
 from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
@@ -187,6 +188,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     Attributes:
         provider: the tool.
+        call: its `call`, with its dependencies filled in.
         definition: its entry in `tools/list`.
         arguments: the schema and the decoder of its arguments.
         output: its output schema, or None.
@@ -196,6 +198,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
     """
 
     provider: Tool[Any]
+    call: Callable[..., Any]
     definition: ToolDefinition
     arguments: Arguments
     output: Schema | None
@@ -239,6 +242,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             owner=owner,
             place=f"tool {tool.name!r}",
             key=definition.name,
+            call=injected(tool.call, Channel),
             definition=definition,
             arguments=arguments,
             output=output,
@@ -261,9 +265,9 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             # the request as it was received.
             channel.request = request = replace(request, arguments=self._decode(request))
         if self.is_async:
-            value = await self.provider.call(request, channel)  # type: ignore[arg-type]
+            value = await self.call(request, channel)
         else:
-            value = await channel.in_thread(self.provider.call, request, channel)
+            value = await channel.in_thread(self.call, request, channel)
             if inspect.isawaitable(value):
                 value = await value
         # The most frequent results come first, without the general conversion.

@@ -54,6 +54,7 @@ PUBLIC = [
     "Delete",
     "Deliveries",
     "Denied",
+    "Depends",
     "Directory",
     "Done",
     "Endpoint",

@@ -14,7 +14,7 @@ LAYERS = [
     {"protocol"},
     {"_wire"},
     {"_core"},
-    {"cancellation", "stores", "tasks"},
+    {"cancellation", "dependencies", "stores", "tasks"},
     {
         "channel",
         "component_route",

@@ -27,6 +27,7 @@ from typing_extensions import Unpack
 
 from genmcp._core.outcome import check_json
 from genmcp._core.waiting import Job
+from genmcp.dependencies import injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.retry import ProgressWriter
 from genmcp.tasks.time_limits import SoftTimeLimit
@@ -237,7 +238,7 @@ class JobFunction(Generic[P, R_co]):
     ) -> None:
         self.home = f"{function.__module__}:{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
-        self._function = function
+        self._call = injected(function, Run)
         self._retry_on = _error_types(self.home, "retry_on", options, BaseException)
         self._do_not_retry = _error_types(self.home, "do_not_retry", options, ())
         self._template = _template(self.home, options)
@@ -253,7 +254,7 @@ class JobFunction(Generic[P, R_co]):
 
     def __call__(self, run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself, in this process."""
-        return self._function(run, *args, **kwargs)
+        return self._call(run, *args, **kwargs)
 
     @property
     def name(self) -> str:
@@ -470,7 +471,7 @@ def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature without the `Run`, after checking that all arguments have names."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(f"{name} is a generator; a job returns its result")
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     parameters = [*signature.parameters.values()]
     if not parameters or parameters[0].kind not in _POSITIONAL:
         raise ConfigurationError(f"{name} needs a first parameter for the Run")

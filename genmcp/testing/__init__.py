@@ -8,6 +8,8 @@
 No socket is opened, but every request takes the whole path of one over HTTP: headers, revision,
 limits, event streams.
 
+`replace_dependency` puts a fake in the place of a dependency.
+
 `Issuer` is an authorization server for tests of logins; it needs the extra `auth`.
 
 `genmcp.testing.contracts` has the test suites that stores and engines pass.
@@ -16,6 +18,7 @@ limits, event streams.
 from typing import TYPE_CHECKING, Any
 
 from genmcp.client.subscriptions import Notification
+from genmcp.dependencies import replace_dependency
 from genmcp.testing.client import RecordingClient, connect
 
 if TYPE_CHECKING:
@@ -31,4 +34,4 @@ else:
         return Issuer
 
 
-__all__ = ["Issuer", "Notification", "RecordingClient", "connect"]
+__all__ = ["Issuer", "Notification", "RecordingClient", "connect", "replace_dependency"]

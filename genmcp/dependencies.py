@@ -1,0 +1,281 @@
+"""Dependencies: values that hooks, steps and jobs need, such as a database session.
+
+    async def open_session() -> AsyncIterator[Session]:
+        async with Session(engine) as session:
+            yield session
+
+    @tool
+    async def find(name: str, session: Annotated[Session, Depends(open_session)]) -> Part: ...
+
+A dependency is created for each call of the function that names it, and closed when that function
+ends. The parameter is no argument of a client: no schema contains it.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from functools import cache, wraps
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Dependency(msgspec.Struct, frozen=True):
+    """The mark of a parameter that gets the value of *function*. Created by `Depends`."""
+
+    function: Callable[..., Any]
+
+
+def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - it reads as a type
+    """Mark a parameter that gets the value of *function*, instead of an argument.
+
+        session: Annotated[Session, Depends(open_session)]
+        session: Session = Depends(open_session)
+
+    Use the second form in hooks of classes and in jobs: type checkers then know that callers need
+    not pass it.
+
+    *function* is a `def` or an `async def`. If it yields once, the code after the `yield` runs when
+    the function that depends on it has ended, with its exception if it raised one. It may have
+    parameters that are annotated `Channel` (`Run` in a job), and dependencies of its own. Within a
+    call each function is called once, however many parameters depend on it.
+
+    In an `async def` hook, a `def` dependency runs in a thread. In a `def` hook, which runs in a
+    thread itself, dependencies run in the same thread; they must not be `async def`.
+
+    Raises:
+        ConfigurationError: *function* cannot be called.
+    """
+    if not callable(function):
+        raise ConfigurationError(f"Depends takes a function, not {function!r}")
+    return Dependency(function)
+
+
+_replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+@contextmanager
+def replace_dependency(
+    function: Callable[..., Any], replacement: Callable[..., Any]
+) -> Iterator[None]:
+    """Use *replacement* for the dependency *function* within the block, in this whole process."""
+    before = _replaced.get(function)
+    _replaced[function] = replacement
+    try:
+        yield
+    finally:
+        if before is None:
+            del _replaced[function]
+        else:
+            _replaced[function] = before
+
+
+def injected(function: F, context: type) -> F:
+    """Return *function* with its dependencies filled in; *function* itself if it has none.
+
+    Args:
+        function: a hook or a job. One of its arguments is an instance of *context*.
+        context: the type that dependencies may take as an argument: `Channel` or `Run`.
+
+    Raises:
+        ConfigurationError: a dependency has a parameter that cannot be filled in; or it is async,
+            and *function* is not.
+    """
+    if not dependencies_of(function):
+        return function
+    call = with_context(function, context)
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def hook(*args: Any, **kwargs: Any) -> Any:
+            return await call(_instance(context, args), *args, **kwargs)
+
+    else:
+
+        @wraps(function)
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            return call(_instance(context, args), *args, **kwargs)
+
+    return cast(F, hook)
+
+
+def with_context(function: Callable[..., Any], context: type) -> Callable[..., Any]:
+    """Return a function that takes an instance of *context* and then the arguments of *function*.
+
+    It fills in the dependencies of *function*, and is an `async def` if *function* is.
+
+    Raises:
+        ConfigurationError: as for `injected`.
+    """
+    wanted = dependencies_of(function)
+    in_loop = inspect.iscoroutinefunction(function)
+    for each in wanted.values():
+        _check(function, each.function, context, in_loop=in_loop)
+
+    async def call_async(given: Any, /, *args: Any, **kwargs: Any) -> Any:
+        async with AsyncExitStack() as stack:
+            values = _CallScope(context, given, stack)
+            for name, each in wanted.items():
+                if name not in kwargs:  # a direct call may pass it
+                    kwargs[name] = await values.get_async(each.function)
+            return await function(*args, **kwargs)
+
+    def call(given: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            values = _CallScope(context, given, stack)
+            for name, each in wanted.items():
+                if name not in kwargs:
+                    kwargs[name] = values.get(each.function)
+            return function(*args, **kwargs)
+
+    return call_async if in_loop else call
+
+
+def _instance(kind: type, arguments: tuple[Any, ...]) -> Any:
+    return next((each for each in arguments if isinstance(each, kind)), None)
+
+
+def dependencies_of(function: Callable[..., Any]) -> Mapping[str, Dependency]:
+    """Return the parameters of *function* that are dependencies."""
+    return _dependencies_of(getattr(function, "__func__", function))
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of *function* without its dependencies."""
+    signature = inspect.signature(function)
+    hidden = dependencies_of(function)
+    parameters = signature.parameters.items()
+    return signature.replace(parameters=[each for name, each in parameters if name not in hidden])
+
+
+@cache
+def _dependencies_of(function: Callable[..., Any]) -> Mapping[str, Dependency]:
+    found: dict[str, Dependency] = {}
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin
+        return found
+    hints = _hints_of(function)
+    for name, parameter in parameters.items():
+        hint = hints.get(name)
+        notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        for each in (parameter.default, *notes):
+            if isinstance(each, Dependency):
+                found[name] = each
+    return found
+
+
+def _hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (AttributeError, NameError, SyntaxError, TypeError):
+        return {}  # names that exist only for type checkers
+
+
+def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
+    """Check that *function*, a dependency of *owner*, can be called there."""
+    name, of = (getattr(each, "__qualname__", repr(each)) for each in (function, owner))
+    if not in_loop and _is_async(function):
+        raise ConfigurationError(
+            f"{of}: its dependency {name} is async: make {of} an async def as well"
+        )
+    own = dependencies_of(function)
+    hints = _hints_of(function)
+    for each in inspect.signature(function).parameters.values():
+        if each.name in own:
+            _check(function, own[each.name].function, context, in_loop=in_loop)
+        elif each.default is each.empty and _type_of(hints.get(each.name)) is not context:
+            raise ConfigurationError(
+                f"{of}: its dependency {name} has a parameter {each.name} that nobody passes: "
+                f"annotate it {context.__name__}, make it a dependency, or give it a default"
+            )
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _type_of(hint: Any) -> Any:
+    return get_origin(hint) or hint
+
+
+class _CallScope:
+    """The dependencies of one call, each created at its first use and closed by *stack*."""
+
+    def __init__(self, context: type, given: Any, stack: AsyncExitStack | ExitStack) -> None:
+        self._context = context
+        self._given = given
+        self._stack: Any = stack
+        self._made: dict[Any, Any] = {}
+
+    def get(self, function: Any) -> Any:
+        """Return the value of *function*, in this thread."""
+        if function not in self._made:
+            arguments = self._own_arguments(function)
+            for name, each in dependencies_of(_used(function)).items():
+                arguments[name] = self.get(each.function)
+            self._made[function] = self._enter(_used(function), arguments)
+        return self._made[function]
+
+    async def get_async(self, function: Any) -> Any:
+        """Return the value of *function*; a `def` runs in a thread."""
+        if function not in self._made:
+            used = _used(function)
+            arguments = self._own_arguments(function)
+            for name, each in dependencies_of(used).items():
+                arguments[name] = await self.get_async(each.function)
+            if inspect.isasyncgenfunction(used):
+                context = asynccontextmanager(used)(**arguments)
+                value = await self._stack.enter_async_context(context)
+            elif inspect.isgeneratorfunction(used):
+                context = _in_threads(contextmanager(used)(**arguments))
+                value = await self._stack.enter_async_context(context)
+            elif inspect.iscoroutinefunction(used):
+                value = await used(**arguments)
+            else:
+                value = await asyncio.to_thread(used, **arguments)
+            self._made[function] = value
+        return self._made[function]
+
+    def _enter(self, function: Any, arguments: Mapping[str, Any]) -> Any:
+        if _is_async(function):
+            raise ConfigurationError(f"{function!r} is async, and replaces a def in a thread")
+        if inspect.isgeneratorfunction(function):
+            return self._stack.enter_context(contextmanager(function)(**arguments))
+        return function(**arguments)
+
+    def _own_arguments(self, function: Any) -> dict[str, Any]:
+        """Return the channel or run for the parameters of *function* that are annotated so."""
+        hints = _hints_of(_used(function))
+        return {
+            name: self._given
+            for name, hint in hints.items()
+            if name != "return" and _type_of(hint) is self._context
+        }
+
+
+def _used(function: Any) -> Any:
+    return _replaced.get(function, function)
+
+
+@asynccontextmanager
+async def _in_threads(context: Any) -> AsyncIterator[Any]:
+    """Enter and exit *context*, which may block, in threads."""
+    value = await asyncio.to_thread(context.__enter__)
+    try:
+        yield value
+    except BaseException as error:
+        if not await asyncio.to_thread(context.__exit__, type(error), error, error.__traceback__):
+            raise
+    else:
+        await asyncio.to_thread(context.__exit__, None, None, None)
