@@ -57,7 +57,12 @@ class Authenticator:
         self.bearer = bearer
         self.document = ResourceDocument(bearer.resource, bearer.metadata)
         self._dpop = bearer.proofs
-        self._verdicts = _verdicts_of(bearer)
+        self._verifier = _verifier_of(bearer)
+        self._verdicts = Verdicts(
+            self._verify,
+            seconds=getattr(self._verifier, "cache", 0.0),
+            max_entries=bearer.max_verdicts,
+        )
         self._verifying = 0
         self._throttles: dict[str, LogThrottle] = {}
 
@@ -142,12 +147,6 @@ class Authenticator:
             Refusal: it is not valid here.
             AuthorizationUnavailable: it cannot be verified now.
         """
-        if self._verifying >= self.bearer.max_verifications:
-            raise AuthorizationUnavailable(
-                f"{self._verifying} tokens are being verified (limit: max_verifications)",
-                retry_after=1,
-            )
-        self._verifying += 1
         try:
             access = await self._verdicts.verify(token)
             if scheme == "dpop" and self._dpop is not None:
@@ -161,6 +160,18 @@ class Authenticator:
         except InvalidToken as error:
             self._log(error.reason, "an access token was refused: %s", str(error))
             raise Refusal(401, "invalid_token", error.reason) from None
+
+    async def _verify(self, token: str) -> Access:
+        # Here, where requests with the same token wait for one verification: a client that begins
+        # with many requests must not reach the limit alone.
+        if self._verifying >= self.bearer.max_verifications:
+            raise AuthorizationUnavailable(
+                f"{self._verifying} tokens are being verified (limit: max_verifications)",
+                retry_after=1,
+            )
+        self._verifying += 1
+        try:
+            return self.bearer.complete(await self._verifier.verify(token))
         finally:
             self._verifying -= 1
 
@@ -222,8 +233,8 @@ def credentials_of(scope: Scope, max_bytes: int) -> tuple[str, str | None]:
     return scheme, token.decode("ascii")
 
 
-def _verdicts_of(bearer: Bearer) -> Verdicts:
-    """Return the verdicts of the verifier of *bearer*, which learns its resource and issuers."""
+def _verifier_of(bearer: Bearer) -> Verifier:
+    """Return the verifier of *bearer*, which learns its resource and issuers."""
     verifier = bearer.verify
     if verifier is None:
         from genmcp.auth.jwt import Jwt  # needs an extra
@@ -231,11 +242,7 @@ def _verdicts_of(bearer: Bearer) -> Verdicts:
         verifier = Jwt()
     bind = getattr(verifier, "bind", None)
     bound: Verifier = verifier if bind is None else bind(bearer.resource, bearer.issuers)
-
-    async def verify(token: str) -> Access:
-        return bearer.complete(await bound.verify(token))
-
-    return Verdicts(verify, seconds=getattr(bound, "cache", 0.0), max_entries=bearer.max_verdicts)
+    return bound
 
 
 async def _reply_unavailable(http: HttpRequest, error: AuthorizationUnavailable) -> None:

@@ -246,6 +246,20 @@ async def test_verifications_at_once_are_limited(http: httpx.AsyncClient) -> Non
     assert later.status_code == 200
 
 
+async def test_requests_with_one_token_wait_for_one_verification(
+    http: httpx.AsyncClient,
+) -> None:
+    """A client that begins with many requests at once does not reach the limit alone."""
+    verify = Slow()
+    async with serve(guarded(verify=verify, max_verifications=1)) as url:
+        first = [asyncio.create_task(called(http, f"{url}/mcp", "ada")) for _ in range(5)]
+        await until(lambda: verify.waiting == 1, pause=0.01)
+        verify.go = True
+        accepted = [(await each).status_code for each in first]
+
+    assert accepted == [200] * 5
+
+
 async def test_body_of_stranger_is_not_read() -> None:
     """The refusal comes before the first byte of the body, however large it would be."""
     async with serve(guarded()) as url:
