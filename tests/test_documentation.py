@@ -47,6 +47,7 @@ README = TEXTS["README.md"]
 BLOCKS = [block for text in TEXTS.values() for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
 TESTS = sorted(name for name in MODULES if name.startswith("test_"))
+GUARDED = {name for name, code in MODULES.items() if "auth=Bearer(" in code}
 PROGRAMS = {name: printed for name, code, printed in BLOCKS if printed or "asyncio.run(" in code}
 COMMANDS = [
     command
@@ -86,6 +87,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
     public = {
         "genmcp.tasks.docket",
         "genmcp",
+        "genmcp.auth",
         "genmcp.stores.redis",
         "genmcp.testing",
         "genmcp.telemetry.metrics",
@@ -97,7 +99,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
     assert {each for each in imported if not each.startswith("genmcp.testing.")} <= public
 
 
-@pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys() - {*TESTS}))
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys() - GUARDED - {*TESTS}))
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
     """A real client lists the tools of a page's example, whichever way it is mounted."""
     module = importlib.import_module(name)
@@ -107,6 +109,22 @@ async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> 
     for app in served:
         async with serve(app) as url, Client(f"{url}/mcp") as client:
             assert (await client.list_tools()).tools
+
+
+@pytest.mark.parametrize("name", sorted(GUARDED - PROGRAMS.keys()))
+async def test_documentation_of_guarded_server_refuses_strangers(name: str, modules: Path) -> None:
+    """The challenge names the metadata, which can be fetched."""
+    module = importlib.import_module(name)
+    (app,) = applications(module)
+    public = module.endpoint.authenticator.bearer.resource
+
+    async with serve(app) as url, httpx.AsyncClient() as http:
+        refused = await http.post(public.replace("https://mcp.example.com", url))
+        (named,) = re.findall('resource_metadata="([^"]*)"', refused.headers["www-authenticate"])
+        metadata = await http.get(named.replace("https://mcp.example.com", url))
+
+    assert refused.status_code == 401
+    assert metadata.json()["resource"] == public
 
 
 def printed(command: str | list[str]) -> str:
