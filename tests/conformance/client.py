@@ -11,7 +11,11 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import httpx
+
+from genmcp.client.auth import OAuth
 from genmcp.client.client import Client
+from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.capabilities import (
@@ -104,6 +108,40 @@ async def answer_questions(client: Client) -> None:
     await client.call("test_mrtr_no_result_type", {})
 
 
+async def list_and_call(client: Client) -> None:
+    """List the tools, and call the one that demands more scopes where there is one."""
+    await client.tools()
+    await client.call("test-tool", {})
+
+
+# The server or the authorization server of these must be refused.
+REFUSED = (
+    "auth/scope-retry-limit",
+    "auth/resource-mismatch",
+    "auth/iss-supported-missing",
+    "auth/iss-wrong-issuer",
+    "auth/iss-unexpected",
+    "auth/iss-normalized",
+    "auth/metadata-issuer-mismatch",
+)
+
+
+async def browse(url: str) -> str:
+    """Follow the authorization URL, where the suite approves at once; return the redirect."""
+    async with httpx.AsyncClient(trust_env=False) as browser:
+        response = await browser.get(url)
+    return response.headers["location"]
+
+
+def login(name: str) -> OAuth:
+    """Return the authorization for a scenario."""
+    given = context()
+    client_id, secret = given.get("client_id"), given.get("client_secret")
+    if name == "auth/basic-cimd":
+        client_id = "https://conformance-test.local/client-metadata.json"
+    return OAuth("genmcp conformance", client_id=client_id, secret=secret, ask=browse)
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "initialize": list_tools,
     "tools_call": add_numbers,
@@ -132,21 +170,27 @@ def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: examples.get(each.get("type"), "value") for name, each in properties.items()}
 
 
-async def run(url: str, scenario: Scenario, revision: str | None) -> None:
+async def run(url: str, name: str, scenario: Scenario, revision: str | None) -> None:
     """Run the scenario."""
     options = ClientOptions(revision=revision, timeout=20)
-    async with Client(url, handler=Fixture(), options=options) as client:
-        await scenario(client)
+    auth = login(name) if name.startswith("auth/") else None
+    try:
+        async with Client(url, handler=Fixture(), options=options, auth=auth) as client:
+            await scenario(client)
+    except (AuthorizationFailed, Forbidden) as error:
+        if name not in REFUSED:
+            raise
+        sys.stdout.write(f"{error}\n")
 
 
 def main() -> None:
     """Run the scenario the environment names."""
     name = os.environ.get("MCP_CONFORMANCE_SCENARIO", "initialize")
-    scenario = SCENARIOS.get(name)
+    scenario = list_and_call if name.startswith("auth/") else SCENARIOS.get(name)
     if scenario is None:
         sys.exit(f"there is no scenario {name!r} here: {', '.join(SCENARIOS)}")
     revision = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION")
-    asyncio.run(run(sys.argv[-1], scenario, revision))
+    asyncio.run(run(sys.argv[-1], name, scenario, revision))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
 
 # RFC 6750, 2.1: the characters of an access token.
@@ -90,8 +91,12 @@ class Authorization(ABC):
 class Authorizer(Protocol):
     """Settings that authorize connections, such as `OAuth`. May be shared by several clients."""
 
-    def authorization(self, url: str) -> Authorization:
+    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*.
+
+        Args:
+            url: The URL of the server.
+            http: The options of the connection, such as `tls`.
 
         Raises:
             ConfigurationError: The server cannot be authorized for in this way.
@@ -167,11 +172,11 @@ def check_auth(auth: object) -> None:
         )
 
 
-def authorization_for(auth: Auth, url: str) -> Authorization:
+def authorization_for(auth: Auth, url: str, http: HttpOptions | None = None) -> Authorization:
     """Return the authorization of a new connection to the server at *url*.
 
     Raises:
         ConfigurationError: *auth* cannot be used for it.
     """
     check_auth(auth)
-    return auth.authorization(url) if isinstance(auth, Authorizer) else BearerToken(auth)
+    return auth.authorization(url, http) if isinstance(auth, Authorizer) else BearerToken(auth)

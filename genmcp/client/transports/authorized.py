@@ -6,8 +6,9 @@ from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
+from genmcp._core.auth.steps import FlowFailed
 from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
-from genmcp.client.errors import AuthorizationFailed, ClientError
+from genmcp.client.errors import AuthorizationFailed, ClientError, authorization_error
 from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import (
     Headers,
@@ -104,6 +105,8 @@ class AuthorizedRequester(HttpRequester):
             yield
         except ClientError:
             raise
+        except FlowFailed as failed:
+            raise authorization_error(failed, self.server_name) from failed
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise AuthorizationFailed(self.server_name, reason) from error
@@ -171,17 +174,15 @@ def _encoded(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
 
 
 def authorized(
-    url: SplitResult, requester: HttpRequester, options: HttpOptions, auth: Auth | None
+    url: SplitResult, requester: HttpRequester, options: HttpOptions, auth: Auth
 ) -> HttpRequester:
-    """Return *requester*, with authorization by *auth* if it is not None.
+    """Return *requester* with authorization by *auth*.
 
     Raises:
         ConfigurationError: *auth* cannot be used for *url*, or an option authorizes already.
     """
-    if auth is None:
-        return requester
     if any(name.lower() == "authorization" for name in options.headers):
         raise ConfigurationError("give either auth= or an Authorization header, not both")
     if options.client is not None and options.client.auth is not None:
         raise ConfigurationError("give either auth= or an HttpOptions.client that has auth")
-    return AuthorizedRequester(url, requester, authorization_for(auth, url.geturl()))
+    return AuthorizedRequester(url, requester, authorization_for(auth, url.geturl(), options))

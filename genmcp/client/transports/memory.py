@@ -14,7 +14,6 @@ from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.auth.base import Auth
 from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.options import HttpOptions
-from genmcp.client.transports.authorized import authorized
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 from genmcp.client.transports.http import HttpTransport
 from genmcp.server import Server
@@ -53,7 +52,11 @@ class MemoryTransport(HttpTransport):
         self._owned = isinstance(target, Server)
         self._asgi = AsgiAdapter(self._served, in_process_name(target), scope)
         options = options or HttpOptions()
-        requester = authorized(_URL, self._asgi, options, auth)
+        requester: HttpRequester = self._asgi
+        if auth is not None:
+            from genmcp.client.transports.authorized import authorized  # most do without it
+
+            requester = authorized(_URL, requester, options, auth)
         super().__init__(_URL, requester, options, max_message=max_message)
 
     async def disconnect(self) -> None:

@@ -8,7 +8,6 @@ from genmcp._transports.endpoint import Endpoint
 from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.auth.base import Auth
 from genmcp.client.options import Command, HttpOptions, StdioOptions, mask_url
-from genmcp.client.transports.authorized import authorized
 from genmcp.client.transports.base import HttpRequester, Transport
 from genmcp.client.transports.http import HttpTransport
 from genmcp.client.transports.http_pool import HttpPool
@@ -49,7 +48,9 @@ def transport_to(
     match target:
         case str():
             url, options = _parsed(target), http or HttpOptions()
-            requester = authorized(url, _http_requester(url, options), options, auth)
+            requester = _http_requester(url, options)
+            if auth is not None:
+                requester = _authorized(url, requester, options, auth)
             return HttpTransport(url, requester, options, max_message=max_message)
         case Command():
             return StdioTransport(target, stdio, max_message=max_message)
@@ -61,6 +62,14 @@ def transport_to(
         "the target of a client must be a URL, a Command, a Server, Mux or Endpoint, "
         f"or a Transport, not {target!r}"
     )
+
+
+def _authorized(
+    url: SplitResult, requester: HttpRequester, options: HttpOptions, auth: Auth
+) -> HttpRequester:
+    from genmcp.client.transports.authorized import authorized  # most clients do without it
+
+    return authorized(url, requester, options, auth)
 
 
 def target_name(target: Target) -> str:

@@ -226,7 +226,7 @@ class Patient(Authorization):
     def answered(self, url: str, headers: Mapping[str, str]) -> None:
         self.answers += 1
 
-    def authorization(self, url: str) -> Authorization:
+    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
         return self
 
 

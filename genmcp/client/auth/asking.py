@@ -1,0 +1,163 @@
+"""Asking the user to log in: by a browser, by a URL that is printed, or by a function."""
+
+import asyncio
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from inspect import isawaitable, iscoroutinefunction
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+from genmcp._core.auth.steps import Ask, FlowFailed, Listen
+from genmcp.client.auth.listener import LoopbackListener
+
+DEFAULT_LOGIN_TIMEOUT: Final = 300.0
+"""Seconds for the user to log in."""
+
+CALLBACK: Final = "http://127.0.0.1/callback"
+"""The redirect URI, to which the port is added."""
+
+AskFunction: TypeAlias = Callable[[str], str | Awaitable[str]]
+"""A function, `async` or not, that is called with the authorization URL, and returns the URL to
+which the browser was redirected. One that is not `async` runs in a thread."""
+
+
+class UserPrompt:
+    """Asks the user once. Owned by the run of a flow, which closes it.
+
+    Args:
+        redirect_uri: The redirect URI; its port is chosen if it has none, and is on loopback.
+        ask: Replaces both browser and listener. Default: none.
+        timeout: Seconds for the user to log in.
+    """
+
+    def __init__(
+        self,
+        redirect_uri: str = CALLBACK,
+        ask: AskFunction | None = None,
+        timeout: float = DEFAULT_LOGIN_TIMEOUT,
+    ) -> None:
+        self._redirect_uri = redirect_uri
+        self._ask = ask
+        self._timeout = timeout
+        self._listener: LoopbackListener | None = None
+        self._exits = AsyncExitStack()
+
+    async def listen(self, step: Listen) -> str:
+        """Open the port of the redirect URI, and return the URI.
+
+        Raises:
+            FlowFailed: The port is in use.
+        """
+        if self._ask is not None:
+            return self._redirect_uri
+        await self.close()
+        listener = LoopbackListener(self._redirect_uri, step.preferred)
+        try:
+            self._listener = await self._exits.enter_async_context(listener)
+        except OSError as error:
+            port = urlsplit(self._redirect_uri).port or "any port"
+            raise FlowFailed(
+                f"127.0.0.1 cannot listen on {port}: {error}", advice="OAuth(port=...)"
+            ) from None
+        return listener.redirect_uri
+
+    async def ask(self, step: Ask) -> str:
+        """Wait for the user to log in, and return the URL of the redirect.
+
+        Raises:
+            FlowFailed: The user did not log in in time.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                if self._ask is not None:
+                    return await _call(self._ask, step.url)
+                assert self._listener is not None
+                with _pasting(self._listener):
+                    _show(step.url)
+                    return await self._listener.wait(step.url)
+        except TimeoutError:
+            raise FlowFailed(
+                f"the user did not log in within {self._timeout:g} s",
+                advice="OAuth(login_timeout=...)",
+            ) from None
+
+    async def close(self) -> None:
+        """Close the port. May be called repeatedly."""
+        self._listener = None
+        await self._exits.aclose()
+
+
+async def _call(ask: AskFunction, url: str) -> str:
+    found = ask(url) if iscoroutinefunction(ask) else await asyncio.to_thread(ask, url)
+    found = await found if isawaitable(found) else found
+    if not isinstance(found, str):
+        raise FlowFailed(f"ask must return the URL of the redirect, not a {type(found).__name__}")
+    return found
+
+
+def _show(url: str) -> None:
+    """Print *url*, and open it in a browser if this machine has a display.
+
+    The program itself never fetches it: the URL is for the browser, in which the user is logged in.
+    """
+    _tell(f"To log in, open this URL in a browser:\n\n{url}\n")
+    if _has_display():
+        # A daemon: some browsers block, and the login must not outlive the program.
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+def _tell(text: str) -> None:
+    # Not on stdout, which may be the output of the program.
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _has_display() -> bool:
+    if sys.platform in ("win32", "darwin"):
+        return "SSH_CONNECTION" not in os.environ
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+@contextmanager
+def _pasting(listener: LoopbackListener) -> Iterator[None]:
+    """Offer each line that is typed to *listener*, for a browser on another machine.
+
+    It is redirected to its own 127.0.0.1, where it shows an error, and the URL in its address bar.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        fd = sys.stdin.fileno()
+        usable = os.isatty(fd)
+    except (AttributeError, OSError, ValueError):  # none, closed, or replaced
+        usable = False
+    if not usable:
+        yield
+        return
+    pasted = bytearray()
+
+    def read() -> None:
+        data = os.read(fd, 65536)
+        if not data:
+            loop.remove_reader(fd)
+        pasted.extend(data)
+        *lines, rest = pasted.split(b"\n")
+        pasted[:] = rest
+        for line in lines:
+            text = line.decode("utf-8", "replace").strip()
+            if text and not listener.offer(text):
+                _tell("This is not the URL of the login that waits.")
+
+    try:
+        loop.add_reader(fd, read)
+    except (NotImplementedError, OSError):  # Windows
+        yield
+        return
+    _tell("If the browser shows an error after that, paste its URL here.")
+    try:
+        yield
+    finally:
+        loop.remove_reader(fd)

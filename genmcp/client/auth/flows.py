@@ -1,0 +1,194 @@
+"""Authorization of a connection by flows, and flows that are shared by all who need them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
+
+from genmcp._core.auth.challenges import parse_challenges
+from genmcp._core.auth.flow import RejectedAttempt, usable
+from genmcp._core.auth.metadata import same_origin
+from genmcp._core.auth.record import Record
+from genmcp._core.auth.steps import FlowOptions, Steps
+from genmcp.cancellation import cancel_and_wait
+from genmcp.client.auth.base import Authorization, RejectedRequest
+from genmcp.client.auth.runner import FlowRunner
+
+T = TypeVar("T")
+
+Rejected = Callable[[FlowOptions, RejectedAttempt], Steps[Record | None]]
+"""The flow after a 401 or 403, such as `genmcp._core.auth.flow.rejected`."""
+
+_NO_TOKEN: Final[Mapping[str, str]] = {}
+
+
+class _RunningFlow:
+    """A flow that runs, and the number of tasks that wait for its result."""
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self.task = task
+        self.waiting = 0
+
+
+class SharedFlows:
+    """Runs equal flows once for all that wait for them. Owned by an `Authorizer`.
+
+    A flow runs in a task of its own, so that a request that is cancelled does not end the login
+    that others wait for. It is cancelled with the last of them.
+    """
+
+    def __init__(self) -> None:
+        # By event loop as well: a `SyncClient` has one of its own.
+        self._running: dict[Hashable, _RunningFlow] = {}
+        self._logins: dict[asyncio.AbstractEventLoop, _LoginQueue] = {}
+
+    async def run(
+        self, kind: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, asks: bool = False
+    ) -> T:
+        """Run *work*, or wait for the same work that runs already; return its result.
+
+        Args:
+            kind: Identifies the work.
+            work: Runs the flow.
+            asks: Whether it may ask the user, which one flow does at a time.
+        """
+        loop = asyncio.get_running_loop()
+        key = (loop, kind)
+        running = self._running.get(key)
+        if running is None:
+            task = loop.create_task(self._ask(work) if asks else work())
+            running = self._running[key] = _RunningFlow(task)
+            task.add_done_callback(partial(self._end, key, running))
+        running.waiting += 1
+        try:
+            result: T = await asyncio.shield(running.task)
+            return result
+        finally:
+            running.waiting -= 1
+            if not running.waiting and not running.task.done():
+                self._end(key, running)
+                await cancel_and_wait(running.task)
+
+    def _end(self, key: Hashable, running: _RunningFlow, _: object = None) -> None:
+        if self._running.get(key) is running:  # not a later one
+            del self._running[key]
+
+    async def _ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        loop = asyncio.get_running_loop()
+        queue = self._logins.setdefault(loop, _LoginQueue())
+        queue.length += 1
+        try:
+            async with queue.lock:
+                return await work()
+        finally:
+            queue.length -= 1
+            if not queue.length:
+                del self._logins[loop]
+
+
+class _LoginQueue:
+    """The flows of one event loop that may ask the user."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.length = 0
+
+
+class _SentHeaders(dict[str, str]):
+    """The headers of a request, and the record whose token they have."""
+
+    def __init__(self, record: Record, headers: Mapping[str, str]) -> None:
+        super().__init__(headers)
+        self.record = record
+
+
+class FlowAuthorization(Authorization):
+    """Authorizes one connection by the tokens that flows obtain. Owned by its transport.
+
+    Args:
+        options: The options of the flows.
+        runner: Returns a runner for a flow, which may ask the user or not.
+        shared: The flows of all connections.
+        rejected: The flow after a 401 or 403.
+    """
+
+    interactive: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        options: FlowOptions,
+        runner: Callable[[bool], FlowRunner],
+        shared: SharedFlows,
+        rejected: Rejected,
+    ) -> None:
+        self._options = options
+        self._runner = runner
+        self._shared = shared
+        self._rejected = rejected
+        self._record: Record | None = None
+        self._headers: _SentHeaders | None = None
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """Return the token of the last login, renewed if it expires soon; nothing without one."""
+        record = self._record
+        if record is None or record.access_token is None or record.due(self._options.now()):
+            record = await self._renewed(record)
+        # The transport follows no redirect to another origin. Were it to, the token stays here.
+        if record is None or record.access_token is None or not self._is_server(url):
+            return _NO_TOKEN
+        return self._headers_for(record, method, url)
+
+    async def rejected(self, request: RejectedRequest) -> bool:
+        """Obtain another token, with a login if a caller waits for the response."""
+        used = request.sent.record if isinstance(request.sent, _SentHeaders) else None
+        rejection = RejectedAttempt(
+            status=request.status,
+            headers=request.headers,
+            used=used,
+            attempt=request.attempt,
+            interactive=request.foreground,
+        )
+        # One flow for all requests that were rejected for the same reason.
+        kind = (
+            "rejected",
+            self._options.url,
+            request.status,
+            used and used.generation,
+            request.attempt > 1,
+            request.foreground,
+            _challenge_of(request),
+        )
+        record = await self._shared.run(
+            kind,
+            lambda: self._run(self._rejected(self._options, rejection), asks=request.foreground),
+            asks=request.foreground,
+        )
+        if record is None:
+            return False
+        self._record = record
+        return True
+
+    def _headers_for(self, record: Record, method: str, url: str) -> Mapping[str, str]:
+        """Return the headers of a request with the token of *record*."""
+        if self._headers is None or self._headers.record is not record:
+            token = {"Authorization": f"{record.token_type} {record.access_token}"}
+            self._headers = _SentHeaders(record, token)
+        return self._headers
+
+    async def _renewed(self, held: Record | None) -> Record | None:
+        kind = ("usable", self._options.url, held and held.generation)
+        record = await self._shared.run(kind, lambda: self._run(usable(self._options, held)))
+        if self._record is held:  # otherwise a login has ended meanwhile
+            self._record = record
+        return self._record
+
+    def _is_server(self, url: str) -> bool:
+        return same_origin(url, self._options.url)
+
+    async def _run(self, steps: Steps[T], *, asks: bool = False) -> T:
+        return await self._runner(asks).run(steps)
+
+
+def _challenge_of(request: RejectedRequest) -> Hashable:
+    values = [value for name, value in request.headers if name == "www-authenticate"]
+    return tuple((each.scheme, *each.params.items()) for each in parse_challenges(values))

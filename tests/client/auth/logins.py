@@ -1,0 +1,126 @@
+"""An authorization server and a server that demands its tokens, for the tests beside this file."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from genmcp import Endpoint, Suite, tool
+from genmcp.auth import Bearer
+from genmcp.testing import Issuer
+from tests.support.serving import serve
+
+
+@tool
+def whoami(name: str = "nobody") -> str:
+    """Return a name."""
+    return name
+
+
+@tool
+def order(part: str) -> str:
+    """Order a part, which needs a scope."""
+    return part
+
+
+class Place:
+    """A server that demands tokens of *issuer*.
+
+    Attributes:
+        url: The URL of the server.
+        seen: The HTTP method and the token of each request, in order.
+        refused: Tokens that the server refuses, as if they had expired.
+    """
+
+    def __init__(self, issuer: Issuer) -> None:
+        self.issuer = issuer
+        self.url = ""
+        self.seen: list[tuple[str, str | None]] = []
+        self.refused: set[str] = set()
+        self.app: Any = None
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"].startswith("/.well-known"):
+            await self.app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"authorization")
+        token = None if given is None else given.decode().removeprefix("Bearer ")
+        self.seen.append((scope["method"], token))
+        if token not in self.refused:
+            await self.app(scope, receive, send)
+            return
+        headers = [
+            (b"www-authenticate", b'Bearer error="invalid_token"'),
+            (b"content-length", b"0"),
+        ]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    @property
+    def tokens(self) -> list[str | None]:
+        """The different tokens of the requests, in order."""
+        return list(dict.fromkeys(token for _, token in self.seen))
+
+    def grants(self) -> list[str]:
+        """The grant types of the requests to the token endpoint."""
+        return [each.params["grant_type"] for each in self.issuer.received("token")]
+
+    async def browse(self, url: str) -> str:
+        """Log in as a browser does, and return the URL of the redirect."""
+        self.asked.append(url)
+        async with httpx.AsyncClient(trust_env=False) as browser:
+            return (await browser.get(url)).headers["location"]
+
+
+@asynccontextmanager
+async def guarded_place(
+    issuer: Issuer | None = None, *, scopes: Sequence[str] = ("parts:read",), sse: bool = False
+) -> AsyncIterator[Place]:
+    """Serve an issuer and a server; yield the latter."""
+    place = Place(issuer or Issuer())
+    async with place.issuer.serve(), serve(place, lifespan="off") as base:
+        place.url = f"{base}/mcp"
+        suite = Suite(name="parts", version="1", tools=[whoami, order])
+        auth = Bearer(place.url, issuers=[place.issuer.url], scopes=scopes)
+        endpoint = Endpoint(suite, auth=auth)
+        routes = [*endpoint.routes("/mcp")]
+        if sse:
+            routes.append(endpoint.sse_route("/sse"))
+        place.app = Starlette(routes=routes)
+        yield place
+
+
+class Browser:
+    """Takes the place of the browser of this machine: follows each URL that is opened.
+
+    Attributes:
+        opened: The URLs.
+        pages: The last page of each.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[str] = []
+        self.pages: list[httpx.Response] = []
+        self.change: Callable[[str], str] = lambda url: url
+        self.done = threading.Event()
+        monkeypatch.setenv("BROWSER", "test")
+        monkeypatch.setattr("webbrowser.open", self._open)
+
+    def _open(self, url: str) -> bool:
+        self.opened.append(url)
+        with httpx.Client(trust_env=False) as browser:
+            back = browser.get(url).headers["location"]
+            self.pages.append(browser.get(self.change(back)))
+        self.done.set()
+        return True
+
+    async def page(self) -> httpx.Response:
+        """Wait for the first page, and return it."""
+        await asyncio.to_thread(self.done.wait, 10)
+        return self.pages[0]
