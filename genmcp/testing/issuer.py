@@ -35,7 +35,7 @@ class Issuer:
     Needs the extra `auth`.
 
     Args:
-        url: the issuer identifier; its path may not be empty, such as "https://issuer.test/t1".
+        url: the issuer identifier, which may have a path: "https://issuer.test/t1".
             `serve()` replaces scheme, host and port by those it serves on.
         resources: the resources that tokens can be requested for (RFC 8707). Default: any.
             Tokens requested without a resource are for the first one.

@@ -38,6 +38,7 @@ from starlette.types import ASGIApp
 
 from genmcp import Channel, Endpoint, Suite, tool
 from genmcp.auth import Bearer
+from genmcp.auth.bearer import Verifier
 from genmcp.testing import Issuer
 from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.e2e.processes import kill, serving
@@ -45,40 +46,49 @@ from tests.e2e.processes import kill, serving
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
 USER = "ann"
+SERVER_ID, SERVER_SECRET = "rs", "of-a-resource-server"  # to introspect tokens
 Browse = Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True)
 class AuthorizationServer:
-    """An authorization server that runs: its identifier, and the URL of its keys."""
+    """An authorization server that runs: its identifier, and URLs of its metadata."""
 
     issuer: str
     jwks_uri: str
+    introspection: str
+    revocation: str
 
 
-async def metadata_of(issuer: str) -> dict[str, Any]:
+async def found_at(issuer: str) -> AuthorizationServer:
+    """Return what the metadata of an issuer contains."""
     async with httpx.AsyncClient() as http:
-        found: dict[str, Any] = (
-            await http.get(f"{issuer}/.well-known/openid-configuration")
-        ).json()
-    return found
+        found = (await http.get(f"{issuer}/.well-known/openid-configuration")).json()
+    assert found["issuer"] == issuer
+    ends = ("jwks_uri", "introspection_endpoint", "revocation_endpoint")
+    return AuthorizationServer(issuer, *(found[end] for end in ends))
 
 
 @asynccontextmanager
-async def own_issuer(resource: str, port: int) -> AsyncIterator[AuthorizationServer]:
+async def own_issuer(
+    resource: str, port: int, *, opaque: bool = False
+) -> AsyncIterator[AuthorizationServer]:
     """Serve `genmcp.testing.Issuer`."""
-    issuer = Issuer(resources=[resource], user=USER, consent="ask")
+    issuer = Issuer(resources=[resource], user=USER, consent="ask", opaque=opaque)
+    issuer.add_client(SERVER_ID, secret=SERVER_SECRET)
     async with issuer.serve(port) as url:
-        yield AuthorizationServer(url, f"{url}/jwks")
+        yield await found_at(url)
 
 
 @asynccontextmanager
-async def oidc_provider(resource: str, port: int) -> AsyncIterator[AuthorizationServer]:
+async def oidc_provider(
+    resource: str, port: int, *, opaque: bool = False
+) -> AsyncIterator[AuthorizationServer]:
     """Run oidc-provider, of npm."""
     node, modules = npm_package(*OIDC_PROVIDER)
-    async with serving([node, str(SCRIPT), str(port), str(modules), resource], port):
-        issuer = f"http://127.0.0.1:{port}"
-        yield AuthorizationServer(issuer, (await metadata_of(issuer))["jwks_uri"])
+    options = [str(port), str(modules), resource, "opaque" if opaque else "jwt"]
+    async with serving([node, str(SCRIPT), *options], port):
+        yield await found_at(f"http://127.0.0.1:{port}")
 
 
 class Form(HTMLParser):
@@ -208,9 +218,11 @@ async def whoami(channel: Channel) -> str:
     return f"{channel.access and channel.access.subject}"
 
 
-def own_server(resource: str, server: AuthorizationServer) -> ASGIApp:
+def own_server(
+    resource: str, server: AuthorizationServer, verify: Verifier | None = None
+) -> ASGIApp:
     """Return a server of ours."""
-    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"])
+    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify)
     endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami]), auth=auth)
     return Starlette(routes=endpoint.routes("/mcp"))
 

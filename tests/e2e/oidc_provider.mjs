@@ -1,10 +1,10 @@
 // An authorization server that is not ours. Arguments: its port, the modules folder, and the URL
-// of the resource that tokens are issued for.
+// of the resource that tokens are issued for, and their format: jwt or opaque.
 import { generateKeyPairSync } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-const [port, modules, resource] = process.argv.slice(2);
+const [port, modules, resource, accessTokenFormat] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')).href);
 
@@ -44,7 +44,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
                 return {
                     scope: 'read write',
                     audience: resource,
-                    accessTokenFormat: 'jwt',
+                    accessTokenFormat,
                     jwt: { sign: { alg: 'ES256' } },
                 };
             },

@@ -1,20 +1,22 @@
-"""Logins: clients and servers of three projects, with two authorization servers."""
+"""Logins: clients and servers of several projects, with two authorization servers."""
 
 import asyncio
 import socket
 from typing import Any
 
+import httpx
 import pytest
 
+from genmcp.auth import Introspection
 from tests.e2e import authorizing
+from tests.e2e.authorizing import SERVER_ID, SERVER_SECRET, USER, Kept, official_client
 from tests.support.serving import serve
 
-# The first run installs a package.
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(300),  # the first run installs packages
     pytest.mark.filterwarnings("ignore:Using in-memory token storage"),
 ]
-AUTHORIZATION_SERVERS = {
+AUTHORIZATION_SERVERS: dict[str, Any] = {
     "issuer": authorizing.own_issuer,
     "oidc-provider": authorizing.oidc_provider,
 }
@@ -28,26 +30,80 @@ CLIENTS = {
     "fastmcp": authorizing.fastmcp_whoami,
     "typescript": authorizing.typescript_whoami,
 }
+by_authorization_server = pytest.mark.parametrize(
+    "start", AUTHORIZATION_SERVERS.values(), ids=AUTHORIZATION_SERVERS
+)
 
 
-@pytest.mark.parametrize("authorization_server", AUTHORIZATION_SERVERS)
+@pytest.fixture
+def login_port() -> int:
+    """Return a free port for the authorization server."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def resource(free_port: int) -> str:
+    """Return the URL of the MCP server."""
+    return f"http://127.0.0.1:{free_port}/mcp"
+
+
+@by_authorization_server
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_client_logs_in(
-    client: str,
-    server: str,
-    authorization_server: str,
-    free_port: int,
+    client: str, server: str, start: Any, resource: str, free_port: int, login_port: int
 ) -> None:
     """It registers itself, its user logs in, and the tool knows who it is."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        port = other.getsockname()[1]
-    resource = f"http://127.0.0.1:{free_port}/mcp"
-    start: Any = AUTHORIZATION_SERVERS[authorization_server]
     async with (
         asyncio.timeout(60),
-        start(resource, port) as issuer,
+        start(resource, login_port) as issuer,
         serve(SERVERS[server](resource, issuer), free_port),
     ):
-        assert await CLIENTS[client](resource) == authorizing.USER
+        assert await CLIENTS[client](resource) == USER
+
+
+@by_authorization_server
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_opaque_token_is_introspected_until_revoked(
+    start: Any, mode: str, resource: str, free_port: int, login_port: int
+) -> None:
+    """RFC 7662; once the client has revoked it, the server asks it to log in again."""
+    storage = Kept()
+    async with asyncio.timeout(60), start(resource, login_port, opaque=True) as issuer:
+        verify = Introspection(issuer.introspection, SERVER_ID, SERVER_SECRET, cache=0)
+        app = authorizing.own_server(resource, issuer, verify)
+        async with serve(app, free_port), official_client(resource, mode, storage) as client:
+            result: Any = await client.call_tool("whoami", {})
+            assert storage.tokens
+            token = storage.tokens.access_token
+            refused = await revoked(issuer, storage, resource)
+            again: Any = await client.call_tool("whoami", {})
+
+    assert result.content[0].text == again.content[0].text == USER
+    assert "." not in token
+    assert refused.status_code == 401
+    assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+    assert storage.tokens.access_token != token
+
+
+async def revoked(
+    issuer: authorizing.AuthorizationServer, storage: Kept, resource: str
+) -> httpx.Response:
+    """Revoke the access token of a client (RFC 7009); return a response to it."""
+    assert storage.client
+    assert storage.tokens
+    client = (storage.client.client_id, storage.client.client_secret or "")
+    form = {"token": storage.tokens.access_token}
+    auth: Any = None
+    if storage.client.token_endpoint_auth_method == "client_secret_basic":
+        auth = client
+    else:
+        form.update(zip(("client_id", "client_secret"), client, strict=True))
+    headers = {"authorization": f"Bearer {storage.tokens.access_token}"}
+    async with httpx.AsyncClient() as http:
+        gone = await http.post(issuer.revocation, data=form, auth=auth)
+        assert gone.status_code == 200, gone.text
+        return await http.post(resource, json={}, headers=headers)
