@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
 from concurrent.futures import wait
 from enum import Enum
 from math import inf
@@ -129,6 +129,13 @@ class Sink(Protocol):
 
     def watch_client(self) -> None:
         """Detect a disconnect of the client at once from now on, instead of within a tick."""
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check that the client was granted *scopes*, where the transport authenticates clients.
+
+        Raises:
+            InsufficientScope: it lacks one.
+        """
 
     async def promote(self) -> None:
         """Make the call a task while its hook runs."""

@@ -8,7 +8,7 @@ from typing import Any, ForwardRef, TypedDict, TypeVar, get_args, get_origin
 
 import msgspec
 
-from genmcp._core.access import Access
+from genmcp._core.access import Access, checked_scopes
 from genmcp._core.outcome import Outcome
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
@@ -33,10 +33,15 @@ class ServerComponent:
             (2026-07-28, server/utilities, "Caching"). Default 0.
         cache_scope: "public" if a cache may share them between users, else "private". Default
             "private" for resources, "public" for tools and prompts.
+        scopes: the scopes that an access token must have for the component, besides those of the
+            endpoint. Without them, no hook runs, and the client gets HTTP 403 with all scopes of
+            the operation, for which it may ask its user. The component remains in lists. Not
+            checked over stdio. Default: none.
     """
 
     cache_ttl: float = 0
     cache_scope: CacheScope = "private"
+    scopes: Collection[str] = ()
 
     # The name of the hook that serves a request: each kind of component sets it in its class. Its
     # name cannot be that of an attribute of a user's class.
@@ -145,13 +150,14 @@ V = TypeVar("V")
 
 
 class Metadata(TypedDict, total=False):
-    """The options that describe a component, common to tools, prompts and resources."""
+    """The options that tools, prompts and resources have in common."""
 
     name: str
     title: str
     description: str
     icons: Sequence[Icon]
     meta: Mapping[str, Any]
+    scopes: Collection[str]
 
 
 # The characters and the length that 2026-07-28 allows (server/tools, "Tool Names").
@@ -205,6 +211,7 @@ def check_metadata(
             raise ConfigurationError(
                 f"{owner}.{key} must be {first!r} or {second!r}, not {values[key]!r}"
             )
+    checked_scopes(f"{owner}.scopes", values.get("scopes", ()))
     for icon in values.get("icons") or ():
         if not isinstance(icon, Icon):
             raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")

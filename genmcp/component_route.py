@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from genmcp._core.access import checked_scopes
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Done, Failed, Outcome
 from genmcp._core.request import Request
@@ -62,20 +63,25 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
         names: the names of the arguments; None if only the hook knows them.
         hook: the `complete` of the component; None if the component does not override it.
         options: fixed values by argument. They are used if the hook is None or returns None.
+        scopes: the scopes of the component, which its completions need as well.
     """
 
     owner: str
     names: Collection[str] | None = None
     hook: Hook | None = None
     options: Mapping[str, Sequence[str]] = {}
+    scopes: tuple[str, ...] = ()
 
     async def complete(self, params: CompleteRequestParams, channel: Channel) -> CompleteResult:
         """Return the completions of the argument of *params*.
 
         Raises:
             InvalidParams: the argument does not exist.
+            InsufficientScope: the client lacks a scope of the component.
             ContractError: the hook did not return texts.
         """
+        if self.scopes:
+            channel._sink.require_scopes(self.scopes)
         name, value = params.argument.name, params.argument.value
         if self.names is not None and name not in self.names:
             raise InvalidParams(f"Unknown argument of {self.owner}: {name}", {"argument": name})
@@ -127,7 +133,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         """Return the fields of the route of *provider* that all kinds of components have.
 
         Raises:
-            ConfigurationError: `continue_` is a generator function, or `visible` is not a `def`.
+            ConfigurationError: `continue_`, `visible` or a scope is not what it must be.
         """
         return {
             "provider": provider,
@@ -135,6 +141,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             "visible": visibility(provider, ServerComponent),
             "ttl_ms": round(provider.cache_ttl * 1000),
             "cache_scope": provider.cache_scope,
+            "scopes": checked_scopes(f"{type(provider).__name__}.scopes", provider.scopes),
         }
 
     @property
@@ -284,8 +291,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             ContractError: the provider has no hook, method or step in which the call could
                 continue. The awaited work is released.
         """
-        # Checked when the wait begins, so that the author reads the error at once and not when the
-        # wait ends, perhaps days later and in another process.
+        # Checked when the wait begins, not when it ends, perhaps days later in another process.
         try:
             if step.method is not None:
                 self._check_method(hook, step.method)

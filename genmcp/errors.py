@@ -4,7 +4,7 @@
     ├── McpError               sent to the client as a JSON-RPC error, with its code:
     │     -32700               ParseError
     │     -32600               InvalidRequest: HttpRejected (NotAllowed), TooLarge, BodyTimeout,
-    │                            SessionNotFound
+    │                            SessionNotFound, InsufficientScope (genmcp._core.access)
     │     -32601               MethodNotFound
     │     -32602               InvalidParams: MalformedParams, InvalidArguments (genmcp.faults),
     │                            ToolNotFound, PromptNotFound, ResourceNotFound, TaskNotFound
@@ -20,7 +20,7 @@
     ├── SealError              InvalidSeal (ForeignSeal), SealExpired
     ├── StoreError             Conflict, UnknownFormat, LogTruncated,
     │                            StoreUnavailable (StoreFull, OverShare)
-    ├── InvalidToken, AuthorizationUnavailable, McpError: InsufficientScope (genmcp._core.access)
+    ├── InvalidToken, AuthorizationUnavailable (genmcp._core.access)
     ├── ClientError            raised by a client (genmcp.client.errors)
     └── CompositeError         raised by a hub or registry (genmcp.composite.errors)
 

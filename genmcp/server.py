@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from genmcp._core.access import Access
+from genmcp._core.access import Access, checked_scopes
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request, RouteFacts
@@ -39,9 +39,14 @@ class Route(RouteFacts, frozen=True, kw_only=True):
         visible: a function that returns whether a client may use the component, by its access;
             None: all may. `find` does not call this function, since the access is known only later,
             to `handle`.
+        scopes: the scopes that a client needs; the mux checks them before `handle`.
     """
 
     visible: Visible | None = None
+
+    def __post_init__(self) -> None:
+        if self.scopes:
+            checked_scopes(f"{type(self).__name__}.scopes", self.scopes)
 
     def is_visible(self, access: Access | None) -> bool:
         """Return whether the client with this *access* may use the component."""

@@ -1,11 +1,14 @@
 """Who may call: the content of a verified access token, and the errors of authorization."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from genmcp.errors import GenmcpError, McpError
+from genmcp.errors import ConfigurationError, GenmcpError, McpError
+
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, 3.3
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +88,33 @@ class InsufficientScope(McpError):
         scopes: the scopes that are needed, also those that were granted.
     """
 
+    code = -32600
     status = 403
 
     def __init__(self, *scopes: str) -> None:
         self.scopes = scopes
-        super().__init__(f"The access token lacks a scope; needed: {' '.join(scopes)}")
+        needed = " ".join(scopes)
+        super().__init__(f"The access token lacks a scope; needed: {needed}", {"scopes": [*scopes]})
+
+
+def checked_scopes(option: str, scopes: object) -> tuple[str, ...]:
+    """Return *scopes*, the value of an *option*, without duplicates.
+
+    Raises:
+        ConfigurationError: they are not a collection of scopes; the message names *option*.
+    """
+    if isinstance(scopes, str) or not isinstance(scopes, Iterable):
+        raise ConfigurationError(f"{option} takes a list of scopes, not {scopes!r}")
+    given = tuple(dict.fromkeys(scopes))
+    for scope in given:
+        if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
+            raise ConfigurationError(
+                f"{option}: {scope!r} is not a scope (RFC 6749, 3.3: ASCII without spaces, quotes "
+                f"and backslashes)"
+            )
+        if scope == "offline_access":
+            # 2026-07-28, authorization, "Refresh Tokens": a matter of client and issuer.
+            raise ConfigurationError(
+                f"{option}: offline_access concerns refresh tokens, which a server never gets"
+            )
+    return given

@@ -8,6 +8,7 @@ JSON-RPC error.
 from collections.abc import Mapping
 from typing import Any
 
+from genmcp._core.access import InsufficientScope
 from genmcp._core.request import Request
 from genmcp.errors import (
     CapabilityMissing,
@@ -60,6 +61,8 @@ def failure_outcome(
         # revisions permit it ("Invalid input data" is among their tool execution errors), and hosts
         # raise on an error response instead of showing it to the model.
         return tool_error(error.message, None if error.data is None else {ERROR_DATA: error.data})
+    if isinstance(error, InsufficientScope) and call:
+        return tool_error(error.message)
     if isinstance(error, McpError):
         return error
     if isinstance(error, CapabilityMissing) and request.revision.modern:

@@ -163,7 +163,8 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     effect of a disconnect on a call of an earlier revision: `"finish"` (the client may resume the
     stream for the result) or `"cancel"`. From 2026-07-28 on it always cancels. policy: how a
     long-running call is handled. eager: whether the call needs a check before its hook runs.
-    pending: whether all of this is only known once the route was resolved.
+    pending: whether all of this is only known once the route was resolved. scopes: the scopes that
+    an access token must have, besides those of the endpoint.
     """
 
     headers: tuple[HeaderRule, ...] = ()
@@ -171,6 +172,7 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = NEVER_A_TASK
     eager: bool = False
     pending: bool = False
+    scopes: tuple[str, ...] = ()
 
 
 def cancels_on_disconnect(route: RouteFacts | None) -> bool:

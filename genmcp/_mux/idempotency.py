@@ -45,15 +45,19 @@ class Idempotency:
         self._store = services.store
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* with a `requestState` or a key, or whose call must be a task.
+        """Answer a *request* that needs a check before its hook runs, or has a state or a key.
 
-        The route is resolved first.
+        The route is resolved first, and its scopes are checked: also the result of an earlier call
+        with the key is only for a client that has them.
 
         Raises:
+            InsufficientScope: the client lacks a scope of the component.
             InvalidParams: the state or the key is invalid for this request.
             CapabilityMissing: it needs tasks, which the client does not support.
         """
         request = await resolve_route(channel)
+        if request.route is not None and request.route.scopes:
+            channel._sink.require_scopes(request.route.scopes)
         if self.has_key(request):
             return await self.answer(request, channel)
         return await self._continuations.begin(request, channel)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp._core.access import InsufficientScope
 from genmcp._core.client_key import ClientKey
 from genmcp._core.failures import failure_outcome, http_status_of, is_expected, store_failure
 from genmcp._core.outcome import Outcome
@@ -35,6 +36,7 @@ from genmcp._mux.idempotency import Idempotency
 from genmcp._mux.limits import ConcurrencyLimit, Limits, Owners
 from genmcp._mux.replay import Replay
 from genmcp._mux.resumption import Resumption
+from genmcp._mux.scopes import check_named, has_waited, refused
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp._mux.sinks import Services
@@ -75,6 +77,7 @@ _STORE_VARIABLE: Final = "GENMCP_STORE"
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
 
+_NOT_STORED: Final = MappingProxyType({"cache-control": "no-store"})
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -83,7 +86,8 @@ class EncodedResponse(msgspec.Struct, frozen=True):
 
     message: None if the request was cancelled and gets no response. status, headers: used if the
     message is the whole HTTP response. outcome: the result or error in the message. raised: the
-    exception of the hook, if any.
+    exception of the hook, if any. refusal: the scopes that the client lacks. The whole HTTP
+    response is then a challenge for them, in place of the message; there are headers in that case.
     """
 
     message: bytes | None
@@ -91,6 +95,7 @@ class EncodedResponse(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = _NO_HEADERS
     outcome: Result | McpError | None = None
     raised: BaseException | None = None
+    refusal: InsufficientScope | None = None
 
 
 TASK_SUSPENDED: Final = EncodedResponse(None)
@@ -222,7 +227,7 @@ class Mux:
             if route is None:
                 result = await self._unrouted(request, channel)
             elif (
-                route.eager
+                (route.eager or route.scopes)
                 or params.meta.idempotency_key is not None
                 or (
                     isinstance(params, InputResponseRequestParams)
@@ -251,7 +256,7 @@ class Mux:
         except BaseException as error:  # a hook may raise anything: it costs one call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 raise
-            return self.failure(request, error)
+            return _failed(self, channel, error)
 
     async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""
@@ -282,6 +287,7 @@ class Mux:
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method, params = request.method, request.params
+        check_named(self.server, channel)
         if method in BUILTIN:
             return await self.builtin.answer(request, channel)
         if isinstance(params, PaginatedRequestParams):
@@ -392,6 +398,17 @@ def error_of(error: Exception) -> McpError:
         return store_failure(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
+
+
+def _failed(mux: Mux, channel: Channel, error: BaseException) -> EncodedResponse:
+    """Return the response to the request of *channel*, after its hook has raised *error*."""
+    if not isinstance(error, InsufficientScope):
+        return mux.failure(channel.request, error)
+    error = refused(channel, error)
+    answer = mux.failure(channel.request, error)
+    if has_waited(channel):
+        return msgspec.structs.replace(answer, status=200)
+    return msgspec.structs.replace(answer, headers=_NOT_STORED, refusal=error)
 
 
 def _log_failure(request: Request, error: BaseException, reference: str) -> None:

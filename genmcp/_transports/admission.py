@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from genmcp._core.access import Access
 from genmcp._core.outcome import check_json
 from genmcp._mux.mux import Mux
-from genmcp._transports.request import HttpRequest, Scope
+from genmcp._transports.request import IN_PROCESS, HttpRequest, Scope
 from genmcp._wire.http import HeaderPolicy, Security, cors_headers, is_loopback
 from genmcp.errors import ConfigurationError
 
@@ -42,6 +42,16 @@ def authenticated(scope: Scope) -> Access | None:
             f"principal= to Endpoint"
         )
     return Access(subject=identity, scopes=frozenset(getattr(scope.get("auth"), "scopes", ())))
+
+
+def in_process_access(scope: Scope) -> Access | None:
+    """Return the access that a client in the same process states, in place of a token.
+
+    It is `scope["user"]` of a request without a network, such as one of `genmcp.testing.connect`.
+    """
+    user = scope.get("user")
+    local = IN_PROCESS in scope.get("extensions", ())
+    return user if local and isinstance(user, Access) else None
 
 
 class Admission:

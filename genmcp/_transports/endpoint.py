@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from genmcp._core.access import InsufficientScope
 from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import plain_request
-from genmcp._mux.mux import Mux, error_of, mux_of
+from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
 from genmcp._transports.post import delete, get, post
 from genmcp._transports.request import (
@@ -329,8 +330,11 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
         raise error
     method = http.method or http.table.get(b"mcp-method", b"").decode("latin-1") or None
     body = reject(http, Reject(refusal, True, http.id, method))
+    insufficient = refusal if isinstance(refusal, InsufficientScope) else None
+    answer = EncodedResponse(body, refusal.status, refusal.headers, refusal=insufficient)
+    answer = http.as_whole(answer)
     with suppress(ClientLeft):
-        await http.reply(refusal.status, body, as_headers(refusal.headers))
+        await http.reply(answer.status, answer.message or b"", as_headers(answer.headers))
     # The traceback refers to the request, which may refer to the error: a reference cycle. Without
     # the traceback, a rejected request is freed at once, not by the garbage collector.
     error.__traceback__ = None

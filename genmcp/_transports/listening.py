@@ -209,6 +209,7 @@ async def listen(http: HttpRequest, request: Request) -> None:
         McpError: see `open_subscription`.
     """
     mux = http.mux
+    http.check_scopes([request])
     async with open_subscription(http, request) as (request, messages):
         # There may be many open streams, which need neither headers nor body.
         http.table = {}

@@ -72,6 +72,9 @@ class Pipe:
         self.copied = copied
         self.keep = keep
 
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check nothing: a pipe has one local user."""
+
     async def send(self, message: bytes) -> None:
         """Send a *message*."""
         raise NotImplementedError

@@ -124,6 +124,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     connection = ServerConnection(http.mux, session, headers=http.table)
     actions = connection.receive_batch(batch, error_of)
     requests = [each.request for each in actions if isinstance(each, StartRequest)]
+    http.check_scopes(requests)
     rejections = [
         reject(http, each, session.key, session.revision)
         for each in actions

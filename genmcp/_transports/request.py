@@ -17,12 +17,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.access import Access
+from genmcp._core.access import Access, InsufficientScope
 from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
+from genmcp._core.request import Request
 from genmcp._core.server import Reject
 from genmcp._mux.limits import Limits, Slots
-from genmcp._mux.mux import Mux
+from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.scopes import log_insufficient, scopes_of
 from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import Caller
 from genmcp._transports.shutdown import Shutdown
@@ -168,6 +170,50 @@ class HttpRequest(msgspec.Struct, eq=False):
         from genmcp._core.auth.challenges import bearer_challenge  # only if something is refused
 
         return bearer_challenge(error, description, scopes)
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check that the client was granted *scopes*.
+
+        Raises:
+            InsufficientScope: it lacks one, or is anonymous.
+        """
+        if self.access is None or self.access.missing(scopes):
+            raise InsufficientScope(*scopes)
+
+    def check_scopes(self, requests: Sequence[Request]) -> None:
+        """Check the scopes of the components that *requests* name, before any of them runs.
+
+        Raises:
+            InsufficientScope: the client lacks one. It names the scopes of all *requests*, so that
+                a client that asks its user for them can then send all again.
+        """
+        needed: dict[str, None] = {}
+        refused = False
+        for request in requests:
+            if scopes := scopes_of(self.mux.server, request, self.access):
+                needed.update(dict.fromkeys(scopes))
+                if self.access is None or self.access.missing(scopes):
+                    refused = True
+                    log_insufficient(request, self.access, scopes)
+        if refused:
+            raise InsufficientScope(*needed)
+
+    def as_whole(self, answer: EncodedResponse) -> EncodedResponse:
+        """Return *answer* as a whole HTTP response: a challenge, if the client lacks scopes.
+
+        2026-07-28, authorization, "Scope Challenge Handling". It is sent on every revision: clients
+        read the status before the message.
+        """
+        error = answer.refusal
+        if error is None:
+            return answer
+        status, code, text = 403, "insufficient_scope", error.message
+        if self.access is None:
+            status, code, text = 401, "", "The operation needs an access token"
+        challenge = self.challenge(code, text, error.scopes)
+        body = msgspec.json.encode({"error": code or "unauthorized", "error_description": text})
+        headers = {"www-authenticate": challenge, "cache-control": "no-store"}
+        return msgspec.structs.replace(answer, message=body, status=status, headers=headers)
 
     def enter(self, session: str) -> None:
         """Make the request count towards the legacy session with this key as well."""

@@ -75,7 +75,10 @@ class Responder(RunningCall[HttpRequest], eq=False):
         self.ended = True
         http = self.caller
         http.answered = True
-        headers = [*http.headers, *as_headers(answer.headers)] if answer.headers else http.headers
+        headers = http.headers
+        if answer.headers:
+            answer = http.as_whole(answer)
+            headers = [*http.headers, *as_headers(answer.headers)]
         return reply(http.send, answer.status, answer.message or b"", headers)
 
     async def _serve(self, outcome: Awaitable[EncodedResponse]) -> None:

@@ -10,7 +10,7 @@ by CANCEL_HOOK is taken back with `uncancel`, and the transport continues. The o
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -67,6 +67,13 @@ class Caller(Protocol):
     def keep(self) -> Collection[str]:
         """The keys of copied assigns that are stored with a call."""
 
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check that the client was granted *scopes*, where the transport authenticates clients.
+
+        Raises:
+            InsufficientScope: it lacks one.
+        """
+
 
 C = TypeVar("C", bound=Caller)
 
@@ -100,6 +107,10 @@ class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
     def keep(self) -> Collection[str]:
         """The keys of copied assigns that are stored with a call."""
         return self.caller.keep
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check that the client was granted *scopes*."""
+        self.caller.require_scopes(scopes)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client accepts any."""

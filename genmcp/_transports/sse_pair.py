@@ -6,7 +6,7 @@ session's stream is read from, so that the POST may reach another process than t
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -128,6 +128,8 @@ class SseEndpoint:
             await perform(http, action)
             await http.reply(202)
             return
+        if isinstance(action, StartRequest):
+            http.check_scopes([action.request])
         session = opened or session
         stream = _Stream(http, session.key)
         try:
@@ -162,8 +164,13 @@ class _Stream(Pipe):
 
     def __init__(self, http: HttpRequest, session: str) -> None:
         super().__init__(http.mux, http.access, http.client_key, http.copied, http.keep)
+        self._http = http
         self._session = session
         self._owner = http.owner
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check that the client was granted *scopes*: unlike other pipes, this one is HTTP."""
+        self._http.require_scopes(scopes)
 
     async def send(self, message: bytes) -> None:
         """Append *message* to the log that the stream is read from. The log has its own limit."""

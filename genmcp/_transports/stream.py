@@ -300,6 +300,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._progress.finish(request)
         http, exchange = self._http, self.exchange
         if answer.headers and not exchange.batch:
+            if exchange.state is ExchangeState.WAITING:
+                answer = http.as_whole(answer)
             http.headers = [*http.headers, *as_headers(answer.headers)]
         actions = exchange.answer(answer.message, answer.status)
         if self._kept is not None:

@@ -12,6 +12,7 @@ from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp._core.auth.challenges import bearer_challenge
 from genmcp._core.auth.dpop import InvalidProof, bound_key
 from genmcp._core.server import Reject
+from genmcp._transports.admission import in_process_access
 from genmcp._transports.request import Headers, HttpRequest, Scope, reject
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument
@@ -92,14 +93,18 @@ class Authenticator:
             return True  # a preflight comes without credentials
         http.challenger = self
         try:
-            scheme, token = credentials_of(http.scope, self.bearer.max_token_bytes)
-            if scheme == "dpop" and self._dpop is None:
-                token = None  # RFC 6750, 3.1: another scheme is as none
-            if token is None and self.bearer.optional:
-                return True
-            if token is None:
-                raise Refusal(401, "", "This endpoint needs an access token")
-            access = await self._verified(http, scheme, token)
+            access = in_process_access(http.scope)
+            if access is not None:
+                access = self.bearer.complete(access)
+            else:
+                scheme, token = credentials_of(http.scope, self.bearer.max_token_bytes)
+                if scheme == "dpop" and self._dpop is None:
+                    token = None  # RFC 6750, 3.1: another scheme is as none
+                if token is None and self.bearer.optional:
+                    return True
+                if token is None:
+                    raise Refusal(401, "", "This endpoint needs an access token")
+                access = await self._verified(http, scheme, token)
             if access.missing(self.bearer.scopes):
                 raise Refusal(403, "insufficient_scope", "The access token lacks a scope")
         except Refusal as refusal:

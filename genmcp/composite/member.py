@@ -116,12 +116,16 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, alternatives: Sequence[Alternative]) -> "CompositeRoute":
-        """Return the route to *alternatives*, with the settings of the first member's route."""
+        """Return the route to *alternatives*, with the settings of the first member's route.
+
+        If there are several, the scopes of each are checked before it is tried.
+        """
         route = alternatives[0].route
         return cls(
             headers=route.headers,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
+            scopes=route.scopes if len(alternatives) == 1 else (),
             policy=_without_auto_hold(route.policy),
             eager=route.eager,
             pending=route.pending,

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from genmcp._core.access import InsufficientScope
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request
@@ -203,7 +204,11 @@ class CompositeServer(Server):
         failure: McpError | None = None
         for each in alternatives:
             try:
+                if each.route.scopes:
+                    channel._sink.require_scopes(each.route.scopes)
                 return await each.member.handle(each.request(request), channel)
+            except InsufficientScope:
+                raise
             except McpError as error:
                 absent = error.code in _NOT_FOUND
                 if each.certainty is Certainty.CLAIMED and not absent:

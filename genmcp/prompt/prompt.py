@@ -305,7 +305,7 @@ def _of_repo(repo: PromptRepo) -> PromptRoute:
     prefix = getattr(repo, "prefix", None)
     if not isinstance(prefix, str):
         raise ConfigurationError(f"{owner}.prefix must be a text, not {prefix!r}")
-    check_metadata(owner, {"cache_ttl": repo.cache_ttl, "cache_scope": repo.cache_scope})
+    check_metadata(owner, {key: getattr(repo, key) for key in _REPO_ATTRIBUTES})
     list_, get = (Hook.of(repo, name, PromptRepo) for name in ("list", "get"))
     if list_ is None or get is None:
         raise ConfigurationError(f"{owner} has no {'list' if list_ is None else 'get'}")
@@ -323,6 +323,7 @@ def _of_repo(repo: PromptRepo) -> PromptRoute:
 
 
 _ATTRIBUTES = attributes_of(Prompt)
+_REPO_ATTRIBUTES = ("cache_ttl", "cache_scope", "scopes")
 
 
 def _checked(owner: str, values: Mapping[str, Any]) -> PromptArguments:

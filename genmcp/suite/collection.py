@@ -10,6 +10,7 @@ from operator import neg
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from genmcp._core.access import Access
 from genmcp.channel import Channel
@@ -268,7 +269,10 @@ class Collection:
         """
         route = self._templates.get(key) if self._kind is RESOURCES else self.find(key)
         visible = route is not None and route.is_visible(access)
-        return route.completer_of(key) if route is not None and visible else None
+        completer = route.completer_of(key) if route is not None and visible else None
+        if completer is not None and route is not None and route.scopes:
+            return replace(completer, scopes=route.scopes)
+        return completer
 
     def _add(self, route: ComponentRoute) -> bool:
         """Add *route* and return True; return False if an earlier route covers all of its keys.

@@ -147,6 +147,7 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
             headers=route.headers,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
+            scopes=route.scopes,
             policy=route.policy,
             eager=route.eager,
             pending=False,

@@ -150,6 +150,7 @@ class ComponentSnapshot:
         return VisibilityGuard(
             on_disconnect=route.on_disconnect,
             visible=route.visible,
+            scopes=route.scopes,
             kind=kind,
             key=key,
             providers=self.providers,

@@ -221,7 +221,9 @@ class Connection:
             assert not (self.complete and self._rest)
         elif self.complete:
             assert int(self.headers["content-length"]) == len(self.body)
-            if self.body:
+            if "www-authenticate" in self.headers:
+                assert [*self.json] == ["error", "error_description"]
+            elif self.body:
                 self._check(self.json)
 
     def _check(self, said: Any) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +29,9 @@ class Host:
 
     def __init__(self) -> None:
         self.mux = Mux(Suite(name="test", version="1"))
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check nothing."""
 
 
 def held(host: Host, id: int = 1) -> RunningCall[Host]:

@@ -1,0 +1,108 @@
+"""The scopes that a request needs, before any hook runs (2026-07-28, authorization, "Scopes").
+
+The scopes of a component are checked on transports that authenticate their clients, which is HTTP.
+Over a pipe there is one local user, who may do everything that the process may do.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from genmcp._core.access import Access, InsufficientScope
+from genmcp._core.request import Request, RouteFacts
+from genmcp._wire.jsonrpc import printable
+from genmcp.channel import Channel
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.prompts import (
+    CompleteRequestParams,
+    PromptReference,
+    ResourceTemplateReference,
+)
+from genmcp.protocol.resources import SubscriptionsListenRequestParams
+from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams
+from genmcp.server import Route, Server
+
+logger = logging.getLogger("genmcp")
+
+_NAMING: Final = frozenset(["completion/complete", "resources/subscribe"])
+"""The methods that are not routed, but name a component whose scopes they need."""
+
+
+def scopes_of(server: Server, request: Request, access: Access | None) -> Sequence[str]:
+    """Return the scopes of all components that *request* names, as far as they are known.
+
+    A component that is not visible with *access* has none here: an error about its scopes would
+    disclose that it exists. The scopes of a provider's component are known once its route is
+    resolved.
+    """
+    routes = (request.route,) if request.route is not None else _named(server, request.params)
+    found: dict[str, None] = {}
+    for route in routes:
+        if isinstance(route, Route) and route.scopes and route.is_visible(access):
+            found.update(dict.fromkeys(route.scopes))
+    return tuple(found)
+
+
+def _named(server: Server, params: RequestParams) -> Iterable[RouteFacts | None]:
+    """Return the routes of the components that *params* name besides that of the request."""
+    match params:
+        case CompleteRequestParams(ref=PromptReference(name=name)):
+            return (server.find("prompts/get", name),)
+        case CompleteRequestParams(ref=ResourceTemplateReference(uri=uri)):
+            return (server.find("resources/read", uri),)
+        case SubscribeRequestParams(uri=uri):
+            return (server.find("resources/read", uri),)
+        case SubscriptionsListenRequestParams(notifications=wanted):
+            uris = wanted.resource_subscriptions or ()
+            return [server.find("resources/read", uri) for uri in uris]
+    return ()
+
+
+def check_named(server: Server, channel: Channel) -> None:
+    """Check the scopes of a component that a request without a route names.
+
+    Raises:
+        InsufficientScope: the client lacks one.
+    """
+    request = channel.request
+    if request.method in _NAMING and (scopes := scopes_of(server, request, channel.access)):
+        channel._sink.require_scopes(scopes)
+
+
+def refused(channel: Channel, error: InsufficientScope) -> InsufficientScope:
+    """Log that the request of *channel* was refused, and return *error* with all its scopes.
+
+    They are those of the component and those that a hook found to be needed: a client asks its
+    user for all of them at once.
+    """
+    request = channel.request
+    scopes = () if request.route is None else request.route.scopes
+    needed = tuple(dict.fromkeys((*scopes, *error.scopes)))
+    log_insufficient(request, channel.access, needed)
+    return InsufficientScope(*needed)
+
+
+def has_waited(channel: Channel) -> bool:
+    """Return whether the call of *channel* has waited for a job or an answer.
+
+    Its client must not repeat it from the beginning then: the first steps have taken effect.
+    """
+    request, access, state = channel.request, channel.access, channel._state
+    scopes = () if request.route is None else request.route.scopes
+    if scopes and (access is None or access.missing(scopes)):
+        return False  # no hook has run for this request, not even one that continues a call
+    waited = state is not None and state.continuation is not None
+    return waited or request.request_state is not None
+
+
+def log_insufficient(request: Request, access: Access | None, scopes: Sequence[str]) -> None:
+    """Log that *request*, which needs *scopes*, was refused, with those that *access* lacks."""
+    # Not a warning: it is a step of the flow, after which the client asks its user for the scopes.
+    lacking = scopes if access is None else access.missing(scopes)
+    logger.info(
+        "%s %s was refused: %s %s",
+        request.method,
+        printable(request.key),
+        "an anonymous client lacks" if access is None else "the access token lacks",
+        " ".join(lacking),
+    )
