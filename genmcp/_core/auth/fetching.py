@@ -23,7 +23,7 @@ _REDIRECTS: Final = {301, 302, 303, 307, 308}
 _UNPRINTABLE: Final = re.compile(r"[^\x21-\x7e]|\\")
 # The forms of an IPv4 address that `inet_aton` reads, such as 127.1, 0x7f000001 or 2130706433.
 _NUMERIC: Final = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
-_NAT64: Final = 0x64_FF9B << 96  # RFC 6052, 2.1: 64:ff9b::/96
+_NAT64: Final = 0x64_FF9B << 64  # RFC 6052, 2.1: the first 96 bits of 64:ff9b::/96
 _SHOWN: Final = 200  # characters of a server's text in a message
 
 
@@ -63,16 +63,13 @@ def check_url(options: FlowOptions, url: str, what: str) -> str:
 def is_private_address(address: str) -> bool:
     """Return whether an IP address is one that the public cannot reach, or is no address."""
     try:
-        found: IPv4Address | IPv6Address | None = ip_address(address.partition("%")[0])
+        found = ip_address(address.partition("%")[0])
     except ValueError:
         return True
     if isinstance(found, IPv6Address):
-        if not found.is_global or found.is_multicast:
-            # Of ::ffff:8.8.8.8 the address inside decides.
-            return found.ipv4_mapped is None or is_private_address(str(found.ipv4_mapped))
-        inner = found.sixtofour or (IPv4Address(int(found) & 0xFFFFFFFF) if _nat64(found) else None)
-        return inner is not None and is_private_address(str(inner))
-    return found is None or not found.is_global or found.is_multicast
+        # Some have an IPv4 address inside, which a gateway or the system translates them to.
+        found = found.ipv4_mapped or found.sixtofour or _nat64(found) or found
+    return not found.is_global or found.is_multicast
 
 
 def get_document(options: FlowOptions, url: str) -> Steps[FetchedDocument]:
@@ -157,7 +154,7 @@ def _unsafe(options: FlowOptions, url: str) -> str:
         return "it must begin with https://"
     if "@" in parts.netloc or "#" in url:
         return "it has a user name or a fragment"
-    numeric = _NUMERIC.fullmatch(host) is not None
+    numeric = ":" not in host and _NUMERIC.fullmatch(host) is not None
     if numeric and not _is_ipv4(host):
         return "its host is a number"
     if is_public_only(options, url):
@@ -204,5 +201,5 @@ def _is_ipv4(host: str) -> bool:
     return True
 
 
-def _nat64(address: IPv6Address) -> bool:
-    return int(address) >> 32 == _NAT64 >> 32
+def _nat64(address: IPv6Address) -> IPv4Address | None:
+    return IPv4Address(int(address) & 0xFFFFFFFF) if int(address) >> 32 == _NAT64 else None

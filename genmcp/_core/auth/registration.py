@@ -121,9 +121,8 @@ def choose_client(
             Failure.REGISTRATION,
             advice=advice,
         )
-    options.observe(
-        FlowFinding("registration", "dynamic registration", found.server.registration_endpoint)
-    )
+    endpoint = check_url(options, found.server.registration_endpoint, "registration_endpoint")
+    options.observe(FlowFinding("registration", "dynamic registration", endpoint))
     return None
 
 

@@ -104,7 +104,8 @@ def request_token(
         FlowFailed: `error` is that of the response (RFC 6749, 5.2).
     """
     endpoint = check_url(options, record.token_endpoint, "token_endpoint")
-    for proofs in (1, 2):
+    repeated = False
+    while True:
         headers, form = authenticated(options, record, params)
         if options.prover is not None:
             headers = [*headers, ("DPoP", options.prover.proof("POST", endpoint))]
@@ -122,8 +123,9 @@ def request_token(
             break
         options.prover.answered(endpoint, response.headers)
         # RFC 9449, 8: once more, with the nonce of the response.
-        if proofs == 2 or error_in(response)[0] != "use_dpop_nonce":
+        if repeated or error_in(response)[0] != "use_dpop_nonce":
             break
+        repeated = True
     secrets = [*(form.get(name, "") for name in _SECRETS), options.client_secret or ""]
     secrets.append(record.client.secret or "")
     return _read(options, response, [each for each in secrets if len(each) >= _SECRET])

@@ -15,6 +15,7 @@ from genmcp._core.auth.steps import (
     Fetched,
     FlowFinding,
     FlowOptions,
+    Headers,
     Listen,
     Load,
     Lock,
@@ -57,6 +58,26 @@ def form_of(fetch: Fetch) -> dict[str, str]:
 def challenge(text: str = "Bearer", status: int = 401, **more: Any) -> RejectedAttempt:
     """A response of the server with a challenge."""
     return RejectedAttempt(status=status, headers=[("WWW-Authenticate", text)], **more)
+
+
+class Prover:
+    """Stands in for a key."""
+
+    key = "the-private-key"
+    thumbprint = "the-thumbprint"
+
+    def __init__(self) -> None:
+        self.nonces: list[str | None] = []
+        self.used: list[str | None] = []
+
+    def use(self, key: str | None) -> None:
+        self.used.append(key)
+
+    def proof(self, method: str, url: str) -> str:
+        return f"{method} {url} {self.nonces[-1] if self.nonces else 'no nonce'}"
+
+    def answered(self, url: str, headers: Headers) -> None:
+        self.nonces.append(dict(headers).get("DPoP-Nonce"))
 
 
 class World:

@@ -14,6 +14,7 @@ from tests.core.auth.auth_world import (
     REDIRECT,
     REFRESH,
     URL,
+    Prover,
     World,
     challenge,
     form_of,
@@ -392,6 +393,30 @@ def test_record_of_other_options_is_not_used(changed: dict[str, str | None]) -> 
 
     assert world.run(usable(options)) is None
     assert world.run(renew(options, record_of(world))) is None
+
+
+def test_login_in_place_of_the_record_of_other_options() -> None:
+    """Neither its client nor its scopes are those of the new options."""
+    world = logged_in(client_id="old")
+    options = replace(world.options, client_id="new")
+
+    record = world.run(rejected(options, challenge('Bearer scope="x"')))
+
+    assert record is not None
+    assert (record.client.id, record.requested) == ("new", ("x",))
+    assert record == world.record
+
+
+def test_bound_token_is_renewed_with_its_key() -> None:
+    """RFC 9449, 5: the refresh token of a public client is bound, too."""
+    prover = Prover()
+    world = World(prover=prover)
+    world.token["token_type"] = "DPoP"
+    world.run(authorize(world.options, challenge()))
+
+    world.run(renew(world.options, record_of(world)))
+
+    assert prover.used == [prover.key]
 
 
 def test_record_of_a_document_client_is_used() -> None:
