@@ -95,10 +95,10 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     Raises:
         FlowFailed: The token has expired, and its renewal failed for the present.
     """
-    if held is not None and _lives(options, held):
+    if held is not None and lives(options, held):
         return held
     record: Record | None = yield Load()
-    if record is None or record.access_token is None or not _fits(options, record):
+    if record is None or record.access_token is None or not fits(options, record):
         return None
     if not record.due(options.now()):
         return record
@@ -128,17 +128,17 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
     if rejection.attempt > (_MAX_STEP_UPS if rejection.status == 403 else _MAX_ATTEMPTS):
         return None
     stored: Record | None = yield Load()
-    if stored is not None and not _fits(options, stored):
+    if stored is not None and not fits(options, stored):
         stored = None
     if rejection.status == 403:
         return (yield from _step_up(options, rejection, challenge, stored))
     if rejection.status != 401:
         return None
-    _observe(options, rejection, challenge)
+    observe_challenge(options, rejection, challenge)
     if challenge is not None and challenge.params.get("error") == "use_dpop_nonce":
         # RFC 9449, 9: the same token, with the nonce of the response.
         return used if rejection.attempt == 1 else None
-    if stored is not None and _is_newer(options, stored, used):
+    if stored is not None and is_newer(options, stored, used):
         return stored
     if used is not None and used.renewals == 0 and rejection.attempt > 1:
         return None  # the token of a login is rejected: another login would end in the same
@@ -166,8 +166,8 @@ def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) ->
     challenge = rejection.challenge if rejection else None
     found = yield from discover(options, challenge)
     stored: Record | None = yield Load()
-    fits = stored is not None and _fits(options, stored)
-    return (yield from _login(options, found, challenge, stored if fits else None))
+    kept = stored if stored is not None and fits(options, stored) else None
+    return (yield from _login(options, found, challenge, kept))
 
 
 def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
@@ -192,9 +192,9 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
 
 def _renewed_under_lock(options: FlowOptions, failed: Record) -> Steps[Record | None]:
     stored: Record | None = yield Load()
-    if stored is None or not _fits(options, stored):
+    if stored is None or not fits(options, stored):
         return None
-    if _is_newer(options, stored, failed):
+    if is_newer(options, stored, failed):
         return stored
     if stored.refresh_token is None or stored.client.expired(options.now()):
         return None
@@ -247,10 +247,10 @@ def _step_up(
         return None
     used = rejection.used
     needed = scopes_of(challenge.params.get("scope"))
-    if stored is not None and _is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
+    if stored is not None and is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
         return stored  # another process has asked for them
     asked = (*used.requested, *used.scopes) if used else ()
-    _observe(options, rejection, challenge)
+    observe_challenge(options, rejection, challenge)
     if {*needed} <= {*asked} or not rejection.interactive:
         return None
     found = yield from discover(options, challenge)
@@ -326,18 +326,19 @@ def _consented(
     return (yield from store(options, record))
 
 
-def _lives(options: FlowOptions, record: Record) -> bool:
+def lives(options: FlowOptions, record: Record) -> bool:
+    """Return whether the token of *record* can be used, and need not be renewed yet."""
     return record.access_token is not None and not record.due(options.now())
 
 
-def _is_newer(options: FlowOptions, stored: Record, used: Record | None) -> bool:
+def is_newer(options: FlowOptions, stored: Record, used: Record | None) -> bool:
     """Return whether *stored* has another token than *used*, and one that can be used."""
     # Not by the generation, which begins anew after a logout.
     other = used is None or stored.access_token != used.access_token
-    return other and _lives(options, stored)
+    return other and lives(options, stored)
 
 
-def _fits(options: FlowOptions, record: Record) -> bool:
+def fits(options: FlowOptions, record: Record) -> bool:
     """Return whether *record* is one of a client with these options."""
     client = record.client
     if options.client_id is None:
@@ -350,7 +351,10 @@ def _fits(options: FlowOptions, record: Record) -> bool:
     return same and issuer and options.resource in ("", record.resource)
 
 
-def _observe(options: FlowOptions, rejection: RejectedAttempt, challenge: Challenge | None) -> None:
+def observe_challenge(
+    options: FlowOptions, rejection: RejectedAttempt, challenge: Challenge | None
+) -> None:
+    """Report the challenge of *rejection* to `options.observe`."""
     text = f"HTTP {rejection.status} without a challenge of OAuth"
     if challenge is not None:
         shown_params = ", ".join(f"{name}={shown(text)}" for name, text in challenge.params.items())
@@ -368,7 +372,7 @@ def explain(
     """
     challenge = rejection.challenge if rejection else None
     if rejection is not None:
-        _observe(options, rejection, challenge)
+        observe_challenge(options, rejection, challenge)
     found = yield from discover(options, challenge)
     choose_client(options, found, None)
     scopes = scope_parameter(options, found, select_scopes(options, challenge, found.scopes))

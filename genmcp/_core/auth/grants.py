@@ -7,10 +7,9 @@ RFC 6749, 4.4, RFC 7523 and RFC 8693; the extensions "OAuth Client Credentials" 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"
 SAML2: Final = "urn:ietf:params:oauth:token-type:saml2"
 
@@ -18,15 +17,6 @@ ASSERTION_LIFETIME: Final = 300
 """Seconds for which an assertion of a client is valid."""
 
 _TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
-
-
-class _Exchanged(msgspec.Struct):
-    """The response of an identity provider (RFC 8693, 2.2.1). Unknown members are ignored."""
-
-    access_token: str
-    issued_token_type: str
-    token_type: str
 
 
 def assertion_claims(client_id: str, issuer: str, *, id: str, now: float) -> dict[str, Any]:
@@ -90,31 +80,12 @@ def exchange_request(
         scopes: the scopes at the MCP server.
     """
     params = {
-        "requested_token_type": _ID_JAG,
+        "requested_token_type": ID_JAG,
         "audience": audience,
         "subject_token": subject,
         "subject_token_type": subject_type,
     }
     return _request(_TOKEN_EXCHANGE, params, resource, scopes)
-
-
-def read_exchanged(body: bytes) -> str:
-    """Return the ID-JAG in the response of an identity provider.
-
-    Enterprise-Managed Authorization, 4.2, "Token Exchange Response".
-
-    Raises:
-        ValueError: the response is another one; the message names the reason, without the token.
-    """
-    try:
-        found = msgspec.json.decode(body, type=_Exchanged)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ValueError("the response is not that of a token exchange") from None
-    if found.issued_token_type != _ID_JAG:
-        raise ValueError(f"the response has a token of type {found.issued_token_type[:100]!r}")
-    if found.token_type.lower() != "n_a":  # an access token would be for another use
-        raise ValueError(f"the ID-JAG has the token_type {found.token_type[:100]!r}, not N_A")
-    return found.access_token
 
 
 def _request(

@@ -57,6 +57,8 @@ def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient
         method = "private_key_jwt"
     elif options.client_secret is None:
         method = "none"
+    elif options.method is not None:
+        method = options.method
     else:
         method = next((each for each in _WITH_SECRET if each in (listed or _DEFAULT)), "")
         if not method:

@@ -10,6 +10,7 @@ A flow is a generator that does no I/O. Its runner performs each step and sends 
     `Swap`      whether the stored record was `old`, and is `new` now
     `Lock`      None, once no other process has the lock of this record
     `Unlock`    None
+    `Call`      the result of the user's function
     ==========  ===================================================================
 
 The runner releases the lock also where the flow ends in between: a generator that is closed cannot
@@ -112,7 +113,13 @@ class Unlock(msgspec.Struct, frozen=True):
     """Step: release the lock of the record."""
 
 
-Step: TypeAlias = Fetch | Listen | Ask | Load | Swap | Lock | Unlock
+class Call(msgspec.Struct, frozen=True):
+    """Step: call a function of the user, `async` or not, such as one that returns an ID token."""
+
+    function: Callable[[], object]
+
+
+Step: TypeAlias = Fetch | Listen | Ask | Load | Swap | Lock | Unlock | Call
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -207,6 +214,8 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
         client_id: The id of a client that is registered already. An https URL with a path is that
             of a client id metadata document.
         client_secret: The secret of that client.
+        method: How that client authenticates with its secret, `client_secret_basic` or
+            `client_secret_post`; None: as the metadata of the authorization server lists it.
         sign: Returns a signed JWT with the given claims, for `private_key_jwt`.
         scopes: The scopes to ask for; None: those that the server names.
         issuer: The authorization server to use, exactly as in its metadata.
@@ -226,6 +235,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     client_name: str = "genmcp"
     client_id: str | None = None
     client_secret: str | None = None
+    method: str | None = None
     sign: Callable[[Mapping[str, Any]], str] | None = None
     scopes: Sequence[str] | None = None
     issuer: str | None = None

@@ -54,6 +54,7 @@ class TokenResponse(msgspec.Struct, frozen=True):
     expires_in: float | str | None = None
     refresh_token: str | None = None
     scope: str | None = None
+    issued_token_type: str | None = None
 
     def __repr__(self) -> str:
         return f"TokenResponse({self.token_type!r}, scope={self.scope!r})"
@@ -96,9 +97,20 @@ def new_record(found: DiscoveredServer, client: RegisteredClient) -> Record:
 
 
 def request_token(
-    options: FlowOptions, record: Record, params: Mapping[str, str]
+    options: FlowOptions,
+    record: Record,
+    params: Mapping[str, str],
+    *,
+    token_types: Sequence[str] | None = None,
 ) -> Steps[TokenResponse]:
     """Send a token request of the client of *record* to its token endpoint.
+
+    Args:
+        options: The options of the client.
+        record: The client, and the token endpoint.
+        params: The parameters of the grant.
+        token_types: The accepted values of `token_type` in lower case. Default: `bearer`, and
+            `dpop` if there is a prover.
 
     Raises:
         FlowFailed: `error` is that of the response (RFC 6749, 5.2).
@@ -128,7 +140,9 @@ def request_token(
         repeated = True
     secrets = [*(form.get(name, "") for name in _SECRETS), options.client_secret or ""]
     secrets.append(record.client.secret or "")
-    return _read(options, response, [each for each in secrets if len(each) >= _SECRET])
+    shown_secrets = [each for each in secrets if len(each) >= _SECRET]
+    default = ("bearer", "dpop") if options.prover else ("bearer",)
+    return _read(options, response, shown_secrets, token_types or default)
 
 
 def with_tokens(options: FlowOptions, record: Record, response: TokenResponse) -> Record:
@@ -241,7 +255,8 @@ def authenticated(
             )
             form |= authentication_params(options.sign(claims))
         case "none":
-            form["client_id"] = client.id
+            if client.id:  # a grant such as that of a workload may be all that identifies it
+                form["client_id"] = client.id
         case _:
             raise FlowFailed(
                 f"the client cannot authenticate by {client.method}", Failure.REGISTRATION
@@ -249,7 +264,9 @@ def authenticated(
     return headers, form
 
 
-def _read(options: FlowOptions, response: Fetched, secrets: Collection[str]) -> TokenResponse:
+def _read(
+    options: FlowOptions, response: Fetched, secrets: Collection[str], token_types: Sequence[str]
+) -> TokenResponse:
     try:
         if len(response.body) > options.max_document:
             raise ValueError(f"it has more than {options.max_document} bytes")
@@ -265,9 +282,9 @@ def _read(options: FlowOptions, response: Fetched, secrets: Collection[str]) -> 
         token = msgspec.convert(members, TokenResponse)
         if not _TOKEN.fullmatch(token.access_token):
             raise ValueError("the access token has a character that no header can have")
-        allowed = ("bearer", "dpop") if options.prover else ("bearer",)
-        if token.token_type.lower() not in allowed:
-            raise ValueError(f"the token_type is {token.token_type[:50]!a}, not Bearer")
+        if token.token_type.lower() not in token_types:
+            expected = token_types[0].title()
+            raise ValueError(f"the token_type is {token.token_type[:50]!a}, not {expected}")
     except (ValueError, msgspec.ValidationError) as error:
         raise FlowFailed(f"the response of the token endpoint is not valid: {error}") from None
     return token

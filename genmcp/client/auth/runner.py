@@ -1,10 +1,12 @@
 """Running a flow: its steps become requests, questions to the user, and changes of the storage."""
 
 from contextlib import AsyncExitStack
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 from genmcp._core.auth.steps import (
     Ask,
+    Call,
     Fetch,
     FlowFailed,
     Listen,
@@ -86,6 +88,9 @@ class FlowRunner:
             case Unlock():
                 await self._lock.aclose()
                 return None
+            case Call():
+                result = step.function()
+                return await result if isawaitable(result) else result
 
     def _user(self) -> UserPrompt:
         if self._prompt is None:

@@ -11,6 +11,7 @@ from genmcp._core.auth.flow import RejectedAttempt
 from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import (
     Ask,
+    Call,
     Fetch,
     Fetched,
     FlowFinding,
@@ -166,6 +167,8 @@ class World:
                     return False
                 self.record = step.new
                 return True
+            case Call():
+                return step.function()
             case Lock():
                 self.locked += 1
             case Unlock():

@@ -1,8 +1,5 @@
 """Token requests of services, workloads and single sign-on."""
 
-import msgspec
-import pytest
-
 from genmcp._core.auth.grants import (
     ID_TOKEN,
     assertion_claims,
@@ -10,17 +7,10 @@ from genmcp._core.auth.grants import (
     bearer_request,
     credentials_request,
     exchange_request,
-    read_exchanged,
 )
 
 RESOURCE = "https://mcp.example.com/mcp"
 ISSUER = "https://login.example.com"
-EXCHANGED = {
-    "access_token": "eyJhbGciOi",
-    "issued_token_type": "urn:ietf:params:oauth:token-type:id-jag",
-    "token_type": "N_A",
-    "expires_in": 300,
-}
 
 
 def test_assertion_is_for_the_issuer_and_short_lived() -> None:
@@ -79,29 +69,3 @@ def test_exchange_has_all_required_parameters() -> None:
         "resource": RESOURCE,
         "scope": "a",
     }
-
-
-def test_exchanged_grant_is_read() -> None:
-    """Enterprise-Managed Authorization, 4.2."""
-    assert read_exchanged(msgspec.json.encode(EXCHANGED)) == "eyJhbGciOi"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"\xff",
-        b"[]",
-        b'{"access_token": "eyJhbGciOi"}',
-        msgspec.json.encode({**EXCHANGED, "token_type": "Bearer"}),
-        msgspec.json.encode(
-            {**EXCHANGED, "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
-        ),
-    ],
-)
-def test_response_without_a_grant_is_refused(body: bytes) -> None:
-    """An access token, say, must not be sent on as an assertion."""
-    with pytest.raises(ValueError, match=r"token") as caught:
-        read_exchanged(body)
-
-    assert "eyJhbGciOi" not in str(caught.value)

@@ -1,0 +1,445 @@
+"""The flow of services, workloads and employees: grants, renewal, step-up, and errors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from genmcp._core.auth.grants import ID_JAG, ID_TOKEN
+from genmcp._core.auth.record import Record
+from genmcp._core.auth.service_flow import (
+    Grant,
+    by_assertion,
+    by_credentials,
+    by_exchange,
+    rejected_service,
+    usable_service,
+)
+from genmcp._core.auth.steps import Failure, FlowFailed, FlowOptions
+from tests.core.auth.auth_world import ACCESS, ISSUER, URL, World, challenge, form_of, page, raw
+
+IDP = "https://idp.example.com"
+ASSERTION = "header.claims.signature"
+EXCHANGED = {"access_token": "the.id.jag", "issued_token_type": ID_JAG, "token_type": "N_A"}
+
+
+def service(**options: Any) -> World:
+    """A world whose client is a service with a secret."""
+    world = World(**{"client_id": "service", "client_secret": "client-secret", **options})
+    world.metadata["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
+    world.metadata.pop("authorization_endpoint")
+    world.metadata.pop("code_challenge_methods_supported")
+    return world
+
+
+def obtained(
+    world: World, grant: Grant = by_credentials, text: str = "Bearer", **more: Any
+) -> Record | None:
+    """The record after a response with a challenge."""
+    return world.run(rejected_service(world.options, grant, challenge(text, **more)))
+
+
+def had(world: World, grant: Grant = by_credentials) -> Record:
+    """The record after a first token."""
+    record = obtained(world, grant)
+    assert record is not None
+    return record
+
+
+def exchange(world: World, token_endpoint: str | None = None, **options: Any) -> Grant:
+    """The grant of an employee, with a provider that answers as it should."""
+    metadata = {"issuer": IDP, "token_endpoint": f"{IDP}/token"}
+    world.pages[f"{IDP}/.well-known/oauth-authorization-server"] = page(metadata)
+    world.pages.setdefault(f"{IDP}/token", page(EXCHANGED))
+    made = {"url": IDP, "issuer": IDP, "client_id": "at-idp", **options}
+    idp = FlowOptions(now=world.options.now, random=world.random, **made)
+    return by_exchange(idp, token_endpoint, lambda: "id.token.text", ID_TOKEN)
+
+
+def test_service_needs_neither_user_nor_authorization_endpoint() -> None:
+    """OAuth Client Credentials: discovery, and one token request."""
+    world = service()
+    record = obtained(world, text='Bearer scope="parts:read"')
+
+    (token,) = world.to("/token")
+    assert form_of(token) == {
+        "grant_type": "client_credentials",
+        "resource": URL,
+        "scope": "parts:read",
+        "client_id": "service",
+        "client_secret": "client-secret",
+    }
+    assert record is not None and record == world.record
+    assert (record.access_token, record.requested) == (ACCESS, ("parts:read",))
+    assert record.refresh_token is None  # the response has one, which is not kept
+    assert world.asks == [] and world.listened == []
+
+
+def test_service_may_choose_its_method() -> None:
+    """For an authorization server whose metadata are wrong."""
+    world = service(method="client_secret_basic")
+    had(world)
+
+    (token,) = world.to("/token")
+    assert dict(token.headers)["Authorization"].startswith("Basic ")
+
+
+def test_service_signs_a_new_assertion_each_time() -> None:
+    """`private_key_jwt`: the audience is the issuer, and no id comes twice."""
+    signed: list[Mapping[str, Any]] = []
+
+    def sign(claims: Mapping[str, Any]) -> str:
+        signed.append(claims)
+        return "a.b.c"
+
+    world = service(client_secret=None, sign=sign)
+    had(world)
+    world.record = None
+    had(world)
+
+    form = form_of(world.to("/token")[0])
+    assert form["client_assertion"] == "a.b.c"
+    assert "client_id" not in form
+    assert [each["aud"] for each in signed] == [ISSUER, ISSUER]
+    assert signed[0]["jti"] != signed[1]["jti"]
+
+
+def test_token_is_used_until_it_is_due() -> None:
+    """No request for one that lives."""
+    world = service()
+    record = had(world)
+    world.fetches.clear()
+
+    again = world.run(usable_service(world.options, by_credentials, record))
+    stored = world.run(usable_service(world.options, by_credentials))
+
+    assert again is record
+    assert stored == record
+    assert world.fetches == []
+
+
+def test_due_token_is_replaced_without_discovery() -> None:
+    """The record has the token endpoint; the scopes are those of before."""
+    world = service(scopes=["parts:read"])
+    record = had(world)
+    world.fetches.clear()
+    world.time += 3570
+    world.token["access_token"] = "second"
+
+    new = world.run(usable_service(world.options, by_credentials, record))
+
+    assert world.urls == [f"{ISSUER}/token"]
+    assert form_of(world.fetches[0])["scope"] == "parts:read"
+    assert new is not None and new == world.record
+    assert (new.access_token, new.generation) == ("second", record.generation + 1)
+
+
+def test_token_of_another_process_is_used() -> None:
+    """It was stored after this process has read the record."""
+    world = service()
+    record = had(world)
+    world.time += 3570
+    world.change(access_token="second", expires=world.time + 3600)
+    world.fetches.clear()
+
+    new = world.run(usable_service(world.options, by_credentials, record))
+
+    assert new is not None and new.access_token == "second"
+    assert world.fetches == []
+
+
+def test_without_a_record_there_is_no_token() -> None:
+    """The first request shows whether the server wants one, and which."""
+    world = service()
+
+    assert world.run(usable_service(world.options, by_credentials)) is None
+
+
+def test_record_of_another_client_is_not_used() -> None:
+    """Two services may share a storage by mistake."""
+    world = service()
+    had(world)
+    other = service(client_id="other")
+    other.record = world.record
+
+    assert other.run(usable_service(other.options, by_credentials)) is None
+    replaced = obtained(other)
+    assert replaced is not None and replaced.client.id == "other"
+
+
+@pytest.mark.parametrize("life", [3570, 3601])
+def test_failing_renewal_uses_the_token_while_it_lives(life: float) -> None:
+    """An outage of the authorization server ends with it."""
+    world = service()
+    record = had(world)
+    world.time += life
+    world.pages[f"{ISSUER}/token"] = raw("", 503)
+    flow = usable_service(world.options, by_credentials, record)
+
+    if life < 3600:
+        assert world.run(flow) == record
+    else:
+        with pytest.raises(FlowFailed, match="503") as caught:
+            world.run(flow)
+        assert caught.value.failure is Failure.UNAVAILABLE
+    assert world.record == record
+
+
+def test_refused_renewal_ends_the_attempt_and_the_next_one_discovers() -> None:
+    """No second token request in one attempt; the server may have moved since."""
+    world = service()
+    record = had(world)
+    world.time += 3601
+    world.pages[f"{ISSUER}/token"] = page({"error": "invalid_grant"}, 400)
+
+    with pytest.raises(FlowFailed, match="invalid_grant"):
+        world.run(usable_service(world.options, by_credentials, record))
+
+    assert world.run(usable_service(world.options, by_credentials)) is None
+
+
+def test_rejected_token_is_replaced_once() -> None:
+    """A server that rejects each token must not keep its clients busy."""
+    world = service()
+    first = had(world)
+    world.token["access_token"] = "second"
+
+    second = obtained(world, used=first)
+    assert second is not None and second.access_token == "second"
+    assert obtained(world, used=second, attempt=2) is None
+    assert obtained(world, used=second, attempt=4) is None
+
+
+def test_rejected_token_was_replaced_by_another_process() -> None:
+    """One new token is enough for both."""
+    world = service()
+    first = had(world)
+    world.change(access_token="second")
+    world.fetches.clear()
+
+    record = obtained(world, used=first)
+
+    assert record is not None and record.access_token == "second"
+    assert world.fetches == []
+
+
+def test_missing_scope_is_asked_for_beside_the_others() -> None:
+    """A new token has the scopes of the one before, too."""
+    world = service(scopes=["parts:read"])
+    first = had(world)
+    text = 'Bearer error="insufficient_scope", scope="parts:write"'
+
+    wide = obtained(world, text=text, status=403, used=first)
+
+    assert wide is not None and wide.requested == ("parts:read", "parts:write")
+    assert form_of(world.to("/token")[-1])["scope"] == "parts:read parts:write"
+    assert obtained(world, text=text, status=403, used=wide, attempt=2) is None
+
+
+def test_missing_scope_may_be_there_already() -> None:
+    """Another process has asked for it."""
+    world = service()
+    first = had(world)
+    world.change(access_token="second", scopes=("parts:write",))
+    world.fetches.clear()
+    text = 'Bearer error="insufficient_scope", scope="parts:write"'
+
+    record = obtained(world, text=text, status=403, used=first)
+
+    assert record is not None and record.access_token == "second"
+    assert world.fetches == []
+
+
+def test_missing_scope_before_the_first_token() -> None:
+    """A server that lets anonymous clients call some of its tools."""
+    world = service()
+    text = 'Bearer error="insufficient_scope", scope="parts:write"'
+
+    record = obtained(world, text=text, status=403)
+
+    assert record is not None and record.requested == ("parts:write",)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"), [(403, "Bearer"), (403, 'Basic realm="x"'), (429, "Bearer")]
+)
+def test_other_refusals_are_errors(status: int, text: str) -> None:
+    """A token would not help."""
+    assert obtained(service(), status=status, text=text) is None
+
+
+def test_server_that_moves_gets_a_new_token() -> None:
+    """The scopes of the old authorization server mean nothing to the new one."""
+    world = service(scopes=["a"])
+    first = had(world)
+    moved = "https://new.example.com"
+    world.prm["authorization_servers"] = [moved]
+    metadata = {**world.metadata, "issuer": moved, "token_endpoint": f"{moved}/token"}
+    world.pages[f"{moved}/.well-known/oauth-authorization-server"] = page(metadata)
+    world.pages[f"{moved}/token"] = page({"access_token": "moved", "token_type": "Bearer"})
+
+    record = obtained(world, used=first)
+
+    assert record is not None and (record.issuer, record.access_token) == (moved, "moved")
+
+
+def test_workload_sends_its_assertion_once() -> None:
+    """Workload Identity Federation: after an error neither a retry nor another grant."""
+    world = World(issuer=ISSUER)
+    world.pages[f"{ISSUER}/token"] = page({"error": "invalid_grant"}, 400)
+
+    with pytest.raises(FlowFailed, match="invalid_grant") as caught:
+        obtained(world, by_assertion(lambda: f" {ASSERTION}\n"))
+
+    (token,) = world.to("/token")
+    assert form_of(token) == {
+        "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        "assertion": ASSERTION,
+        "resource": URL,
+    }
+    assert ASSERTION not in str(caught.value)
+
+
+def test_workload_may_have_a_client_id() -> None:
+    """Where the authorization server knows it by one."""
+    world = World(issuer=ISSUER, client_id="workload")
+
+    record = had(world, by_assertion(lambda: ASSERTION))
+
+    assert form_of(world.to("/token")[0])["client_id"] == "workload"
+    assert record.client.id == "workload"
+
+
+@pytest.mark.parametrize("supplied", ["", " ", None, b"bytes"])
+def test_workload_without_an_assertion_sends_nothing(supplied: Any) -> None:
+    """The error names the option."""
+    world = World(issuer=ISSUER)
+
+    with pytest.raises(FlowFailed, match="assertion must return a text"):
+        obtained(world, by_assertion(lambda: supplied))
+
+    assert world.to("/token") == []
+
+
+def test_employee_exchanges_and_redeems() -> None:
+    """Enterprise-Managed Authorization, 4 and 5."""
+    world = service(issuer=ISSUER)
+    record = had(world, exchange(world))
+
+    at_provider, at_issuer = (form_of(fetch) for fetch in world.to("/token"))
+    assert at_provider == {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "requested_token_type": ID_JAG,
+        "audience": ISSUER,
+        "resource": URL,
+        "subject_token": "id.token.text",
+        "subject_token_type": ID_TOKEN,
+        "client_id": "at-idp",
+    }
+    assert at_issuer["assertion"] == "the.id.jag"
+    assert at_issuer["client_secret"] == "client-secret"
+    assert record.access_token == ACCESS
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"client_id": "at-idp"}),
+        ({"client_id": None}, {}),
+        ({"client_secret": "idp-secret"}, {"Authorization": "Basic YXQtaWRwOmlkcC1zZWNyZXQ="}),
+        ({"sign": lambda claims: "a.b.c"}, {"client_assertion": "a.b.c"}),
+    ],
+)
+@pytest.mark.parametrize("token_endpoint", [None, f"{IDP}/token"])
+def test_employee_authenticates_at_the_provider(
+    token_endpoint: str | None, options: dict[str, Any], expected: dict[str, str]
+) -> None:
+    """With or without metadata of the provider; a client without an id is anonymous."""
+    world = service(issuer=ISSUER)
+    had(world, exchange(world, token_endpoint, **options))
+
+    sent = world.to("/token")[0]
+    found = {**form_of(sent), **dict(sent.headers)}
+    assert {name: found.get(name) for name in expected} == expected
+    assert (token_endpoint is None) == any("idp" in url for url in world.urls if "well" in url)
+    if not expected:
+        assert "client_id" not in found
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {**EXCHANGED, "token_type": "Bearer"},
+        {**EXCHANGED, "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"},
+        {"access_token": "the.id.jag", "token_type": "N_A"},
+        {"error": "invalid_grant", "error_description": "id.token.text has expired"},
+    ],
+)
+def test_employee_redeems_nothing_but_an_id_jag(response: dict[str, Any]) -> None:
+    """An access token of the provider must not reach the authorization server."""
+    world = service(issuer=ISSUER)
+    world.pages[f"{IDP}/token"] = page(response, 400 if "error" in response else 200)
+
+    with pytest.raises(FlowFailed, match="the identity provider") as caught:
+        obtained(world, exchange(world))
+
+    assert f"{ISSUER}/token" not in world.urls
+    assert not any(secret in str(caught.value) for secret in ("the.id.jag", "id.token.text"))
+
+
+def test_employee_trusts_no_other_authorization_server() -> None:
+    """A server must not direct the assertion of its users elsewhere."""
+    world = service(issuer=ISSUER)
+    world.prm["authorization_servers"] = ["https://evil.example.com"]
+
+    with pytest.raises(FlowFailed, match="issuer") as caught:
+        obtained(world, exchange(world))
+
+    assert caught.value.failure is Failure.ISSUER
+    assert world.to("/token") == []
+
+
+class Key:
+    """A prover that counts."""
+
+    key, thumbprint = "private", "thumb"
+
+    def __init__(self) -> None:
+        self.used: list[str | None] = []
+
+    def use(self, key: str | None) -> None:
+        """Keep *key*."""
+        self.used.append(key)
+
+    def proof(self, method: str, url: str) -> str:
+        """A text."""
+        return f"proof of {method} {url}"
+
+    def answered(self, url: str, headers: Any) -> bool:
+        """No nonce."""
+        return False
+
+
+def test_service_binds_its_token_to_a_key() -> None:
+    """DPoP: a proof at the token endpoint, and later one with the same key."""
+    key = Key()
+    world = service(prover=key)
+    world.token["token_type"] = "DPoP"
+    record = had(world)
+    world.time += 3570
+    world.run(usable_service(world.options, by_credentials, record))
+
+    assert (record.token_type, record.dpop_key) == ("DPoP", "private")
+    assert key.used == [None, "private"]
+    proofs = [dict(fetch.headers)["DPoP"] for fetch in world.to("/token")]
+    assert proofs == [f"proof of POST {ISSUER}/token"] * 2
+
+
+def test_employee_sends_no_proof_to_the_provider() -> None:
+    """An ID-JAG is bound to no key."""
+    world = service(issuer=ISSUER, prover=Key())
+    had(world, exchange(world))
+
+    at_provider, at_issuer = world.to("/token")
+    assert "DPoP" not in dict(at_provider.headers)
+    assert "DPoP" in dict(at_issuer.headers)
