@@ -37,8 +37,10 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from genmcp import Channel, Endpoint, Suite, tool
+from genmcp import Client as OwnClient
 from genmcp.auth import Bearer
 from genmcp.auth.bearer import Verifier
+from genmcp.client.auth import OAuth
 from genmcp.testing import Issuer
 from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.e2e.processes import kill, serving
@@ -282,6 +284,12 @@ async def official_whoami(url: str) -> str:
     async with official_client(url, "auto", Kept()) as client:
         result: Any = await client.call_tool("whoami", {})
         return str(result.content[0].text)
+
+
+async def own_whoami(url: str) -> str:
+    """Call `whoami` with our client."""
+    async with OwnClient(url, auth=OAuth("own", ask=browse)) as client:
+        return (await client.call("whoami")).text
 
 
 class Browserless(FastMCPOAuth):

@@ -2,14 +2,27 @@
 
 import asyncio
 import socket
+import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
+from genmcp import Client
+from genmcp._core.auth.record import record_key
 from genmcp.auth import Introspection
+from genmcp.client.auth import FileTokens, OAuth
 from tests.e2e import authorizing
-from tests.e2e.authorizing import SERVER_ID, SERVER_SECRET, USER, Kept, official_client
+from tests.e2e.authorizing import (
+    SERVER_ID,
+    SERVER_SECRET,
+    USER,
+    AuthorizationServer,
+    Kept,
+    official_client,
+)
 from tests.support.serving import serve
 
 pytestmark = [
@@ -26,6 +39,7 @@ SERVERS = {
     "fastmcp": authorizing.fastmcp_server,
 }
 CLIENTS = {
+    "own": authorizing.own_whoami,
     "official": authorizing.official_whoami,
     "fastmcp": authorizing.fastmcp_whoami,
     "typescript": authorizing.typescript_whoami,
@@ -79,7 +93,13 @@ async def test_opaque_token_is_introspected_until_revoked(
             result: Any = await client.call_tool("whoami", {})
             assert storage.tokens
             token = storage.tokens.access_token
-            refused = await revoked(issuer, storage, resource)
+            assert storage.client
+            method = storage.client.token_endpoint_auth_method
+            secret = storage.client.client_secret
+            await revoke(issuer, token, storage.client.client_id or "", secret, method)
+            async with httpx.AsyncClient() as http:
+                headers = {"authorization": f"Bearer {token}"}
+                refused = await http.post(resource, json={}, headers=headers)
             again: Any = await client.call_tool("whoami", {})
 
     assert result.content[0].text == again.content[0].text == USER
@@ -89,21 +109,46 @@ async def test_opaque_token_is_introspected_until_revoked(
     assert storage.tokens.access_token != token
 
 
-async def revoked(
-    issuer: authorizing.AuthorizationServer, storage: Kept, resource: str
-) -> httpx.Response:
-    """Revoke the access token of a client (RFC 7009); return a response to it."""
-    assert storage.client
-    assert storage.tokens
-    client = (storage.client.client_id, storage.client.client_secret or "")
-    form = {"token": storage.tokens.access_token}
+async def revoke(
+    issuer: AuthorizationServer, token: str, client_id: str, secret: str | None, method: str | None
+) -> None:
+    """Revoke a token (RFC 7009) as the client that it was issued to."""
+    form = {"token": token}
     auth: Any = None
-    if storage.client.token_endpoint_auth_method == "client_secret_basic":
-        auth = client
+    if method == "client_secret_basic":
+        auth = (client_id, secret or "")
     else:
-        form.update(zip(("client_id", "client_secret"), client, strict=True))
-    headers = {"authorization": f"Bearer {storage.tokens.access_token}"}
+        form |= {"client_id": client_id, "client_secret": secret or ""}
     async with httpx.AsyncClient() as http:
         gone = await http.post(issuer.revocation, data=form, auth=auth)
-        assert gone.status_code == 200, gone.text
-        return await http.post(resource, json={}, headers=headers)
+    assert gone.status_code == 200, gone.text
+
+
+@by_authorization_server
+async def test_own_client_renews_its_token_without_a_login(
+    start: Any, resource: str, free_port: int, login_port: int, tmp_path: Path
+) -> None:
+    """Both servers rotate refresh tokens; a later connection continues with those in the file."""
+    logins = []
+
+    async def ask(url: str) -> str:
+        logins.append(url)
+        return await authorizing.browse(url)
+
+    tokens = FileTokens(tmp_path / "tokens")
+    key = record_key(resource, "own")
+    seen: set[str | None] = set()
+    async with asyncio.timeout(60), start(resource, login_port, opaque=True) as issuer:
+        verify = Introspection(issuer.introspection, SERVER_ID, SERVER_SECRET, cache=0)
+        async with serve(authorizing.own_server(resource, issuer, verify), free_port):
+            for _ in range(3):
+                async with Client(resource, auth=OAuth("own", ask=ask, tokens=tokens)) as client:
+                    assert (await client.call("whoami")).text == USER
+                record = await tokens.get(key)
+                assert record
+                seen |= {record.access_token, record.refresh_token}
+                old = replace(record, expires=time.time(), generation=record.generation + 1)
+                assert await tokens.swap(key, record, old)
+
+    assert len(logins) == 1
+    assert len(seen) == 6
