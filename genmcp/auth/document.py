@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from genmcp._core.auth.metadata import resource_metadata_path, resource_metadata_urls
 from genmcp._transports.request import BODY, START, Headers, Receive, Scope, Send
@@ -38,7 +38,8 @@ class ResourceDocument:
 
     def __init__(self, resource: str, content: bytes) -> None:
         self._content = content
-        self._path = resource_metadata_path(urlsplit(resource).path)
+        # Decoded, as the path of an ASGI scope is.
+        self._path = resource_metadata_path(unquote(urlsplit(resource).path))
         self._url = resource_metadata_urls(resource)[0]
         self._url_below = resource.rstrip("/") + _ROOT
         self.at_root = False

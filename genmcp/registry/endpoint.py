@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint, route_to
-from genmcp._transports.request import ClientLeft, Receive, Scope, Send, Serve, reply
-from genmcp._wire import jsonrpc
+from genmcp._transports.request import HttpRequest, Receive, Scope, Send, Serve
 from genmcp.composite.errors import CompositeError
 from genmcp.errors import ConfigurationError, InvalidRequest
 from genmcp.registry.live import LiveRegistry
@@ -89,26 +88,36 @@ class RegistryEndpoint:
         try:
             mux = self.registry.current.find(name)
         except CompositeError as error:
-            body = jsonrpc.encode_error(None, InvalidRequest(str(error)))
-            with suppress(ClientLeft):
-                await reply(send, 404, body)
+            # Admitted like a request to a server: strangers do not learn which servers exist.
+            await self._composite(scope, receive, send, partial(_reject_unknown, str(error)))
             return
         await self._endpoint(mux)(scope, receive, send)
 
     def routes(self, path: str) -> "list[Route]":
         """Return Starlette routes for *path*, and for each server below it.
 
-        With `auth=`, there are also those of the metadata, for the root of the application.
+        With `auth=`, there are also those of `metadata_routes`, for an application's root.
 
         Raises:
             ConfigurationError: *path* does not begin with a slash.
         """
+        metadata = [] if self._composite.authenticator is None else self.metadata_routes()
         below = path.rstrip("/") + "/{server}"
-        routes = [*self._composite.routes(path), route_to(self, below)]
-        if (auth := self._composite.authenticator) is not None:
-            # All servers have the metadata, and the tokens, of the whole registry.
-            routes.append(route_to(auth.document, auth.document.paths[0] + "/{server}"))
-        return routes
+        return [self._composite.route(path), route_to(self, below), *metadata]
+
+    def metadata_routes(self) -> "list[Route]":
+        """Return Starlette routes to the metadata of `auth=`, for the root of the application.
+
+        See `Endpoint.metadata_route`. All servers have the metadata of the whole registry.
+
+        Raises:
+            ConfigurationError: the endpoint has no `auth=`.
+        """
+        root = self._composite.metadata_route()
+        auth = self._composite.authenticator
+        assert auth is not None  # or else there would be no route
+        below = auth.document.paths[0] + "/{server}"
+        return [root, route_to(auth.document, below, name="mcp-metadata")]
 
     async def aclose(self) -> None:
         """Close all endpoints, and the mux of the composite server.
@@ -156,3 +165,7 @@ class RegistryEndpoint:
         if endpoint is not None:
             await endpoint.aclose()
         await self.registry._release(mux)
+
+
+async def _reject_unknown(message: str, http: HttpRequest) -> None:
+    raise InvalidRequest(message, status=404)

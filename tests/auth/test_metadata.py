@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,14 +17,16 @@ from genmcp import (
     ConfigurationError,
     Endpoint,
     Health,
+    LiveRegistry,
     Registry,
     RegistryEndpoint,
     Suite,
 )
 from genmcp._core.auth.challenges import parse_challenges
 from genmcp.auth import Bearer
+from genmcp.cli.serve import create_app
 from tests.support.serving import serve
-from tests.support.tokens import ISSUER, Tokens, called, guarded, whoami
+from tests.support.tokens import ISSUER, Tokens, bearing, call, called, guarded, whoami
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
@@ -311,6 +314,39 @@ async def test_registry_has_one_metadata_for_all_servers(http: httpx.AsyncClient
     assert verify.asked == ["ada"]
 
 
+async def test_registry_below_a_mount_has_metadata_at_the_root(http: httpx.AsyncClient) -> None:
+    """Its routes are added to those of the root application."""
+    endpoint = registry(Tokens())
+    app = Starlette(routes=[*endpoint.metadata_routes(), Mount("/mcp", endpoint)])
+    async with serve(app) as host:
+        refused = await called(http, f"{host}/mcp/art")
+        found = [await http.get(f"{host}{path}") for path in (*AT_ROOT, f"{WELL_KNOWN}/mcp/art")]
+
+    assert named(refused) == f"{WELL_KNOWN}/mcp"
+    assert [each.status_code for each in found] == [200] * 4
+
+
+async def test_registry_hides_its_servers_from_strangers(http: httpx.AsyncClient) -> None:
+    """An unknown server is 401 as the others are; with a token it is 404."""
+    async with serve(Starlette(routes=registry(Tokens()).routes("/mcp"))) as host:
+        refused = await called(http, f"{host}/mcp/unknown")
+        unknown = await called(http, f"{host}/mcp/unknown", "ada")
+
+    assert (refused.status_code, unknown.status_code) == (401, 404)
+    assert "unknown" in unknown.json()["error"]["message"]
+
+
+async def test_path_of_resource_may_be_encoded(http: httpx.AsyncClient) -> None:
+    """Clients get, and ask for, the encoded path; an ASGI server decodes it."""
+    app = Starlette(routes=guarded(resource="https://mcp.example.com/my%20mcp").routes("/my mcp"))
+    async with serve(app) as host:
+        refused = await called(http, f"{host}/my%20mcp")
+        document = await http.get(f"{host}{named(refused)}")
+
+    assert named(refused) == f"{WELL_KNOWN}/my%20mcp"
+    assert document.status_code == 200
+
+
 async def test_registry_below_a_mount_names_its_own_path(http: httpx.AsyncClient) -> None:
     """The challenges of its servers name the one document that can be reached."""
     async with serve(Starlette(routes=[Mount("/mcp", registry(Tokens()))])) as host:
@@ -319,3 +355,37 @@ async def test_registry_below_a_mount_names_its_own_path(http: httpx.AsyncClient
 
     assert {named(each) for each in refused} == {f"/mcp{WELL_KNOWN}"}
     assert document.json()["resource"] == "https://mcp.example.com/mcp"
+
+
+async def test_served_endpoint_has_metadata(
+    http: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`genmcp serve parts:endpoint` needs no further option; its probes stay open."""
+    (tmp_path / "guarded_parts.py").write_text(
+        "from tests.support.tokens import guarded\nendpoint = guarded()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GENMCP_SERVE", '{"target": "guarded_parts:endpoint"}')
+    async with serve(create_app()) as host:
+        refused = await called(http, f"{host}/mcp")
+        documents = [await http.get(f"{host}{path}") for path in (*AT_ROOT, *BELOW)]
+        ready = await http.get(f"{host}/ready")
+        served = await called(http, f"{host}/mcp", "ada")
+
+    assert (refused.status_code, named(refused)) == (401, f"{WELL_KNOWN}/mcp")
+    assert [each.status_code for each in documents] == [200] * 5
+    assert (ready.status_code, served.status_code) == (200, 200)
+
+
+async def test_endpoint_of_composite_server_needs_a_token(http: httpx.AsyncClient) -> None:
+    """A composite of servers of this process; what is behind it is not asked for a token."""
+    server = LiveRegistry(Registry([Suite(name="art", version="1", tools=[whoami])])).server()
+    endpoint = Endpoint(
+        server, auth=Bearer("https://mcp.example.com/mcp", [ISSUER], verify=Tokens())
+    )
+    async with serve(endpoint) as host:
+        refused = await called(http, f"{host}/mcp")
+        served = await http.post(f"{host}/mcp", **bearing("ada", call("art/whoami")))
+
+    assert refused.status_code == 401
+    assert served.json()["result"]["content"][0]["text"] == f"{ISSUER} sub ada"
