@@ -17,7 +17,7 @@ from genmcp._transports.request import Headers, HttpRequest, Scope, reject
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument
 from genmcp.auth.dpop import check_unbound
-from genmcp.auth.verdicts import Verdicts
+from genmcp.auth.verdicts import SYSTEM_CLOCK, Verdicts
 from genmcp.errors import HttpRejected
 from genmcp.tasks.retry import LogThrottle
 
@@ -63,6 +63,7 @@ class Authenticator:
             self._verify,
             seconds=getattr(self._verifier, "cache", 0.0),
             max_entries=bearer.max_verdicts,
+            clock=SYSTEM_CLOCK,
         )
         self._verifying = 0
         self._throttles: dict[str, LogThrottle] = {}

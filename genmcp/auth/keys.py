@@ -108,6 +108,7 @@ class PublishedKeys:
             AuthorizationUnavailable: there is none; the message has the reason for each place.
         """
         problems = []
+        tried = set()  # both forms of metadata usually name the same place
         for url in server_metadata_urls(self._issuer):
             try:
                 document = await self._get(url)
@@ -117,7 +118,8 @@ class PublishedKeys:
                     problems.append(f"{url}: is of the issuer {metadata.issuer[:200]!r}")
                 elif metadata.jwks_uri is None:
                     problems.append(f"{url}: has no jwks_uri")
-                else:
+                elif metadata.jwks_uri not in tried:
+                    tried.add(metadata.jwks_uri)
                     check_fetchable("jwks_uri", metadata.jwks_uri, self._issuer)
                     return await self._get(metadata.jwks_uri)
             except AuthorizationUnavailable as error:

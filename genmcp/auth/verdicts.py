@@ -60,7 +60,7 @@ class Verdicts:
         *,
         seconds: float,
         max_entries: int,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock,
     ) -> None:
         self._verify = verify
         self._seconds = seconds

@@ -1,16 +1,27 @@
 """Signed access tokens, verified with the keys that an issuer publishes."""
 
-from collections.abc import AsyncIterator
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from genmcp import Endpoint, Suite
-from genmcp.auth import Bearer, Jwt
+from genmcp.auth import Bearer, InvalidToken, Jwt, jose
 from genmcp.auth.jwt import JwtVerifier
 from genmcp.auth.verdicts import Clock
+from genmcp.errors import ConfigurationError
 from genmcp.testing import Issuer
 from tests.support.clock import Clock as ManualClock
 from tests.support.serving import serve
@@ -54,3 +65,152 @@ async def test_keys_are_found_through_the_metadata(path: str) -> None:
 
     assert (access.issuer, access.subject, access.client_id) == (issuer.url, "ada", "web")
     assert access.scopes == {"read", "write"}
+
+
+ISSUER = "https://login.example.com"
+SECRET = "a secret of thirty-two bytes or so"
+
+
+def made(key: jose.Key, algorithm: str | None = None, **changes: Any) -> str:
+    claims = {"iss": ISSUER, "aud": RESOURCE, "sub": "ada", "exp": START + 600, **changes}
+    return jose.sign(claims, key, algorithm=algorithm)
+
+
+def bound(*, issuers: Sequence[str] = (ISSUER,), **options: Any) -> JwtVerifier:
+    clock = ManualClock(START)
+    return Jwt(**options).bind(RESOURCE, issuers, Clock(clock, clock))
+
+
+async def test_given_keys_need_no_network() -> None:
+    """A JWK set, one JWK, as text too; or PEM. The issuer does not exist."""
+    native = ec.generate_private_key(ec.SECP256R1())
+    pem = native.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    private = native.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    key = jose.read_key(private)
+    for keys in (
+        {"keys": [key.public_jwk]},
+        json.dumps({"keys": [key.public_jwk]}),
+        key.public_jwk,
+        pem,
+        pem.decode(),
+    ):
+        verifier = bound(keys=keys)
+        assert (await verifier.verify(made(key))).subject == "ada"
+        with pytest.raises(InvalidToken, match="signature"):
+            await verifier.verify(made(jose.generate_key("ES256")))
+
+
+async def test_secret_is_used_with_its_algorithms_only() -> None:
+    """For HS256 the default; nothing signed with a key is accepted beside it."""
+    verifier = bound(secret=SECRET)
+    key = jose.read_secret(SECRET)
+
+    assert (await verifier.verify(made(key, "HS256"))).subject == "ada"
+    with pytest.raises(InvalidToken, match="wrong alg"):
+        await verifier.verify(made(jose.generate_key("ES256")))
+    with pytest.raises(InvalidToken, match="signature"):
+        await verifier.verify(made(jose.read_secret(SECRET + "x"), "HS256"))
+    longer = bound(secret=SECRET * 2, algorithms=["HS512"])
+    assert await longer.verify(made(jose.read_secret(SECRET * 2), "HS512"))
+
+
+async def test_algorithms_can_be_limited() -> None:
+    """The keys of the issuer fit others as well."""
+    key = jose.generate_key("RS256")
+    verifier = bound(keys=key.public_jwk, algorithms=["PS256"])
+
+    assert await verifier.verify(made(key, "PS256"))
+    with pytest.raises(InvalidToken) as caught:
+        await verifier.verify(made(key, "RS256"))
+    assert str(caught.value) == "wrong alg: found: 'RS256'; expected: PS256"
+
+
+async def test_further_audiences_are_accepted() -> None:
+    """Entra issues tokens for the id of an application, Cognito for none."""
+    key = jose.generate_key("ES256")
+    app = "api://5a0e"
+    more = bound(keys=key.public_jwk, audiences=[app])
+    any_audience = bound(keys=key.public_jwk, unchecked_audience=True)
+
+    assert await more.verify(made(key, aud=app))
+    assert await more.verify(made(key))
+    assert await any_audience.verify(made(key, aud=None))
+    with pytest.raises(InvalidToken, match="wrong aud"):
+        await more.verify(made(key, aud=ISSUER))
+
+
+async def test_leeway_is_an_option() -> None:
+    """In seconds, for `exp` and `nbf`."""
+    key = jose.generate_key("ES256")
+    late = made(key, exp=START - 100)
+
+    assert await bound(keys=key.public_jwk, leeway=101).verify(late)
+    with pytest.raises(InvalidToken, match="expired"):
+        await bound(keys=key.public_jwk, leeway=0).verify(made(key, exp=START))
+
+
+PUBLIC = jose.generate_key("ES256").public_jwk
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"audiences": RESOURCE}, "audiences"),
+        ({"algorithms": "RS256"}, "algorithms"),
+        ({"algorithms": []}, "algorithms"),
+        ({"algorithms": ["none"]}, "algorithms"),
+        ({"algorithms": ["HS256"]}, "algorithms"),
+        ({"algorithms": ["RS256", "HS256"]}, "algorithms"),
+        ({"algorithms": ["RS256"], "secret": SECRET}, "algorithms"),
+        ({"algorithms": ["HS512"], "secret": SECRET}, "secret"),
+        ({"keys": PUBLIC, "secret": SECRET}, "exclude"),
+        ({"keys": PUBLIC, "algorithms": ["RS256"]}, "keys"),
+        ({"keys": "nonsense"}, "key"),
+        ({"keys": {"keys": []}}, "keys"),
+        ({"secret": "short"}, "32 bytes"),
+        ({"secret": f"-----BEGIN PUBLIC KEY-----{SECRET}"}, "public key"),
+        ({"leeway": -1}, "leeway"),
+        ({"cache": -1}, "cache"),
+        ({"refetch": float("nan")}, "refetch"),
+        ({"timeout": 0}, "timeout"),
+    ],
+)
+def test_wrong_option_is_an_error(options: dict[str, Any], word: str) -> None:
+    """When it is made; the message names it, and has no part of a key or secret."""
+    with pytest.raises(ConfigurationError, match=word) as caught:
+        Jwt(**options)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"keys": PUBLIC}, {"secret": SECRET}])
+def test_given_keys_are_for_one_issuer(options: dict[str, Any]) -> None:
+    """With one list for several issuers, each could issue tokens of the others."""
+    with pytest.raises(ConfigurationError, match="single issuer"):
+        bound(issuers=[ISSUER, "https://other.test"], **options)
+    assert SECRET not in repr(Jwt(**options))
+
+
+def test_jwt_is_imported_at_its_first_use() -> None:
+    """`from genmcp.auth import Bearer` needs no extra; an unknown name is an error as usual."""
+    code = (
+        "import sys; import genmcp.auth; assert 'joserfc' not in sys.modules;"
+        "from genmcp.auth import Jwt; assert 'joserfc' in sys.modules;"
+        "print(hasattr(genmcp.auth, 'Nothing'))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout == "False\n"
+
+
+def test_missing_extra_is_named() -> None:
+    """An endpoint that needs joserfc fails when it is made, and says how to install it."""
+    code = (
+        "import sys; sys.modules['joserfc'] = None;"
+        "from genmcp import Endpoint, Suite; from genmcp.auth import Bearer;"
+        "Endpoint(Suite(name='a', version='1'), auth=Bearer('https://a/m', ['https://b']))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert 'ConfigurationError: A signed token needs an extra: pip install "genmcp[auth]"' in (
+        found.stderr
+    )
