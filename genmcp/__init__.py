@@ -132,8 +132,10 @@ if TYPE_CHECKING:
     from genmcp._transports.stdio import serve_stdio
     from genmcp.client.client import Client
     from genmcp.client.errors import (
+        AuthorizationFailed,
         ClientError,
         ConnectError,
+        Forbidden,
         OutcomeUnknown,
         RequestTimeout,
         ServerError,
@@ -187,6 +189,7 @@ __all__ = [
     "ArgumentFaults",
     "AssignUnavailable",
     "Audio",
+    "AuthorizationFailed",
     "Backlog",
     "Backoff",
     "BodyTimeout",
@@ -225,6 +228,7 @@ __all__ = [
     "ExternalQueue",
     "ExternalStatus",
     "Failed",
+    "Forbidden",
     "ForeignSeal",
     "FoundEntry",
     "GenmcpError",
@@ -379,6 +383,8 @@ _LATER: Final = {
     "ServerError": "genmcp.client.errors",
     "RequestTimeout": "genmcp.client.errors",
     "Unauthorized": "genmcp.client.errors",
+    "AuthorizationFailed": "genmcp.client.errors",
+    "Forbidden": "genmcp.client.errors",
     "ConnectError": "genmcp.client.errors",
     "ClientHandler": "genmcp.client.handler",
     "DefaultHandler": "genmcp.client.handler",

@@ -30,8 +30,8 @@ class RejectedRequest(msgspec.Struct, frozen=True, kw_only=True):
         status: The HTTP status, 401 or 403.
         headers: The headers of the response, with names in lower case.
         attempt: How often this request was rejected so far, 1 for the first time.
-        foreground: Whether a caller waits for the response. Otherwise the user should not be
-            asked: the stream for notifications is opened again, and sessions end, at any time.
+        foreground: Whether a caller waits for the response. Otherwise no login should begin: the
+            stream for notifications is opened again, and sessions end, at any time.
     """
 
     method: str
@@ -84,7 +84,7 @@ class Authorization(ABC):
         """Handle the headers of any response, with names in lower case, such as `DPoP-Nonce`."""
 
     async def close(self) -> None:  # noqa: B027  # most have nothing to close
-        """Release what belongs to the connection. May be called repeatedly."""
+        """Release the resources of the connection. May be called repeatedly."""
 
 
 @runtime_checkable

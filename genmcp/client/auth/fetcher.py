@@ -1,4 +1,4 @@
-"""The HTTP requests of a flow: bounded, without redirects, and without private addresses if asked.
+"""The HTTP requests of a flow: bounded, without redirects, and to public addresses if demanded.
 
 httpx sends them, and not the pool of the transports: they go to several origins, may need a proxy,
 and are few. httpx is imported with the first one.
@@ -41,7 +41,7 @@ class Fetcher:
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def fetch(self, step: Fetch) -> Fetched:
-        """Send a request and return the response, or status 0 if there is none."""
+        """Send a request and return the response; after a failure of the network, status 0."""
         import httpx
 
         try:

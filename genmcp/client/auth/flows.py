@@ -95,7 +95,7 @@ class _LoginQueue:
 
 
 class _SentHeaders(dict[str, str]):
-    """The headers of a request, and the record whose token they have."""
+    """The headers of a request, and the record that their token is from."""
 
     def __init__(self, record: Record, headers: Mapping[str, str]) -> None:
         super().__init__(headers)

@@ -62,7 +62,7 @@ class LoopbackListener:
 
     Args:
         redirect_uri: A loopback URI with the path, and with the port if it is fixed.
-        preferred: The URI of an earlier login, whose port is tried first if none is fixed.
+        preferred: The URI of an earlier login. Its port is tried first if none is fixed.
 
     Attributes:
         redirect_uri: The URI with the port that is open.
@@ -168,7 +168,7 @@ class LoopbackListener:
         await writer.drain()
 
     def _judge(self, request: h11.Request) -> _ListenerPage:
-        """Take the URL of a request if it is the redirect; return what the browser shows."""
+        """Take the URL of a request if it is the redirect; return the page for the browser."""
         assert self._received is not None
         expected = urlsplit(self.redirect_uri)
         target = urlsplit(request.target.decode("ascii", "replace"))

@@ -38,7 +38,7 @@ class OAuth:
     separate.
 
     Args:
-        name: The name of the client, which the user sees when asked.
+        name: The name of the client, which the user sees at the login.
         client_id: The id of a client that is registered at the authorization server. An https URL
             with a path is that of a client id metadata document, used where the server supports
             them. Default: the client registers itself.
@@ -46,8 +46,8 @@ class OAuth:
         scopes: The scopes to ask for. Default: those that the server names.
         issuer: The authorization server to use, exactly as in its metadata. Default: the first that
             the server names.
-        resource: The parameter `resource`, for a server whose metadata has another URL than it
-            should. None leaves it out. Default: as in the metadata.
+        resource: The parameter `resource`, for a server with a wrong URL in its metadata. None
+            leaves it out. Default: as in the metadata.
         port: The port of the redirect URI. Default: any that is free.
         redirect_uri: The redirect URI as it is registered. Default: http://127.0.0.1/callback with
             `port`. Without `ask`, its host must be this machine.
@@ -55,8 +55,8 @@ class OAuth:
             URL to which the browser was redirected. It replaces both the browser and the listener
             for the redirect. Default: open a browser, and print the URL.
         tokens: Stores the tokens. Default: the memory of this process.
-        assume_pkce: Whether an authorization server is used whose metadata does not list the PKCE
-            method S256. Default: False.
+        assume_pkce: Whether to use an authorization server that does not list the PKCE method S256
+            in its metadata. Default: False.
         allow_private: Whether the server may name URLs with private addresses. Set it to False
             in a service that connects to servers of others. Default: True.
         login_timeout: Seconds for the user to log in. Default: 300.
@@ -125,7 +125,7 @@ class OAuth:
 
         Args:
             url: The URL of the server.
-            http: The options of the connection, whose `tls` is used for the flow as well.
+            http: The options of the connection. The flow uses its `tls`.
         """
         options = FlowOptions(
             url=url,

@@ -32,7 +32,7 @@ class FlowRunner:
         key: The name of the record in *tokens*.
         tokens: Stores the record.
         fetcher: Sends the requests; it is closed at the end.
-        prompt: Asks the user; it is closed at the end. None: nobody can be asked.
+        prompt: Asks the user; it is closed at the end. None: no login is possible.
     """
 
     def __init__(

@@ -1,7 +1,9 @@
 """An authorization server and a server that demands its tokens, for the tests beside this file."""
 
 import asyncio
+import json
 import threading
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +26,7 @@ def whoami(name: str = "nobody") -> str:
 
 @tool
 def order(part: str) -> str:
-    """Order a part, which needs a scope."""
+    """Order a part, which `Place.demands` may protect."""
     return part
 
 
@@ -35,6 +37,8 @@ class Place:
         url: The URL of the server.
         seen: The HTTP method and the token of each request, in order.
         refused: Tokens that the server refuses, as if they had expired.
+        demands: The scope that each tool needs.
+        asked: The authorization URLs that `browse` has followed.
     """
 
     def __init__(self, issuer: Issuer) -> None:
@@ -42,6 +46,7 @@ class Place:
         self.url = ""
         self.seen: list[tuple[str, str | None]] = []
         self.refused: set[str] = set()
+        self.demands: dict[str, str] = {}
         self.app: Any = None
         self.asked: list[str] = []
 
@@ -49,18 +54,17 @@ class Place:
         if scope["type"] != "http" or scope["path"].startswith("/.well-known"):
             await self.app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"authorization")
-        token = None if given is None else given.decode().removeprefix("Bearer ")
+        headers = {name: value.decode() for name, value in scope["headers"]}
+        given = headers.get(b"authorization")
+        token = None if given is None else given.removeprefix("Bearer ")
         self.seen.append((scope["method"], token))
-        if token not in self.refused:
+        needed = self.demands.get(headers.get(b"mcp-name", ""))
+        if token in self.refused:
+            await refuse(send, 401, 'Bearer error="invalid_token"')
+        elif token is not None and needed is not None and needed not in scopes_in(token):
+            await refuse(send, 403, f'Bearer error="insufficient_scope", scope="{needed}"')
+        else:
             await self.app(scope, receive, send)
-            return
-        headers = [
-            (b"www-authenticate", b'Bearer error="invalid_token"'),
-            (b"content-length", b"0"),
-        ]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
 
     @property
     def tokens(self) -> list[str | None]:
@@ -94,6 +98,18 @@ async def guarded_place(
             routes.append(endpoint.sse_route("/sse"))
         place.app = Starlette(routes=routes)
         yield place
+
+
+async def refuse(send: Any, status: int, challenge: str) -> None:
+    headers = [(b"www-authenticate", challenge.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def scopes_in(token: str) -> list[str]:
+    payload = token.split(".")[1]
+    claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return str(claims.get("scope", "")).split()
 
 
 class Browser:
