@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any, Final
 
 from genmcp._transports.health import HEALTH_PATH, READY_PATH
-from genmcp.cli import jobs, remote, store
+from genmcp.cli import jobs, login, remote, store
 from genmcp.cli.deployment import add_deployment_options
 from genmcp.cli.output import OutputError, log_to_stderr, sanitize
 from genmcp.cli.serve import ServeOptions, serve_http, serve_stdio_target
 from genmcp.cli.target import ModuleImportError, add_target_options, load_attribute, load_mux
 from genmcp.cli.worker import DEFAULT_GRACE, METRICS_PATH, HostPort, WorkerOptions, run_worker
+from genmcp.client.auth.asking import DEFAULT_LOGIN_TIMEOUT
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.inspection import STATES
@@ -163,6 +164,7 @@ def create_parser() -> argparse.ArgumentParser:
     _add_store(add_parser)
     _add_lists(add_parser)
     _add_requests(add_parser)
+    _add_logins(add_parser)
     return parser
 
 
@@ -312,6 +314,24 @@ def _add_requests(add_parser: AddParser) -> None:
     add("argument", help="the argument, or the variable of the template")
     add("value", nargs="?", default="", help="the beginning of the value")
     add("pairs", help="the other arguments", **pairs)
+
+
+def _add_logins(add_parser: AddParser) -> None:
+    help = "log in at a server over HTTP, and store the tokens"
+    parser = _add_command(add_parser, "login", login.login, help)
+    help = "print the URL only; the URL of the redirect can be pasted"
+    parser.add_argument("--no-browser", action="store_false", dest="browser", help=help)
+    help = "the port of the redirect URI, for a client that is registered with one"
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help=help)
+    default = DEFAULT_LOGIN_TIMEOUT
+    help = f"how long the user may take ({default:g})"
+    add = parser.add_argument
+    add("--login-timeout", type=_seconds, default=default, metavar="SECONDS", help=help)
+    login.add_login_options(parser)
+    help = "revoke and remove the tokens of a login; status 1 if they cannot be revoked"
+    login.add_login_options(_add_command(add_parser, "logout", login.logout, help))
+    help = "explain what a server demands of a client; status 1 if a client cannot log in"
+    login.add_login_options(_add_command(add_parser, "auth", login.auth, help))
 
 
 def _id(text: str) -> str:

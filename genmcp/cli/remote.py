@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._mux.mux import Mux
+from genmcp.cli.authorization import as_command_options
 from genmcp.cli.output import (
     OutputWriter,
     content_of,
@@ -31,7 +32,14 @@ from genmcp.cli.target import resolve_target, with_stderr
 from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler
 from genmcp.cli.values import check_arguments, convert_arguments, parse_pairs, unknown_keys
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ProcessExited, ServerError, Unauthorized
+from genmcp.client.errors import (
+    AuthorizationFailed,
+    ClientError,
+    Forbidden,
+    ProcessExited,
+    ServerError,
+    Unauthorized,
+)
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.prompts import (
@@ -189,6 +197,7 @@ def _run(arguments: argparse.Namespace, fetch: Fetch, write: Write) -> int:
             resolved.target,
             handler=TerminalHandler(status) if is_interactive else LogPrinter(status),
             options=with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
+            auth=resolved.auth,
         )
 
         async def connect() -> Any:
@@ -292,8 +301,14 @@ def _error_text(error: Exception) -> str:
     """Return the text of *error*, with advice in terms of the command line."""
     text = str(error).replace("ClientOptions(revision=...)", "--revision")
     if isinstance(error, Unauthorized):
-        advice = "give credentials: --header 'Authorization: Bearer TOKEN'"
+        login = f"`genmcp login {error.server_name}` and --login"
+        advice = f"give credentials: --header 'Authorization: Bearer TOKEN', or {login}"
         return text.replace(error.advice or "", advice)
+    if isinstance(error, Forbidden) and error.scopes:
+        scopes = " ".join(error.scopes)
+        return f"{text} (genmcp login {error.server_name} --scope '{scopes}')"
+    if isinstance(error, AuthorizationFailed):
+        return as_command_options(text)
     if (
         isinstance(error, ProcessExited) and error.last_line
     ):  # the last line is on standard error already

@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
+from genmcp.cli.login import add_auth_options, auth_of
 from genmcp.cli.values import parse_pairs
+from genmcp.client.auth.base import Auth
 from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
@@ -122,6 +124,7 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     target: Target
     options: ClientOptions
+    auth: Auth | None = None
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +137,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     help = "a header of every HTTP request; repeatable"
     add("--header", action="append", default=[], metavar="'NAME: VALUE'", help=help)
     add("--server", metavar="NAME", help="which of the mcpServers of the file")
+    add_auth_options(add)
     help = "timeout for connecting (30), without a message (60), and of a request (600)"
     add("--timeout", type=float, metavar="SECONDS", help=help)
     add("--revision", help="the protocol revision to use, instead of the newest that both support")
@@ -160,7 +164,12 @@ def resolve_target(arguments: argparse.Namespace) -> ResolvedTarget:
         if not 0 < seconds < threading.TIMEOUT_MAX:
             raise ConfigurationError(f"--timeout: {seconds:g} is not a positive number of seconds")
         options = replace(options, timeout=seconds, idle_timeout=seconds, open_timeout=seconds)
-    return ResolvedTarget(target=target, options=options)
+    auth = auth_of(arguments, target)
+    if auth is not None and any(name.lower() == "authorization" for name in headers):
+        raise ConfigurationError(
+            "--login and --token cannot be combined with an Authorization header"
+        )
+    return ResolvedTarget(target=target, options=options, auth=auth)
 
 
 def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> ClientOptions:

@@ -15,6 +15,7 @@ from genmcp.cancellation import CancelScope
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
+    Forbidden,
     HttpStatusError,
     ProcessExited,
     SessionEnded,
@@ -172,8 +173,12 @@ class MachineDriver:
             self.perform(self.machine.closed(error))
             return
         # The body of an HTTP error may be the JSON-RPC response to the request. The body of
-        # `SessionEnded` is ignored: the request is sent again in a new session.
-        if isinstance(error, HttpStatusError) and not isinstance(error, SessionEnded):
+        # `SessionEnded` is ignored: the request is sent again in a new session. So is that of a 403
+        # which names scopes: these are in its header, and the body has nothing more.
+        ignored = isinstance(error, SessionEnded) or (
+            isinstance(error, Forbidden) and bool(error.scopes)
+        )
+        if isinstance(error, HttpStatusError) and not ignored:
             body = error.content
             if body.lstrip().startswith(b"{"):
                 outcomes = self.machine.received(

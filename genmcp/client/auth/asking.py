@@ -32,6 +32,7 @@ class UserPrompt:
         redirect_uri: The redirect URI; its port is chosen if it has none, and is on loopback.
         ask: Replaces both browser and listener. Default: none.
         timeout: Seconds for the user to log in.
+        browser: Whether to open a browser, beside printing the URL. Default: True.
     """
 
     def __init__(
@@ -39,10 +40,13 @@ class UserPrompt:
         redirect_uri: str = CALLBACK,
         ask: AskFunction | None = None,
         timeout: float = DEFAULT_LOGIN_TIMEOUT,
+        *,
+        browser: bool = True,
     ) -> None:
         self._redirect_uri = redirect_uri
         self._ask = ask
         self._timeout = timeout
+        self._browser = browser
         self._listener: LoopbackListener | None = None
         self._exits = AsyncExitStack()
 
@@ -77,7 +81,7 @@ class UserPrompt:
                     return await _call(self._ask, step.url)
                 assert self._listener is not None
                 with _pasting(self._listener):
-                    _show(step.url)
+                    _show(step.url, browser=self._browser)
                     return await self._listener.wait(step.url)
         except TimeoutError:
             raise FlowFailed(
@@ -99,13 +103,13 @@ async def _call(ask: AskFunction, url: str) -> str:
     return found
 
 
-def _show(url: str) -> None:
+def _show(url: str, *, browser: bool) -> None:
     """Print *url*, and open it in a browser if this machine has a display.
 
     The program itself never fetches it: the URL is for the browser, in which the user is logged in.
     """
     _tell(f"To log in, open this URL in a browser:\n\n{url}\n")
-    if _has_display():
+    if browser and _has_display():
         # A daemon: some browsers block, and the login must not outlive the program.
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 

@@ -102,7 +102,7 @@ class FileTokens(TokenStorage):
         self._codec = RecordCodec(secret, max_bytes)
 
     async def get(self, key: str) -> Record | None:
-        """Return the record under *key*, None if there is none."""
+        """Return the record under *key*, or None."""
         return await asyncio.to_thread(self._get, key)
 
     async def swap(self, key: str, old: Record | None, new: Record | None) -> bool:
@@ -170,8 +170,8 @@ class FileTokens(TokenStorage):
     def _write(self, path: Path, data: bytes | None) -> None:
         """Replace the file at *path*, so that a crash at any moment leaves the old or new record.
 
-        The temporary file has a fixed name: the caller holds the lock of the folder, and what a
-        killed process left is overwritten.
+        The temporary file has a fixed name: the caller holds the lock of the folder, and the file
+        of a killed process is overwritten.
         """
         temporary = path.with_suffix(".new")
         with suppress(FileNotFoundError):

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -127,38 +127,52 @@ class OAuth:
             url: The URL of the server.
             http: The options of the connection. The flow uses its `tls`.
         """
-        options = FlowOptions(
-            url=url,
-            now=time.time,
-            random=lambda: secrets.token_urlsafe(32),
-            client_name=self.name,
-            client_id=self.client_id,
-            client_secret=self.secret,
-            scopes=self.scopes,
-            issuer=self.issuer,
-            resource=self.resource,
-            assume_pkce=self.assume_pkce,
-            allow_private=self.allow_private,
-            max_document=self.max_document,
-            observe=_log,
-        )
+        options = flow_options(self, url)
         tls = None if http is None else http.tls
         key = record_key(url, self.name)
 
         def runner(asks: bool) -> FlowRunner:
-            prompt = UserPrompt(self._redirect, self.ask, self.login_timeout) if asks else None
+            prompt = (
+                UserPrompt(redirect_uri_of(self), self.ask, self.login_timeout) if asks else None
+            )
             return FlowRunner(key, self.tokens, Fetcher(self.fetch_timeout, tls), prompt)
 
         return FlowAuthorization(options, runner, self._shared, rejected)
 
-    @property
-    def _redirect(self) -> str:
-        if self.redirect_uri is not None:
-            return self.redirect_uri
-        if not self.port:
-            return CALLBACK
-        parts = urlsplit(CALLBACK)
-        return parts._replace(netloc=f"{parts.netloc}:{self.port}").geturl()
+
+def redirect_uri_of(oauth: OAuth) -> str:
+    """Return the redirect URI, without a port if any free one is used."""
+    if oauth.redirect_uri is not None or not oauth.port:
+        return oauth.redirect_uri or CALLBACK
+    parts = urlsplit(CALLBACK)
+    return parts._replace(netloc=f"{parts.netloc}:{oauth.port}").geturl()
+
+
+def flow_options(
+    oauth: OAuth, url: str, observe: Callable[[FlowFinding], None] | None = None
+) -> FlowOptions:
+    """Return the options of a flow of *oauth* for the server at *url*.
+
+    Args:
+        oauth: The settings.
+        url: The URL of the server.
+        observe: Called with each finding. Default: it is logged.
+    """
+    return FlowOptions(
+        url=url,
+        now=time.time,
+        random=lambda: secrets.token_urlsafe(32),
+        client_name=oauth.name,
+        client_id=oauth.client_id,
+        client_secret=oauth.secret,
+        scopes=oauth.scopes,
+        issuer=oauth.issuer,
+        resource=oauth.resource,
+        assume_pkce=oauth.assume_pkce,
+        allow_private=oauth.allow_private,
+        max_document=oauth.max_document,
+        observe=observe or _log,
+    )
 
 
 def _log(finding: FlowFinding) -> None:

@@ -60,7 +60,7 @@ class StoreTokens(TokenStorage):
         self._ttl = ttl
 
     async def get(self, key: str) -> Record | None:
-        """Return the record under *key*, None if there is none."""
+        """Return the record under *key*, or None."""
         return (await self._read(key))[0]
 
     async def swap(self, key: str, old: Record | None, new: Record | None) -> bool:

@@ -30,13 +30,13 @@ class TokenStorage(ABC):
 
     @abstractmethod
     async def get(self, key: str) -> Record | None:
-        """Return the record under *key*, None if there is none."""
+        """Return the record under *key*, or None."""
 
     @abstractmethod
     async def swap(self, key: str, old: Record | None, new: Record | None) -> bool:
         """Replace *old* by *new*, unless another process has changed the record meanwhile.
 
-        It needs no lock, and does not wait for one: whoever holds `lock` may call it.
+        It neither needs nor awaits `lock`, so that the holder of the lock can call it.
 
         Args:
             key: the name of the record.
@@ -73,7 +73,7 @@ class MemoryTokens(TokenStorage):
         self._guard = threading.Lock()  # of both, for moments only
 
     async def get(self, key: str) -> Record | None:
-        """Return the record under *key*, None if there is none."""
+        """Return the record under *key*, or None."""
         return self._records.get(key)
 
     async def swap(self, key: str, old: Record | None, new: Record | None) -> bool:

@@ -1,0 +1,221 @@
+"""The commands `login`, `logout` and `auth`, and the options `--login` and `--token` of others."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from genmcp._core.auth.record import Record, record_key
+from genmcp._core.auth.steps import FlowFailed
+from genmcp.cli.authorization import (
+    LoginRequest,
+    WriteLine,
+    as_command_options,
+    explain_login,
+    log_in,
+    log_out_of,
+)
+from genmcp.cli.output import OutputWriter, private_output, sanitize
+from genmcp.client.auth.asking import DEFAULT_LOGIN_TIMEOUT
+from genmcp.client.auth.base import Auth, Authorization, RejectedRequest
+from genmcp.client.auth.files import FileTokens
+from genmcp.client.auth.keyring_tokens import KeyringTokens
+from genmcp.client.auth.oauth import OAuth
+from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
+from genmcp.client.errors import ClientError
+from genmcp.client.options import HttpOptions
+from genmcp.errors import ConfigurationError
+
+CLIENT_NAME: Final = "genmcp"
+"""The name under which the commands register. It belongs to the names of their records."""
+
+TOKEN_VARIABLE: Final = "GENMCP_TOKEN"
+SECRET_VARIABLE: Final = "GENMCP_CLIENT_SECRET"
+
+_KEYRING: Final = "keyring"
+_TOKENS_HELP: Final = (
+    f"where logins are stored: a folder, or {_KEYRING!r} for the keyring of the system"
+)
+
+Work = Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]
+
+
+def add_login_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `login`, `logout` and `auth` to *parser*."""
+    parser.add_argument("url", help="the URL of the MCP server")
+    add = parser.add_argument_group("authorization").add_argument
+    help = "a scope to ask for, instead of those that the server names; repeatable"
+    add("--scope", action="append", dest="scopes", metavar="SCOPE", help=help)
+    help = f"the id of a registered client; its secret is read from ${SECRET_VARIABLE}"
+    add("--client-id", metavar="ID", help=help)
+    add("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata")
+    add("--resource", metavar="URL", default="", help="the resource, if the metadata has another")
+    help = "leave out the parameter `resource`, which some authorization servers reject"
+    add("--no-resource", action="store_const", const=None, dest="resource", help=help)
+    help = "accept an authorization server that does not list the PKCE method S256"
+    add("--assume-pkce", action="store_true", help=help)
+    add("--tokens", metavar="WHERE", help=_TOKENS_HELP)
+
+
+def add_auth_options(add: Callable[..., Any]) -> None:
+    """Add the options of commands that call a server, by the `add_argument` of their group."""
+    help = "authorize by the tokens of `genmcp login`, and log in if there are none"
+    add("--login", action="store_true", help=help)
+    add("--tokens", metavar="WHERE", help=_TOKENS_HELP)
+    help = f"authorize by the access token in the variable ${TOKEN_VARIABLE}"
+    add("--token", action="store_true", help=help)
+
+
+def login(arguments: argparse.Namespace) -> int:
+    """Log in at a server, and store the tokens."""
+    return _run(arguments, log_in)
+
+
+def logout(arguments: argparse.Namespace) -> int:
+    """Revoke and remove the tokens of a server. The status is 1 if one may still be valid."""
+    return _run(arguments, log_out_of)
+
+
+def auth(arguments: argparse.Namespace) -> int:
+    """Explain the steps of a login. The status is 1 if a client could not log in."""
+    return _run(arguments, explain_login)
+
+
+def auth_of(arguments: argparse.Namespace, url: object) -> Auth | None:
+    """Return the authorization by the arguments of `add_auth_options`, None without any.
+
+    Raises:
+        ConfigurationError: they exclude each other, or the target has no URL.
+    """
+    if not arguments.login:
+        if arguments.tokens is not None:
+            raise ConfigurationError("--tokens needs --login")
+        if not arguments.token:
+            return None
+    option = "--login" if arguments.login else "--token"
+    if not isinstance(url, str):
+        raise ConfigurationError(f"{option} applies only to a URL")
+    if arguments.login and arguments.token:
+        raise ConfigurationError("--login cannot be combined with --token")
+    if arguments.token:
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not token:
+            raise ConfigurationError(f"--token: the variable {TOKEN_VARIABLE} is not set")
+        return token
+    tokens = _storage(arguments.tokens)
+    client_id = _stored_client(tokens, url)
+    secret = os.environ.get(SECRET_VARIABLE) if client_id else None
+    oauth = OAuth(CLIENT_NAME, client_id=client_id, secret=secret, tokens=tokens)
+    is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return oauth if is_interactive else UnattendedLogin(oauth)
+
+
+class UnattendedLogin:
+    """Authorization by stored tokens without a terminal, such as in a script.
+
+    Args:
+        oauth: the settings of the login. Tokens are renewed as usual.
+    """
+
+    def __init__(self, oauth: OAuth) -> None:
+        self._oauth = oauth
+
+    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+        """Return the authorization of a new connection to the server at *url*."""
+        return _UnattendedAuthorization(self._oauth.authorization(url, http))
+
+
+class _UnattendedAuthorization(Authorization):
+    """Obtains tokens without a login. The caller gets `Unauthorized` or `Forbidden` instead."""
+
+    def __init__(self, inner: Authorization) -> None:
+        self._inner = inner
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """Return the headers of the next request."""
+        return await self._inner.headers(method, url)
+
+    async def rejected(self, request: RejectedRequest) -> bool:
+        """Renew the token, but begin no login."""
+        return await self._inner.rejected(replace(request, foreground=False))
+
+    def answered(self, url: str, headers: Mapping[str, str]) -> None:
+        """Handle the headers of a response."""
+        self._inner.answered(url, headers)
+
+    async def close(self) -> None:
+        """Release the resources of the connection."""
+        await self._inner.close()
+
+
+def _run(arguments: argparse.Namespace, work: Work) -> int:
+    request = _request(arguments)
+    with private_output() as output:
+        try:
+            succeeded = asyncio.run(_work(work, request, output))
+        except (ClientError, FlowFailed, TokensUnavailable) as error:
+            sys.stderr.write(f"genmcp: {sanitize(as_command_options(str(error)))}\n")
+            return 1
+    return 1 if succeeded is False else 0
+
+
+async def _work(work: Work, request: LoginRequest, output: OutputWriter) -> bool | None:
+    return await work(request, output.write_line)
+
+
+def _request(arguments: argparse.Namespace) -> LoginRequest:
+    """Return the login that the arguments denote.
+
+    Raises:
+        ConfigurationError: one of them is invalid.
+    """
+    url = arguments.url
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
+    tokens = _storage(arguments.tokens)
+    client_id = arguments.client_id or _stored_client(tokens, url)
+    given = vars(arguments)  # only `login` has the options of a prompt
+    oauth = OAuth(
+        CLIENT_NAME,
+        client_id=client_id,
+        secret=os.environ.get(SECRET_VARIABLE) if client_id else None,
+        scopes=_scopes(arguments.scopes),
+        issuer=arguments.issuer,
+        resource=arguments.resource,
+        assume_pkce=arguments.assume_pkce,
+        tokens=tokens,
+        port=given.get("port", 0),
+        login_timeout=given.get("login_timeout", DEFAULT_LOGIN_TIMEOUT),
+    )
+    return LoginRequest(url=url, oauth=oauth, browser=given.get("browser", True))
+
+
+def _stored_client(tokens: TokenStorage, url: str) -> str | None:
+    """Return the client id of the login at *url*, unless the client registered itself.
+
+    Raises:
+        ConfigurationError: the storage cannot be used.
+    """
+    try:
+        record = asyncio.run(_get(tokens, url))
+    except TokensUnavailable as error:
+        raise ConfigurationError(str(error)) from None
+    return None if record is None or record.client.dynamic else record.client.id
+
+
+async def _get(tokens: TokenStorage, url: str) -> Record | None:
+    return await tokens.get(record_key(url, CLIENT_NAME))
+
+
+def _scopes(values: list[str] | None) -> list[str] | None:
+    """Return the scopes of `--scope`, of which one value may have several."""
+    return None if values is None else [scope for value in values for scope in value.split()]
+
+
+def _storage(where: str | None) -> TokenStorage:
+    return KeyringTokens() if where == _KEYRING else FileTokens(where)

@@ -1,0 +1,74 @@
+"""A server that demands a login, with its authorization server, for the tests of commands."""
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+
+from genmcp import Channel, Endpoint, Suite, tool
+from genmcp.auth import Bearer
+from genmcp.testing import Issuer
+from tests.support.serving import serve
+
+
+@tool
+async def whoami(channel: Channel) -> str:
+    """Returns the user."""
+    return f"{channel.access and channel.access.subject}"
+
+
+@tool(scopes=["parts:write"])
+async def order() -> str:
+    """Orders a part."""
+    return "ordered"
+
+
+class Guarded(msgspec.Struct):
+    """The two servers, and where the commands store tokens."""
+
+    url: str
+    issuer: Issuer
+    folder: Path
+
+    @property
+    def records(self) -> list[Path]:
+        """The files with records."""
+        return sorted(self.folder.rglob("*.json"))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The only record."""
+        (path,) = self.records
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def change(self, **members: Any) -> None:
+        """Change members of the only record."""
+        (path,) = self.records
+        path.write_text(json.dumps(self.record | members))
+
+    @property
+    def secrets(self) -> list[str]:
+        """The tokens that are stored."""
+        found = [json.loads(path.read_text()) for path in self.records]
+        return [each[name] for each in found for name in ("access_token", "refresh_token")]
+
+
+@asynccontextmanager
+async def guarded(folder: Path, auth: bool = True, **options: Any) -> AsyncIterator[Guarded]:
+    """Serve a suite, and an `Issuer` with *options*; without *auth*, everybody is served."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/mcp"
+    issuer = Issuer(user="mia", **options)
+    async with issuer.serve() as login:
+        bearer = Bearer(url, issuers=[login], scopes=["parts:read"]) if auth else None
+        endpoint = Endpoint(Suite(name="parts", version="1", tools=[whoami, order]), auth=bearer)
+        async with serve(Starlette(routes=endpoint.routes("/mcp")), port):
+            yield Guarded(url, issuer, folder)

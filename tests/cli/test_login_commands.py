@@ -1,0 +1,352 @@
+"""`genmcp login`, `logout` and `auth`, and calls with `--login` and `--token`."""
+
+import asyncio
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import keyring
+import pytest
+
+from tests.cli.guarded import Guarded, guarded
+from tests.client.auth.file_keyring import FileKeyring
+
+Run = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).parents[2]
+SHOWN = re.compile(r"^\$ genmcp (\w+) https://mcp\.\S+\n((?:(?!\$ |```).*\n)*)", re.MULTILINE)
+SERVE = Callable[..., Guarded]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SERVE]:
+    """Serve a guarded server until the end of the test; a browser follows each login."""
+    browser = Path(__file__).with_name("browsing.py")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("BROWSER", f"{sys.executable} {browser} %s")
+    monkeypatch.setattr("webbrowser._tryorder", None)  # read $BROWSER again
+    for name in ("GENMCP_TOKEN", "GENMCP_CLIENT_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+
+        def start(**options: Any) -> Guarded:
+            context = guarded(tmp_path / "data" / "genmcp", **options)
+            return runner.run(stack.enter_async_context(context))
+
+        yield start
+        runner.run(stack.aclose())
+
+
+@pytest.fixture
+def server(serve: SERVE) -> Guarded:
+    return serve()
+
+
+def test_login_is_used_by_calls_until_the_logout(server: Guarded, run: Run) -> None:
+    """A browser is sent to the authorization server once; the logout revokes both tokens."""
+    status, said, noise = run("login", server.url)
+    assert (status, said.splitlines()[0]) == (0, f"logged in at {server.issuer.url}")
+    assert re.search(r"^  access token +expires in 60 min$", said, re.MULTILINE)
+    assert re.search(r"^  scopes +parts:read$", said, re.MULTILINE)
+    assert "open this URL in a browser" in noise
+    secrets = server.secrets
+
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+    assert run("tools", server.url, "--login")[0] == 0
+    status, explained, _ = run("auth", server.url)
+    assert status == 0
+    assert "ok  stored" in explained
+    assert len(server.issuer.received("authorize")) == 1
+
+    status, said, noise = run("logout", server.url)
+    assert (status, said, noise) == (0, f"logged out of {server.issuer.url}\n", "")
+    revoked = [each.params["token"] for each in server.issuer.received("revoke")]
+    assert revoked == secrets[::-1]
+    assert server.records == []
+    assert not any(secret in text for secret in secrets for text in [said, explained])
+
+
+def test_call_without_a_login_names_the_command(server: Guarded, run: Run) -> None:
+    """Without a terminal nobody can be asked: a script fails at once."""
+    status, said, noise = run("call", server.url, "whoami")
+    assert (status, said) == (1, "")
+    assert "HTTP 401" in noise
+    assert f"genmcp login {server.url}" in noise
+
+    status, said, noise = run("call", server.url, "whoami", "--login")
+    assert (status, said) == (1, "")
+    assert f"genmcp login {server.url}" in noise
+    assert server.issuer.received("register") == []
+
+
+def test_expired_token_is_renewed(server: Guarded, run: Run) -> None:
+    """A day later the same command works without a login."""
+    run("login", server.url)
+    server.change(expires=1.0)
+
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+    assert [each.params["grant_type"] for each in server.issuer.received("token")] == [
+        "authorization_code",
+        "refresh_token",
+    ]
+    assert server.record["generation"] > 1
+
+
+def test_token_is_taken_from_the_environment(
+    server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither an argument, which other users of the machine see, nor sent unasked."""
+    token = server.issuer.token("ann", ["parts:read"], audience=server.url)
+    monkeypatch.setenv("GENMCP_TOKEN", token)
+    assert run("call", server.url, "whoami")[0] == 1
+    assert run("call", server.url, "whoami", "--token")[:2] == (0, "ann\n")
+
+    monkeypatch.setenv("GENMCP_TOKEN", f"{token[:-4]}AAAA")
+    status, _, noise = run("call", server.url, "whoami", "--token")
+    assert status == 1
+    assert token[:-4] not in noise
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("tools", "URL", "--token"), "the variable GENMCP_TOKEN is not set"),
+        (("tools", "URL", "--login", "--token"), "--login cannot be combined with --token"),
+        (("tools", "URL", "--tokens", "x"), "--tokens needs --login"),
+        (("tools", "tests.cli.shop:suite", "--login"), "--login applies only to a URL"),
+        (("tools", "URL", "--login", "--header", "authorization: Bearer x"), "Authorization"),
+        (("login", "tests.cli.shop:suite"), "is not a URL: only servers over HTTP"),
+        (("login", "http://"), "is not a URL"),
+        (("login", "URL", "--port", "70000"), "port"),
+        (("login", "URL", "--issuer", "login.example.com"), "issuer"),
+        (("login", "URL", "--login-timeout", "0"), "login_timeout"),
+    ],
+)
+def test_wrong_options_are_usage_errors(
+    arguments: tuple[str, ...], text: str, serve: SERVE, run: Run
+) -> None:
+    """Before any request is sent."""
+    url = "http://127.0.0.1:9/mcp"
+    status, said, noise = run(*(url if each == "URL" else each for each in arguments))
+
+    assert (status, said) == (2, "")
+    assert text in noise
+
+
+def test_public_storage_is_refused(server: Guarded, run: Run) -> None:
+    """The error has the command that mends it."""
+    run("login", server.url)
+    (record,) = server.records
+    record.chmod(0o644)
+
+    for command in (("login", server.url), ("tools", server.url, "--login")):
+        status, _, noise = run(*command)
+        assert status == 2
+        assert f"chmod 600 '{record}'" in noise
+
+
+@pytest.mark.parametrize("where", ["folder", "keyring"])
+def test_logins_can_be_stored_elsewhere(
+    where: str, server: Guarded, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder, or in the keyring of the system; the same option finds them again."""
+    monkeypatch.setattr(keyring.core, "_keyring_backend", FileKeyring(tmp_path / "keyring.json"))
+    tokens = str(tmp_path / "tokens") if where == "folder" else "keyring"
+    assert run("login", server.url, "--tokens", tokens)[0] == 0
+
+    assert run("call", server.url, "whoami", "--login", "--tokens", tokens)[:2] == (0, "mia\n")
+    assert run("call", server.url, "whoami", "--login")[0] == 1
+    assert run("logout", server.url)[1] == f"there is no login for {server.url}\n"
+    assert run("logout", server.url, "--tokens", tokens)[0] == 0
+
+
+def test_scopes_can_be_chosen(server: Guarded, run: Run) -> None:
+    """One option with several, or several options; a second login adds scopes."""
+    run("login", server.url, "--scope", "parts:read parts:write", "--scope", "parts:admin")
+    assert set(server.record["scopes"]) == {"parts:read", "parts:write", "parts:admin"}
+    assert run("call", server.url, "order", "--login")[:2] == (0, "ordered\n")
+
+
+def test_missing_scope_needs_another_login(server: Guarded, run: Run) -> None:
+    """The token of the first login lacks the scope of a tool; a script cannot ask for it."""
+    run("login", server.url)
+    status, _, noise = run("call", server.url, "order", "--login")
+    assert status == 1
+    assert f"genmcp login {server.url} --scope 'parts:read parts:write'" in noise
+
+    run("login", server.url, "--scope", "parts:write")
+    assert run("call", server.url, "order", "--login")[:2] == (0, "ordered\n")
+
+
+def test_client_of_the_operator_is_used_again(
+    server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where clients cannot register: the id is stored, and the secret stays in the environment."""
+    server.issuer.faults.metadata = {"registration_endpoint": None}
+    server.issuer.add_client(
+        "parts-cli", secret="of the operator", redirect_uris=["http://127.0.0.1/callback"]
+    )
+    status, _, noise = run("login", server.url)
+    assert status == 1
+    assert "--client-id" in noise
+    assert run("auth", server.url)[0] == 1
+
+    monkeypatch.setenv("GENMCP_CLIENT_SECRET", "of the operator")
+    assert run("login", server.url, "--client-id", "parts-cli")[0] == 0
+    server.change(expires=1.0)
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+    assert "of the operator" not in server.records[0].read_text()
+    assert run("auth", server.url)[0] == 0
+    assert run("logout", server.url)[0] == 0
+
+
+def test_denied_login_is_an_error(server: Guarded, run: Run) -> None:
+    """The user has pressed "deny"."""
+    server.issuer.consent = "deny"
+    status, said, noise = run("login", server.url)
+
+    assert (status, said) == (1, "")
+    assert "access_denied" in noise
+
+
+def test_failed_revocation_is_reported(server: Guarded, run: Run) -> None:
+    """The record is removed all the same, and the status says that a token may live on."""
+    run("login", server.url)
+    secrets = server.secrets
+    server.issuer.faults.fail("revoke", 503)
+    status, said, _ = run("logout", server.url)
+
+    assert status == 1
+    assert "the refresh token was not revoked: the revocation endpoint answered HTTP 503" in said
+    assert server.records == []
+    assert not any(secret in said for secret in secrets)
+
+
+def test_server_without_a_login(serve: SERVE, run: Run) -> None:
+    """Everybody may call it, so there is nothing to log in to."""
+    server = serve(auth=False)
+
+    status, said, _ = run("auth", server.url)
+    assert status == 0
+    assert said.splitlines() == [
+        "ok  server                answers without a token",
+        f"{'':26}{server.url}",
+        "The server asks for no login.",
+    ]
+    status, _, noise = run("login", server.url)
+    assert status == 1
+    assert "the server asks for no login" in noise
+
+
+@pytest.mark.parametrize("command", ["login", "auth"])
+def test_closed_port_is_an_error(command: str, serve: SERVE, run: Run) -> None:
+    """In one line, as with other commands."""
+    status, said, noise = run(command, "http://127.0.0.1:9/mcp")
+
+    assert (status, said) == (1, "")
+    assert noise.startswith("genmcp: cannot reach http://127.0.0.1:9/mcp: connection refused")
+
+
+@pytest.mark.parametrize(
+    ("fault", "text", "option"),
+    [
+        (
+            {"code_challenge_methods_supported": None},
+            "does not list the PKCE method S256",
+            ["--assume-pkce"],
+        ),
+        ({"issuer": "ISSUER/"}, "must be identical", ["--issuer", "ISSUER/"]),
+    ],
+)
+def test_explanation_names_the_option_that_helps(
+    fault: dict[str, Any], text: str, option: list[str], server: Guarded, run: Run
+) -> None:
+    """With the option, both the explanation and the login succeed."""
+    issuer = server.issuer.url
+
+    def filled(value: Any) -> Any:
+        return value.replace("ISSUER", issuer) if isinstance(value, str) else value
+
+    server.issuer.faults.metadata = {name: filled(value) for name, value in fault.items()}
+    option = [filled(each) for each in option]
+    status, said, _ = run("auth", server.url)
+    last = said.splitlines()[-1]
+
+    assert status == 1
+    assert last.startswith("A client cannot log in: ")
+    assert text in last
+    assert option[0] in last
+    assert text in run("login", server.url)[2]
+    assert run("auth", server.url, *option)[0] == 0
+    assert server.issuer.received("register") == []
+
+
+def test_explanation_is_that_of_the_page(
+    server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/commands.md shows what the commands print, but for the hosts."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    section = page.partition("\n## login\n")[2].partition("\n## ")[0]
+    shown = dict(SHOWN.findall(section))
+
+    def printed(command: str) -> str:
+        said = run(command, server.url)[1]
+        origin = server.url.removesuffix("/mcp")
+        said = said.replace(origin, "https://mcp.example.com")
+        said = said.replace(server.issuer.url, "https://login.example.com")
+        return re.sub(r"(client +)\S+$", r"\1c-17", said, flags=re.MULTILINE)
+
+    assert [*shown] == ["auth", "login", "logout"]
+    for command, text in shown.items():
+        assert printed(command) == text
+
+
+def test_redirect_can_be_pasted(server: Guarded, tmp_path: Path) -> None:
+    """The browser is on another machine: the URL in its address bar is pasted."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "genmcp", "login", server.url, "--no-browser"]
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT
+    )
+    os.close(theirs)
+    try:
+        screen = ""
+        while "paste its URL here" not in screen or "/authorize?" not in screen:
+            screen += os.read(ours, 65536).decode()
+        (url,) = re.findall(r"http\S+/authorize\?\S+", screen)
+        redirect = httpx.get(url).headers["location"]
+        assert "code" in parse_qs(urlsplit(redirect).query)
+        os.write(ours, f"{redirect}\n".encode())
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert process.returncode == 0
+    assert out.decode().startswith(f"logged in at {server.issuer.url}\n")
+
+
+def test_one_of_many_processes_renews_the_token(server: Guarded, run: Run) -> None:
+    """The refresh token rotates, and a second use of it would end the login of all of them."""
+    run("login", server.url)
+    server.change(expires=1.0)
+    command = [sys.executable, "-m", "genmcp", "call", server.url, "whoami", "--login"]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=ROOT)
+        for _ in range(8)
+    ]
+    out = [process.communicate(timeout=50)[0] for process in processes]
+
+    assert out == [b"mia\n"] * 8
+    grants = [each.params["grant_type"] for each in server.issuer.received("token")]
+    assert grants == ["authorization_code", "refresh_token"]
+    assert len(server.issuer.received("authorize")) == 1
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
