@@ -1,6 +1,7 @@
 """The parts store of a bicycle workshop: a web application, with an MCP endpoint for models.
 
     python -m example_app
+    python -m example_app --login
     uvicorn example_app:app
 
 The data is in one SQLite file, `EXAMPLE_DATABASE` (default: example.db in the working directory),
@@ -12,6 +13,10 @@ All users are guests, unless `EXAMPLE_USER_HEADER` names the header in which a p
 who is logged in, such as `X-Forwarded-User`. Set it only behind a proxy that sets this header:
 otherwise any client can send it.
 
+With `--login`, or `EXAMPLE_LOGIN=1`, the endpoint needs an access token. An authorization server
+for trying it out is served beside it (`login`), and book_delivery needs a scope that clients ask
+their users for when it is called. It works on a loopback address only, and needs `genmcp[auth]`.
+
 Start reading with `application`, which mounts the endpoint, and `tools`. `workshop` and `database`
 contain the application itself, which does not depend on MCP.
 """
@@ -22,14 +27,18 @@ from typing import Any
 
 from example_app.application import create_app
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "database_path"]
+
+
+def database_path() -> Path:
+    """Return the path of the database file."""
+    return Path(os.environ.get("EXAMPLE_DATABASE") or "example.db")
 
 
 def __getattr__(name: str) -> Any:
     """Create `app` and `mux` at their first use: importing the package creates no files."""
     if name not in ("app", "mux"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    database = Path(os.environ.get("EXAMPLE_DATABASE") or "example.db")
-    app = create_app(database, user_header=os.environ.get("EXAMPLE_USER_HEADER") or None)
+    app = create_app(database_path(), user_header=os.environ.get("EXAMPLE_USER_HEADER") or None)
     globals().update(app=app, mux=app.state.mux)
     return globals()[name]

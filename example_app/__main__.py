@@ -3,11 +3,12 @@
 import argparse
 import json
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import uvicorn
+from starlette.applications import Starlette
 
-from example_app import app
+import example_app
 
 GREETING = """
 The workshop's parts store: {url}/
@@ -22,6 +23,11 @@ or any client that is configured by JSON:
     {configuration}
 """
 
+LOGIN = """
+The endpoint needs a login, for which any name will do. The tool book_delivery needs a further
+scope: a client asks its user for it when it calls the tool.
+"""
+
 
 def main() -> None:
     """Serve until SIGINT or SIGTERM."""
@@ -29,25 +35,56 @@ def main() -> None:
     # A default that is text is parsed like an argument: an invalid PORT is reported by name.
     parser.add_argument("--host", default=os.environ.get("HOST") or "127.0.0.1")
     parser.add_argument("--port", type=int, default=os.environ.get("PORT") or "8000")
+    parser.add_argument(
+        "--login",
+        action="store_true",
+        default=os.environ.get("EXAMPLE_LOGIN", "") not in ("", "0"),
+        help="require a login, at an authorization server that is served as well",
+    )
     options = parser.parse_args()
+    if options.login and options.host != "127.0.0.1":
+        # Anyone can log in at that authorization server.
+        parser.error("--login is for 127.0.0.1 only")
 
+    # The application is made once the port is known, which is part of what tokens are for.
     # Without a proxy, any client could send X-Forwarded-For.
-    config = uvicorn.Config(app, host=options.host, port=options.port, proxy_headers=False)
+    config = uvicorn.Config(Starlette(), host=options.host, port=options.port, proxy_headers=False)
     # Printed once the port is bound (0 takes a free one): connections are accepted, or wait until
     # the application has started.
-    with config.bind_socket() as listener:
+    with config.bind_socket() as listener, ExitStack() as stack:
         listener.listen()
-        print(greeting(options.host, listener.getsockname()[1]), flush=True)
+        url = url_of(options.host, listener.getsockname()[1])
+        config.app = application(url, login=options.login, stack=stack)
+        print(greeting(url, login=options.login), flush=True)
         with suppress(KeyboardInterrupt):  # uvicorn raises it after a graceful shutdown
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def greeting(host: str, port: int) -> str:
-    """Return the URLs, and the commands with which clients connect."""
+def application(url: str, *, login: bool, stack: ExitStack) -> Starlette:
+    """Return the application; with *login*, its authorization server runs until *stack* ends."""
+    if not login:
+        app: Starlette = example_app.app
+        return app
+    from example_app.login import ScopedBookDelivery, login_at  # needs an extra
+    from example_app.suite import create_suite
+
+    auth = stack.enter_context(login_at(url))
+    return example_app.create_app(
+        example_app.database_path(), auth=auth, suite=create_suite(ScopedBookDelivery)
+    )
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL for clients on this machine."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def greeting(url: str, *, login: bool = False) -> str:
+    """Return the URLs, and the commands with which clients connect."""
     server = {"workshop": {"type": "http", "url": f"{url}/mcp"}}
-    return GREETING.format(url=url, configuration=json.dumps({"mcpServers": server}))
+    text = GREETING.format(url=url, configuration=json.dumps({"mcpServers": server}))
+    return f"{LOGIN}{text}" if login else text
 
 
 if __name__ == "__main__":

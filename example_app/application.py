@@ -19,27 +19,36 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from example_app.database import Database
 from example_app.pages import PAGES
 from example_app.seed import fill
-from example_app.suite import suite
+from example_app.suite import create_suite
 from example_app.workshop import Workshop
-from genmcp import Endpoint, JobOptions, Mux
+from genmcp import Endpoint, JobOptions, Mux, Suite
+from genmcp.auth import Bearer
 
 __all__ = ["create_app", "secret_for", "store_for"]
 
 
-def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
+def create_app(
+    path: Path,
+    *,
+    user_header: str | None = None,
+    auth: Bearer | None = None,
+    suite: Suite | None = None,
+) -> Starlette:
     """Return the application.
 
     Args:
         path: the database file, which is created when the application starts.
         user_header: the header in which a proxy sends the user who is logged in; None: all users
             are guests.
+        auth: the access tokens that the endpoint accepts. None: it needs none.
+        suite: the MCP server. Default: `create_suite()`.
     """
     database = Database(path)
     workshop = Workshop(database)
     # Every tool finds these in channel.assigns: the workshop, and the user of the request. The user
     # is stored with a long-running call, which may be resumed without a request.
     mux = Mux(
-        suite,
+        suite or create_suite(),
         assigns={"workshop": workshop},
         store=store_for(path),
         # Seconds without a heartbeat after which another process resumes a job. Shorter than the
@@ -47,7 +56,7 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
         jobs=JobOptions(lease=3),
         secret=secret_for(path),
     )
-    endpoint = Endpoint(mux, copy_assigns=["user"], keep_assigns=["user"])
+    endpoint = Endpoint(mux, auth=auth, copy_assigns=["user"], keep_assigns=["user"])
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -57,7 +66,7 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
         await mux.aclose()
 
     app = Starlette(
-        routes=[*PAGES, endpoint.route("/mcp")],
+        routes=[*PAGES, *endpoint.routes("/mcp")],
         middleware=[Middleware(UserFromHeader, name=user_header)],
         lifespan=lifespan,
     )

@@ -9,27 +9,30 @@ from example_app.tools.parts import SearchParts, WithdrawPart
 from example_app.tools.repairs import close_repair, list_repairs, open_repair, repair_sheet
 from genmcp import Suite
 
-__all__ = ["suite"]
+__all__ = ["create_suite"]
 
-suite = Suite(
-    name="workshop",
-    version="1.0.0",
-    tools=[
-        SearchParts,
-        WithdrawPart,
-        BookDelivery,
-        PlanOrders,
-        ReviewMinimums,
-        list_repairs,
-        repair_sheet,
-        open_repair,
-        close_repair,
-    ],
-    resources=[RepairSheets],
-    prompts=[CustomerLetter],
-    title="Bicycle workshop",
-    instructions=(
-        "The parts store of a bicycle workshop. Find parts with search_parts. A part is taken "
-        "for a repair: open one first if there is none. Prices and costs are in euro cents."
-    ),
-)
+
+def create_suite(book_delivery: type[BookDelivery] = BookDelivery) -> Suite:
+    """Return the server. With logins, *book_delivery* needs a scope of its own (`login`)."""
+    return Suite(
+        name="workshop",
+        version="1.0.0",
+        tools=[
+            SearchParts,
+            WithdrawPart,
+            book_delivery,
+            PlanOrders,
+            ReviewMinimums,
+            list_repairs,
+            repair_sheet,
+            open_repair,
+            close_repair,
+        ],
+        resources=[RepairSheets],
+        prompts=[CustomerLetter],
+        title="Bicycle workshop",
+        instructions=(
+            "The parts store of a bicycle workshop. Find parts with search_parts. A part is taken "
+            "for a repair: open one first if there is none. Prices and costs are in euro cents."
+        ),
+    )

@@ -13,6 +13,11 @@ def workshop_of(channel: Channel) -> Workshop:
 
 
 def user_of(channel: Channel) -> str:
-    """Return the user, copied from `request.state` (`Endpoint(copy_assigns=...)`)."""
+    """Return the user: that of the access token, if there is one (`Endpoint(auth=...)`).
+
+    Otherwise the one copied from `request.state` (`Endpoint(copy_assigns=...)`).
+    """
+    if channel.access is not None and channel.access.subject:
+        return channel.access.subject
     user: str = channel.assigns["user"]
     return user

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -49,7 +49,7 @@ SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
 USER = "ann"
 SERVER_ID, SERVER_SECRET = "rs", "of-a-resource-server"  # to introspect tokens
-Browse = Callable[[str], Awaitable[str]]
+CLIENT_ID, REDIRECT = "app", "http://127.0.0.1:9999/callback"  # registered in advance
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ async def own_issuer(
     """Serve `genmcp.testing.Issuer`."""
     issuer = Issuer(resources=[resource], user=USER, consent="ask", opaque=opaque)
     issuer.add_client(SERVER_ID, secret=SERVER_SECRET)
+    issuer.add_client(CLIENT_ID, redirect_uris=[REDIRECT])
     async with issuer.serve(port) as url:
         yield await found_at(url)
 
@@ -220,21 +221,36 @@ async def whoami(channel: Channel) -> str:
     return f"{channel.access and channel.access.subject}"
 
 
+@tool(scopes=["write"])
+async def write(channel: Channel) -> str:
+    """Returns the scopes of the client."""
+    assert channel.access
+    return " ".join(sorted(channel.access.scopes))
+
+
 def own_server(
     resource: str, server: AuthorizationServer, verify: Verifier | None = None
 ) -> ASGIApp:
     """Return a server of ours."""
     auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify)
-    endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami]), auth=auth)
+    endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami, write]), auth=auth)
     return Starlette(routes=endpoint.routes("/mcp"))
 
 
 class Kept(TokenStorage):
     """The tokens of the official client, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, registered: bool = False) -> None:
         self.tokens: OAuthToken | None = None
         self.client: OAuthClientInformationFull | None = None
+        if registered:
+            self.client = OAuthClientInformationFull.model_validate(
+                {
+                    "client_id": CLIENT_ID,
+                    "redirect_uris": [REDIRECT],
+                    "token_endpoint_auth_method": "none",
+                }
+            )
 
     async def get_tokens(self) -> OAuthToken | None:
         return self.tokens
@@ -264,7 +280,7 @@ def official_auth(url: str, storage: Kept) -> OAuthClientProvider:
         )
 
     metadata = OAuthClientMetadata.model_validate(
-        {"redirect_uris": ["http://127.0.0.1:9999/callback"], "client_name": "official"}
+        {"redirect_uris": [REDIRECT], "client_name": "official"}
     )
     return OAuthClientProvider(url, metadata, storage, redirect, callback)
 

@@ -23,6 +23,13 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
             redirect_uris: [],
             response_types: [],
         },
+        {
+            client_id: 'app',
+            application_type: 'native',
+            token_endpoint_auth_method: 'none',
+            redirect_uris: ['http://127.0.0.1:9999/callback'],
+            grant_types: ['authorization_code', 'refresh_token'],
+        },
     ],
     clientDefaults: { id_token_signed_response_alg: 'ES256' },
     enabledJWA: { idTokenSigningAlgValues: ['ES256'] },

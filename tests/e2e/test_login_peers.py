@@ -80,6 +80,56 @@ async def test_client_logs_in(
 
 
 @by_authorization_server
+async def test_official_client_steps_up(
+    start: Any, resource: str, free_port: int, login_port: int
+) -> None:
+    """The tool needs a scope that it did not ask for: HTTP 403, and a second authorization.
+
+    The client is registered in advance. When it registers itself, then for the scopes of the first
+    challenge (python-sdk 2.3.0), and oidc-provider refuses further ones (RFC 7591, 2: `scope`).
+    """
+    storage = Kept(registered=True)
+    async with (
+        asyncio.timeout(60),
+        start(resource, login_port) as issuer,
+        serve(authorizing.own_server(resource, issuer), free_port),
+        official_client(resource, "auto", storage) as client,
+    ):
+        await client.call_tool("whoami", {})
+        assert storage.tokens
+        before = storage.tokens.access_token
+        result: Any = await client.call_tool("write", {})
+
+    assert {"read", "write"} <= set(result.content[0].text.split())
+    assert storage.tokens.access_token != before
+
+
+@by_authorization_server
+async def test_own_client_steps_up(
+    start: Any, resource: str, free_port: int, login_port: int
+) -> None:
+    """The second authorization is for all scopes at once; the next call needs none."""
+    logins = []
+
+    async def ask(url: str) -> str:
+        logins.append(set(authorizing.parameters(url)["scope"].split()))
+        return await authorizing.browse(url)
+
+    async with (
+        asyncio.timeout(60),
+        start(resource, login_port) as issuer,
+        serve(authorizing.own_server(resource, issuer), free_port),
+        Client(resource, auth=OAuth("own", ask=ask)) as client,
+    ):
+        await client.call("whoami")
+        found = [(await client.call("write")).text for _ in range(2)]
+
+    assert {"read", "write"} <= set(found[0].split())
+    assert found[0] == found[1]
+    assert [scopes - {"offline_access"} for scopes in logins] == [{"read"}, {"read", "write"}]
+
+
+@by_authorization_server
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_opaque_token_is_introspected_until_revoked(
     start: Any, mode: str, resource: str, free_port: int, login_port: int
