@@ -20,6 +20,7 @@ from genmcp._core.auth.token_request import advice_for, clean, failure_of
 OFFLINE: Final = "offline_access"
 
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749, 3.3
+_CODE: Final = re.compile(r"[\x20-\x7e]{1,8192}")  # RFC 6749, appendix A.11
 _MAX_SCOPES: Final = 200
 
 
@@ -157,8 +158,8 @@ def code_of(request: AuthorizationRequest, redirected: str) -> str:
             advice=advice_for(text),
             error=code,
         )
-    if not params.get("code"):
-        raise FlowFailed("the redirect has no authorization code")
+    if not _CODE.fullmatch(params.get("code", "")):
+        raise FlowFailed("the redirect has no valid authorization code")
     return params["code"]
 
 

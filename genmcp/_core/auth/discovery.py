@@ -94,7 +94,7 @@ def find_resource(
     for url in dict.fromkeys(urls):
         document = _typed((yield from get_document(options, url)), ResourceMetadata)
         if isinstance(document, FetchedDocument):
-            options.observe(FlowFinding("resource metadata", document.problem, url, ok=False))
+            _observe(options, "resource metadata", document)
             problems.append(document)
             continue
         _check_resource(options, document, url)
@@ -143,7 +143,7 @@ def find_server(
     for url in server_metadata_urls(issuer):
         found = _typed((yield from get_document(options, url)), ServerMetadata)
         if isinstance(found, FetchedDocument):
-            options.observe(FlowFinding("server metadata", found.problem, url, ok=False))
+            _observe(options, "server metadata", found)
             problems.append(found)
             continue
         try:
@@ -182,6 +182,12 @@ def _typed(document: FetchedDocument, type: type[T]) -> T | FetchedDocument:
         # A JSON object of another kind, such as {"detail": "Not Found"}, is no broken document.
         found = DocumentState.BROKEN if known else DocumentState.ABSENT
         return msgspec.structs.replace(document, found=found, problem=f"it is not valid: {error}")
+
+
+def _observe(options: FlowOptions, topic: str, document: FetchedDocument) -> None:
+    # A document that is absent is no fault while there are other URLs to ask.
+    ok = document.found is DocumentState.ABSENT
+    options.observe(FlowFinding(topic, document.problem, document.url, ok=ok))
 
 
 def _raise_first(problems: Sequence[FetchedDocument], what: str) -> None:

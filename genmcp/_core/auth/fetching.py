@@ -106,14 +106,15 @@ def decode_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in *body*, without the members whose value is null.
 
     Raises:
-        ValueError: it is none, or one of its objects has two members of one name: of these each
-            reader could take another one.
+        ValueError: it is something else, or not I-JSON (RFC 7493): of two members with one name
+            each reader could take another one, and a lone surrogate cannot be sent in a form.
     """
     try:
         found = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError:
         raise ValueError("it is not JSON") from None

@@ -5,6 +5,7 @@ document, or dynamic registration, in this order.
 """
 
 import json
+import re
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from genmcp._core.auth.steps import (
 from genmcp._core.auth.token_request import error_in
 
 _WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
+_VALUE: Final = re.compile(r"[\x20-\x7e]{1,2048}")  # RFC 6749, appendix A.1 and A.2
 _DEFAULT: Final = ("client_secret_basic",)  # RFC 8414, 2: without a list in the metadata
 
 
@@ -198,8 +200,10 @@ def _registered(
     secret = made.client_secret
     method = made.token_endpoint_auth_method or (asked if secret or asked == "none" else "none")
     problem = ""
-    if not made.client_id:
-        problem = "it has an empty client_id"
+    if not _VALUE.fullmatch(made.client_id):
+        problem = "it has no valid client_id"
+    elif secret and not _VALUE.fullmatch(secret):
+        problem = "it has no valid client_secret"
     elif method not in ("none", *_WITH_SECRET):
         problem = f"it demands the authentication method {shown(method)}"
     elif method != "none" and not secret:

@@ -25,8 +25,8 @@ from genmcp._core.auth.steps import (
     Swap,
 )
 
-# RFC 6750, 2.1, says less; but opaque tokens with other characters exist. A space or a control
-# character would be another header.
+# RFC 6750, 2.1, allows fewer characters, but tokens with others exist. A space or a control
+# character could begin another header.
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,16384}")
 _CODE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e ]{1,100}")  # RFC 6749, 5.2
 _TEXT: Final = 300  # characters of an error_description
@@ -280,8 +280,9 @@ def _read(
                 error=code,
             )
         token = msgspec.convert(members, TokenResponse)
-        if not _TOKEN.fullmatch(token.access_token):
-            raise ValueError("the access token has a character that no header can have")
+        for value in (token.access_token, token.refresh_token):
+            if value is not None and not _TOKEN.fullmatch(value):
+                raise ValueError("a token is empty, too long, or not of ASCII characters")
         if token.token_type.lower() not in token_types:
             expected = token_types[0].title()
             raise ValueError(f"the token_type is {token.token_type[:50]!a}, not {expected}")

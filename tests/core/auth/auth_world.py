@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec.structs import replace
 
-from genmcp._core.auth.flow import RejectedAttempt
+from genmcp._core.auth.flow import RejectedAttempt, authorize
 from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import (
     Ask,
@@ -34,10 +34,12 @@ PRM_ROOT = "https://mcp.example.com/.well-known/oauth-protected-resource"
 ISSUER = "https://login.example.com"
 METADATA = "https://login.example.com/.well-known/oauth-authorization-server"
 OPENID = "https://login.example.com/.well-known/openid-configuration"
+TOKEN = f"{ISSUER}/token"
 REDIRECT = "http://127.0.0.1:4567/callback"
 
 ACCESS, REFRESH, SECRET, CODE = "access-token", "refresh-token", "client-secret", "the-code"
 SECRETS = (ACCESS, REFRESH, SECRET, CODE, "random-")
+STEP_UP = 'Bearer error="insufficient_scope", scope="c"'
 
 
 def page(members: object, status: int = 200) -> Fetched:
@@ -204,3 +206,23 @@ class World:
         assert self.record is not None
         generation = self.record.generation + 1
         self.record = replace(self.record, generation=generation, **members)
+
+
+def logged_in(**options: object) -> World:
+    """A world whose client has logged in for the scopes a and b."""
+    world = World(**options)
+    world.run(authorize(world.options, challenge('Bearer scope="a b"')))
+    forget(world)
+    return world
+
+
+def forget(world: World) -> None:
+    """Empty the lists of what was asked for."""
+    for steps in (world.fetches, world.asks, world.listened, world.findings):
+        steps.clear()
+
+
+def record_of(world: World) -> Record:
+    """The stored record."""
+    assert world.record is not None
+    return world.record

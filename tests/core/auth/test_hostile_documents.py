@@ -1,17 +1,20 @@
 """Documents of hostile servers: each is refused with its error, and no secret is in any text."""
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
 
 from genmcp._core.auth.flow import authorize
+from genmcp._core.auth.record import decode_record, encode_record
 from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
 from tests.core.auth.auth_world import (
     ISSUER,
     METADATA,
     PRM,
     PRM_ROOT,
+    REDIRECT,
     SECRETS,
     URL,
     World,
@@ -347,3 +350,49 @@ def test_text_of_a_server_is_short_and_printable() -> None:
     world.metadata["issuer"] = "\x1b[2J\u202e\n" + "x" * 10_000
 
     assert "\\x1b[2J" in str(refused(world))
+
+
+# Anything at all
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    10**30,
+    1e308,
+    "",
+    "\ud800",
+    "\x00",
+    "https://",
+    "https://[",
+    "https://login.example.com:99999",
+    "x" * 5000,
+    [],
+    [[]],
+    ["\ud800", ""],
+    [ISSUER] * 500,
+    {},
+    {"a": [1]},
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_odd_documents_cause_no_other_error(seed: int) -> None:
+    """Each member of each document with each odd value: a login, or a failure of the flow."""
+    chance = Random(seed)
+    for _ in range(25):
+        world = World(allow_private=chance.random() < 0.5, client_secret="client-secret")
+        world.prm["scopes_supported"] = ["a"]
+        world.client |= {"client_secret": "client-secret", "redirect_uris": [REDIRECT]}
+        for document in (world.prm, world.metadata, world.client, world.token):
+            if chance.random() < 0.4:
+                document[chance.choice([*document, "other"])] = chance.choice(ODD)
+        odd = chance.choice([*ODD[5:12], "a"])
+        text = f'Bearer scope="{odd}"' if chance.random() < 0.5 else "Bearer"
+        try:
+            record = world.run(authorize(world.options, challenge(text)))
+        except FlowFailed as failed:
+            assert str(failed).isprintable()
+            assert "client-secret" not in str(failed)
+        else:
+            assert decode_record(encode_record(record)) == record

@@ -19,6 +19,7 @@ from tests.core.auth.auth_world import (
     REDIRECT,
     REFRESH,
     SECRET,
+    TOKEN,
     URL,
     Prover,
     World,
@@ -27,7 +28,6 @@ from tests.core.auth.auth_world import (
     raw,
 )
 
-TOKEN = f"{ISSUER}/token"
 PARAMS = {
     "grant_type": "authorization_code",
     "code": CODE,
@@ -245,6 +245,12 @@ def good(**members: Any) -> dict[str, Any]:
         page(good(access_token=ACCESS * 4096)),
         page(good(expires_in=[1])),
         page(good(refresh_token=7)),
+        page(good(refresh_token="")),
+        page(good(refresh_token=f"{REFRESH}\u00e4")),
+        page(good(refresh_token="\ud800")),
+        page(good(scope="a\ud800")),
+        page(good(expires_in=10**400)),
+        page(good(expires_in=True)),
         page(good(scope=["a"])),
         raw(f'{{"access_token": "{ACCESS}", "token_type": "Bearer", "access_token": "evil-one"}}'),
         raw(f"access_token={ACCESS}&token_type=Bearer"),

@@ -1,0 +1,201 @@
+"""Logins: discovery, registration, consent and tokens in one flow."""
+
+import pytest
+
+from genmcp._core.auth.flow import authorize, rejected
+from genmcp._core.auth.record import RegisteredClient
+from genmcp._core.auth.steps import Failure, FlowFailed, Swap
+from tests.core.auth.auth_world import (
+    ACCESS,
+    ISSUER,
+    REDIRECT,
+    REFRESH,
+    STEP_UP,
+    TOKEN,
+    URL,
+    World,
+    challenge,
+    form_of,
+    logged_in,
+    page,
+    record_of,
+)
+
+
+def test_login_of_a_new_client() -> None:
+    """All of it: discovery, registration, consent, token."""
+    world = World()
+
+    record = world.run(authorize(world.options, challenge('Bearer scope="a b"')))
+
+    assert (record.access_token, record.refresh_token) == (ACCESS, REFRESH)
+    assert record == world.record
+    assert record.expires == world.time + 3600
+    assert (record.scopes, record.requested, record.renewals) == (("a", "b"), ("a", "b"), 0)
+    assert (record.issuer, record.token_endpoint, record.resource) == (ISSUER, TOKEN, URL)
+    assert world.asked["resource"] == URL
+    assert world.asked["scope"] == "a b"
+    [request] = world.to("/token")
+    assert form_of(request)["resource"] == URL
+
+
+def test_login_without_a_response_asks_for_the_listed_scopes() -> None:
+    """A user logs in before the first request."""
+    world = World()
+    world.prm["scopes_supported"] = ["x", "y"]
+
+    record = world.run(authorize(world.options))
+
+    assert record.requested == ("x", "y")
+
+
+# The registration of a login
+
+
+def test_client_is_kept_before_the_user_consents() -> None:
+    """A login that was given up does not register the client another time."""
+    world = World()
+    world.answer = {"code": None, "error": "access_denied"}
+    with pytest.raises(FlowFailed) as caught:
+        world.run(authorize(world.options))
+    assert caught.value.failure is Failure.DENIED
+    assert record_of(world).access_token is None
+
+    world.answer = {}
+    world.run(authorize(world.options))
+
+    assert len(world.to("/register")) == 1
+    assert world.listened == [None, REDIRECT]
+
+
+def test_client_that_gets_no_answer_is_forgotten() -> None:
+    """The page of a server that does not know the client any more is seen by the user only."""
+    world = World()
+    world.answer = TimeoutError("no answer")
+    with pytest.raises(TimeoutError):
+        world.run(authorize(world.options))
+    assert record_of(world).client.id == "client-1"  # it is new: the server knows it
+
+    with pytest.raises(TimeoutError):
+        world.run(authorize(world.options))
+
+    assert world.record is None
+
+
+def test_unanswered_step_up_keeps_the_token() -> None:
+    """It is valid for everything else."""
+    world = logged_in()
+    world.answer = TimeoutError("no answer")
+    before = record_of(world)
+
+    with pytest.raises(TimeoutError):
+        world.run(rejected(world.options, challenge(STEP_UP, 403, used=before)))
+
+    assert world.record == before
+
+
+@pytest.mark.parametrize("place", ["token", "redirect"])
+@pytest.mark.parametrize("error", ["invalid_client", "unauthorized_client"])
+def test_forgotten_client_registers_once_more(place: str, error: str) -> None:
+    """An authorization server may remove registrations at any time."""
+    world = logged_in()
+    world.client = {"client_id": "client-2"}
+
+    def tokens(fetch: object) -> object:
+        known = form_of(fetch)["client_id"] == "client-2"  # type: ignore[arg-type]
+        return page(world.token) if known else page({"error": error}, 401)
+
+    def browser(step: object) -> None:
+        if place == "redirect" and len(world.asks) == 0:
+            world.answer = {"code": None, "error": error}
+        else:
+            world.answer = {}
+
+    world.before = browser
+    if place == "token":
+        world.pages[TOKEN] = tokens  # type: ignore[assignment]
+
+    record = world.run(authorize(world.options))
+
+    assert record.client.id == "client-2"
+    assert len(world.to("/register")) == 1
+    assert len(world.asks) == 2
+
+
+def test_new_client_that_is_unknown_is_an_error() -> None:
+    """Registering for ever would help nobody."""
+    world = World()
+    world.pages[TOKEN] = page({"error": "invalid_client"}, 401)
+
+    with pytest.raises(FlowFailed) as caught:
+        world.run(authorize(world.options))
+
+    assert caught.value.failure is Failure.REGISTRATION
+    assert len(world.to("/register")) == 1
+
+
+def test_own_client_that_is_unknown_is_an_error() -> None:
+    """Its id is the user's to correct."""
+    world = World(client_id="own")
+    world.pages[TOKEN] = page({"error": "invalid_client"}, 401)
+
+    with pytest.raises(FlowFailed) as caught:
+        world.run(authorize(world.options))
+
+    assert caught.value.failure is Failure.REGISTRATION
+    assert world.to("/register") == []
+
+
+def test_another_port_needs_another_registration() -> None:
+    """Many authorization servers compare the redirect URI with its port."""
+    world = logged_in()
+    world.redirect_uri = "http://127.0.0.1:9999/callback"
+
+    record = world.run(authorize(world.options))
+
+    assert record.client.redirect_uri == world.redirect_uri
+    assert len(world.to("/register")) == 1
+
+
+def test_own_client_needs_no_registration_for_another_port() -> None:
+    """RFC 8252, 7.3: any port of a loopback address."""
+    world = logged_in(client_id="own")
+    world.redirect_uri = "http://127.0.0.1:9999/callback"
+
+    record = world.run(authorize(world.options))
+
+    assert record.client == RegisteredClient(id="own")
+    assert world.to("/register") == []
+
+
+# The storage of a login
+
+
+def test_login_replaces_the_record_of_another_process() -> None:
+    """The user has just consented."""
+    world = World()
+
+    def before(step: object) -> None:
+        stored = world.record
+        final = isinstance(step, Swap) and step.new is not None and step.new.access_token
+        if final and stored is not None and stored.access_token is None:
+            world.change(access_token="theirs")
+
+    world.before = before
+    record = world.run(authorize(world.options))
+
+    assert record == world.record
+    assert (record.access_token, record.generation) == (ACCESS, 3)
+
+
+def test_storage_that_keeps_changing_is_an_error() -> None:
+    """The flow ends in any case."""
+    world = World()
+
+    def before(step: object) -> None:
+        if isinstance(step, Swap) and step.new and step.new.access_token:
+            world.change(access_token="theirs")
+
+    world.before = before
+    with pytest.raises(FlowFailed, match="could not be stored"):
+        world.run(authorize(world.options))
