@@ -14,6 +14,7 @@ from genmcp._core.backoff import backoff
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.options import MASK, mask_url, mask_values, options_repr
 from genmcp.errors import ConfigurationError
+from genmcp.hub.auth_config import read_auth
 from genmcp.protocol.revisions.chain import REVISIONS
 
 logger = logging.getLogger("genmcp.hub")
@@ -243,6 +244,7 @@ class _DesktopServer(msgspec.Struct, rename="camel"):
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] | None = None
+    auth: Any = None
 
 
 def load_servers(
@@ -251,10 +253,11 @@ def load_servers(
     """Return the servers in the `mcpServers` of *source*, in the order of *source*.
 
         {"mcpServers": {"files": {"command": "npx", "args": ["server-filesystem", "/tmp"]},
-                        "remote": {"url": "https://example.com/mcp"}}}
+                        "remote": {"url": "https://example.com/mcp", "auth": "${TOKEN}"}}}
 
-    A server that is `disabled` is left out. An invalid server is left out with a warning in the
-    log, unless all servers are invalid.
+    The `auth` of a server with a URL is an access token, or an object that describes a login; see
+    docs/client-auth.md. A server that is `disabled` is left out. An invalid server is left out with
+    a warning in the log, unless all servers are invalid.
 
     Args:
         source: A mapping, or the path of a JSON file.
@@ -348,6 +351,7 @@ def _server(location: str, name: str, entry: Any, retry: Retry | None) -> Server
             url=read.url,
             headers=read.headers,
             cwd=read.cwd,
+            auth=None if read.auth is None else read_auth(read.auth),
         )
     except (msgspec.MsgspecError, ConfigurationError) as error:
         raise ConfigurationError(f"{location}: server {name!r}: {error}") from error

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from genmcp.client.auth import FileTokens, OAuth
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig, load_servers, server_of
 
@@ -143,3 +144,54 @@ def test_load_servers_names_an_invalid_file(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"config\.json"):
         load_servers(str(path))
+
+
+def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token or a login; secrets come from environment variables."""
+    monkeypatch.setenv("PARTS_TOKEN", "t0ken")
+    monkeypatch.setenv("CRM_SECRET", "s3cret")
+    login = {
+        "type": "oauth",
+        "name": "Hub",
+        "clientId": "hub",
+        "secret": "${CRM_SECRET}",
+        "scopes": ["crm:read"],
+        "issuer": "https://login.example",
+    }
+    parts, crm = load_servers(
+        {
+            "mcpServers": {
+                "parts": {"url": "https://parts.example/mcp", "auth": "${PARTS_TOKEN}"},
+                "crm": {"url": "https://crm.example/mcp", "auth": login},
+            }
+        }
+    )
+
+    assert parts.auth == "t0ken"
+    assert isinstance(crm.auth, OAuth)
+    assert (crm.auth.client_id, crm.auth.secret) == ("hub", "s3cret")
+    assert (crm.auth.scopes, crm.auth.issuer) == (["crm:read"], "https://login.example")
+    assert isinstance(crm.auth.tokens, FileTokens)
+    assert "s3cret" not in repr(crm)
+    assert "t0ken" not in repr(parts)
+
+
+@pytest.mark.parametrize(
+    ("auth", "fault"),
+    [
+        ("${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE is not set"),
+        ("not a token", "an access token must be"),
+        ({"type": "basic"}, "Invalid value 'basic'"),
+        ({"name": "x"}, "`type` is missing"),
+        ({"type": "oauth", "clientID": "x"}, "unknown field `clientID`"),
+        ({"type": "oauth", "secret": "s3cret"}, "needs the client_id"),
+        (7, "Expected `object`"),
+    ],
+)
+def test_load_servers_rejects_invalid_authorization(auth: Any, fault: str) -> None:
+    """The error names the server and the cause, and no secret."""
+    entry = {"url": "https://parts.example/mcp", "auth": auth}
+    with pytest.raises(ConfigurationError, match=fault) as caught:
+        load_servers({"mcpServers": {"parts": entry}})
+    assert "'parts'" in str(caught.value)
+    assert "s3cret" not in str(caught.value)

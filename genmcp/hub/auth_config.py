@@ -1,0 +1,74 @@
+"""The `auth` of a server in `mcpServers`: an access token, or an object that describes a login."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.client.auth.base import Auth
+from genmcp.errors import ConfigurationError
+
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+
+
+class _LoginEntry(
+    msgspec.Struct, tag_field="type", tag="oauth", rename="camel", forbid_unknown_fields=True
+):
+    """A login of a person: `OAuth`, with the tokens in the files of this user."""
+
+    name: str = "genmcp"
+    client_id: str | None = None
+    secret: str | None = None
+    scopes: Sequence[str] | None = None
+    issuer: str | None = None
+    port: int = 0
+
+
+def read_auth(entry: Any, environment: Mapping[str, str] = os.environ) -> Auth:
+    """Return the authorization that *entry* describes.
+
+        "${TOKEN}"                                an access token
+        {"type": "oauth", "name": "Parts hub"}    a login of a person: `OAuth`
+
+    `${NAME}` in any text is the environment variable NAME. The members of an object are the options
+    of the class, in camel case: `clientId`. The tokens of a person are stored as `genmcp login`
+    stores them.
+
+    Args:
+        entry: The decoded JSON.
+        environment: The variables.
+
+    Raises:
+        ConfigurationError: *entry* is invalid, or a variable is not set. The message has no secret.
+    """
+    filled = _fill(entry, environment)
+    if isinstance(filled, str):
+        return filled
+    if isinstance(filled, dict) and "type" not in filled:
+        raise ConfigurationError("auth: `type` is missing, such as oauth")
+    try:
+        found = msgspec.convert(filled, _LoginEntry)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"auth: {error}") from None
+    from genmcp.client.auth import FileTokens, OAuth
+
+    return OAuth(**msgspec.structs.asdict(found), tokens=FileTokens())
+
+
+def _fill(entry: Any, environment: Mapping[str, str]) -> Any:
+    """Return *entry* with the values of the variables."""
+    if isinstance(entry, str):
+        return _VARIABLE.sub(lambda found: _variable(found[1], environment), entry)
+    if isinstance(entry, list):
+        return [_fill(each, environment) for each in entry]
+    if isinstance(entry, dict):
+        return {name: _fill(each, environment) for name, each in entry.items()}
+    return entry
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise ConfigurationError(f"auth: the environment variable {name} is not set")
+    return environment[name]
