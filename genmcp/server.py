@@ -16,6 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+import msgspec
+
 from genmcp._core.access import Access, checked_scopes
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
@@ -93,7 +95,11 @@ async def resolve_route(channel: Channel) -> Request:
     # becomes a task, and its header rules have not been checked yet.
     request = channel.request
     if request.route is not None and request.route.pending:
-        route = await route_of(request).resolve(channel)
+        found = route_of(request)
+        route = await found.resolve(channel)
+        if not set(found.scopes) <= {*route.scopes}:  # those that a middleware has added
+            needed = dict.fromkeys((*found.scopes, *route.scopes))
+            route = msgspec.structs.replace(route, scopes=tuple(needed))
         channel.request = request = with_route(request, route)
         channel._sink.route_resolved()
     return request

@@ -104,5 +104,5 @@ def log_insufficient(request: Request, access: Access | None, scopes: Sequence[s
         request.method,
         printable(request.key),
         "an anonymous client lacks" if access is None else "the access token lacks",
-        " ".join(lacking),
+        printable(" ".join(lacking)),  # a hook may have made them of arguments
     )

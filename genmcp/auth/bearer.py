@@ -7,13 +7,12 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.access import Access
+from genmcp._core.access import Access, checked_scopes
 from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
 from genmcp._transports.admission import check_function
 from genmcp.auth.dpop import Dpop
 from genmcp.errors import ConfigurationError
 
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, 3.3
 _REALM: Final = re.compile(r"[\x20-\x7e]+")
 
 
@@ -97,10 +96,10 @@ class Bearer(msgspec.Struct, frozen=True):
             )
         for issuer in self.issuers:
             check_public_url("issuers", issuer)
-        _check_scopes("scopes", self.scopes)
-        _check_scopes("implies", self.implies)
+        checked_scopes("scopes", self.scopes)
+        checked_scopes("implies", self.implies)
         for scopes in self.implies.values():
-            _check_scopes("implies", scopes)
+            checked_scopes("implies", scopes)
         if self.verify is not None and (
             isinstance(self.verify, type) or not callable(getattr(self.verify, "verify", None))
         ):
@@ -169,19 +168,3 @@ class Bearer(msgspec.Struct, frozen=True):
                 f"client, a text that is not empty"
             )
         return replace(access, issuer="", subject=identity)
-
-
-def _check_scopes(option: str, scopes: Collection[str]) -> None:
-    if isinstance(scopes, str):
-        raise ConfigurationError(f"{option} takes a list of scopes, not the string {scopes!r}")
-    for scope in scopes:
-        if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
-            raise ConfigurationError(
-                f"{option}: {scope!r} is not a scope (RFC 6749, 3.3: ASCII without spaces, quotes "
-                f"and backslashes)"
-            )
-        if scope == "offline_access":
-            # 2026-07-28, authorization, "Refresh Tokens": a matter of client and issuer.
-            raise ConfigurationError(
-                f"{option}: offline_access concerns refresh tokens, which a server never gets"
-            )
