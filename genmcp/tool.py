@@ -113,6 +113,8 @@ class Tool(DescribedComponent, Generic[A]):
             server/utilities, "Caching"). Default 0.
         cache_scope: "public" if a cache may share the list between users, else "private". Default
             "public".
+        scopes: the scopes of an access token that a call needs, see `ServerComponent`. Default:
+            none.
 
     Raises:
         ConfigurationError: an attribute is invalid, or the name or `call` is missing. Raised when

@@ -179,8 +179,8 @@ class MachineDriver:
             isinstance(error, Forbidden) and bool(error.scopes)
         )
         if isinstance(error, HttpStatusError) and not ignored:
-            body = error.content
-            if body.lstrip().startswith(b"{"):
+            body = error.content  # that of a 401 is often an error of OAuth
+            if body.lstrip().startswith(b"{") and b'"jsonrpc"' in body:
                 outcomes = self.machine.received(
                     body, self.now(), about=request_id, status=error.status
                 )

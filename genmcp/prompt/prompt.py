@@ -94,6 +94,7 @@ class Prompt(DescribedComponent, Generic[A]):
             Literal or a bool needs no entry. Default {}.
         cache_ttl: seconds for which a client may cache the list of prompts. Default 0.
         cache_scope: "public" if a cache may share it, else "private". Default "public".
+        scopes: the scopes of an access token that a use needs, see `ServerComponent`.
 
     Raises:
         ConfigurationError: an attribute is invalid, or the name or `get` is missing. Raised when
@@ -159,6 +160,7 @@ class PromptRepo(ServerComponent):
         prefix: the prefix of the names; "" covers every name. Required.
         cache_ttl: seconds for which a client may cache a page of the list. Default 0.
         cache_scope: "public" if a cache may share it, else "private". See `ServerComponent`.
+        scopes: the scopes of an access token that all prompts need. See `ServerComponent`.
 
     Raises:
         ConfigurationError: an attribute is invalid or missing. Raised at registration.

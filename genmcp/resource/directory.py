@@ -71,8 +71,8 @@ class Directory(ResourceRepo):
             reading them is an error. Default 4 MiB.
         page_size: the maximum number of files in one page of the list. Default 100.
         name: the name of the template in the list. Default: the name of the folder.
-        title, description, icons, meta, annotations, mime_type, cache_ttl, cache_scope: as of
-            `ResourceRepo`.
+        title, description, icons, meta, annotations, mime_type, cache_ttl, cache_scope, scopes:
+            as of `ResourceRepo`.
 
     Raises:
         ConfigurationError: the folder does not exist, or a number is not positive.

@@ -69,6 +69,8 @@ class ReadableComponent(DescribedComponent):
         cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
         cache_scope: "public" if a cache may share them between users, else "private". Default
             "private".
+        scopes: the scopes of an access token that reads, subscriptions and completions need, see
+            `ServerComponent`. Default: none.
     """
 
     __genmcp_hook__ = "read"
@@ -141,6 +143,8 @@ class Resource(ReadableComponent):
         cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
         cache_scope: "public" if a cache may share them between users, else "private". Default
             "private".
+        scopes: the scopes of an access token that reads, subscriptions and completions need, see
+            `ServerComponent`. Default: none.
 
     Raises:
         ConfigurationError: an attribute does not exist. An invalid value of an attribute is
@@ -227,6 +231,8 @@ class ResourceRepo(ReadableComponent):
         cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
         cache_scope: "public" if a cache may share them between users, else "private". Default
             "private".
+        scopes: the scopes of an access token that reads, subscriptions and completions need, see
+            `ServerComponent`. Default: none.
 
     Raises:
         ConfigurationError: an attribute is invalid, or `read` is missing. Raised when the

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.middleware import Middleware
@@ -22,13 +23,16 @@ from genmcp import (
     Mux,
     Provider,
     Resource,
+    Route,
     Run,
     Suite,
+    Telemetry,
     Tool,
     ToolRequest,
     elicit,
     job,
     prompt,
+    server,
     tool,
 )
 from genmcp.client.errors import ClientError
@@ -405,3 +409,45 @@ async def test_limits_count_by_issuer_and_subject() -> None:
     await mux.aclose()
 
     assert statuses == [200, 429, 429, 429, 200, 429]
+
+
+class Strict(server.Middleware):
+    """Adds a scope to every route."""
+
+    def find(self, method: str, key: str) -> Route | None:
+        route = super().find(method, key)
+        return None if route is None else replace(route, scopes=(*route.scopes, "strict"))
+
+
+@tool(scopes=["parts:write"], visible=lambda access: True)
+async def shown() -> str:
+    """Has a route that is pending."""
+    RAN.append("shown")
+    return "shown"
+
+
+@pytest.mark.parametrize("name", ["look", "shown"])
+async def test_middleware_adds_scopes_to_any_server(name: str) -> None:
+    """Also to a route that is pending, which is replaced when it is resolved."""
+    client = Client(Endpoint(Strict(suite(shown))), user=granted("parts:write"))
+    refused = await client.send(client.call(name))
+    client.scope["user"] = granted("parts:write", "strict")
+    answer = await client.send(client.call(name))
+
+    assert (refused.status, answer.status) == (403, 200)
+    assert 'strict"' in refused.headers["www-authenticate"]
+
+
+async def test_refused_call_is_a_failed_call_for_telemetry() -> None:
+    """It has a record with its tool, although no hook has run."""
+    seen: list[Any] = []
+
+    class Observer(Telemetry):
+        def request_failed(self, request: Any, failure: Any, mark: Any) -> None:
+            seen.append((request.key, failure.message))
+
+    mux = Mux(suite(), telemetry=Observer())
+    client = Client(Endpoint(mux), user=granted())
+    await client.send(client.call("reorder"))
+
+    assert seen == [("reorder", "The access token lacks a scope; needed: parts:write")]

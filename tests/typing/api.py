@@ -7,6 +7,7 @@ from typing import Any, Generic, TypedDict, TypeVar, assert_type
 from msgspec import Struct
 
 from genmcp import (
+    Access,
     Channel,
     Endpoint,
     Mux,
@@ -54,6 +55,7 @@ class Asynchronous(Tool[City]):
         assert_type(await channel.progress(1, 2), SendStatus)
         assert_type(await channel.log("info", "x"), SendStatus)
         assert_type(channel.principal, str | None)
+        assert_type(channel.access, Access | None)
         return request.arguments
 
 
