@@ -29,6 +29,7 @@ class Introspection:
         issuer: the issuer of the tokens, one of those of the `Bearer`. Needed if there are several.
         leeway: seconds by which the clocks of issuer and server may differ; default 30.
         unchecked_audience: accept tokens for any audience, and without one.
+        clients: the ids of the clients whose tokens are accepted; default any client.
         cache: seconds that a verified token is accepted without another request; default 30.
         timeout: seconds for a request; default 5.
 
@@ -43,12 +44,14 @@ class Introspection:
     issuer: str | None = field(default=None, kw_only=True)
     leeway: float = field(default=30, kw_only=True)
     unchecked_audience: bool = field(default=False, kw_only=True)
+    clients: Sequence[str] = field(default=(), kw_only=True)
     cache: float = field(default=30, kw_only=True)
     timeout: float = field(default=5, kw_only=True)
 
     def __post_init__(self) -> None:
         check_public_url("url", self.url)
-        check_options(self.audiences, self.timeout, leeway=self.leeway, cache=self.cache)
+        lists = {"audiences": self.audiences, "clients": self.clients}
+        check_options(lists, self.timeout, leeway=self.leeway, cache=self.cache)
         if not self.client_id or not self.secret:
             raise ConfigurationError("Introspection needs a client_id and a secret")
 
@@ -73,6 +76,7 @@ class Introspection:
         rules = Rules(
             issuers=(issuer,),
             audiences=audiences,
+            clients=tuple(self.clients),
             leeway=self.leeway,
             default_issuer=issuer,  # optional in a response, as `exp` is
             requires_expiry=False,
@@ -98,7 +102,7 @@ class IntrospectionVerifier:
 
         Raises:
             InvalidToken: the token is not active, or not for this resource.
-            AuthorizationUnavailable: there is no usable response.
+            AuthorizationUnavailable: the response is unusable or missing.
         """
         from genmcp.auth.fetch import fetch  # imports httpx
 
@@ -121,9 +125,9 @@ class IntrospectionVerifier:
 class AnyOf:
     """Accepts the tokens that one of several verifiers accepts: `AnyOf(Jwt(), Introspection(...))`.
 
-    They are asked in order. A verifier with the method `accepts(token)` is asked only for tokens of
-    its form, so that an opaque token is no failed signature. If none accepts a token but one of
-    them is unavailable, the token counts as not verified, and its client gets HTTP 503.
+    They are tried in order. A verifier with the method `accepts(token)` is tried only with tokens
+    of its form, so that an opaque token does not count as a failed signature. If none accepts a
+    token but one of them is unavailable, the token is not verified, and its client gets HTTP 503.
 
     A verified token is accepted without another verification for the shortest `cache` of them.
 
@@ -152,8 +156,8 @@ class AnyOf:
         """Return the content of *token*, as the first verifier finds it that accepts it.
 
         Raises:
-            InvalidToken: none accepts it; the reason is that of the first one that was asked.
-            AuthorizationUnavailable: none accepts it, and one could not be asked.
+            InvalidToken: none accepts it; the reason is that of the first one that was tried.
+            AuthorizationUnavailable: none accepts it, and one was unavailable.
         """
         refused: InvalidToken | None = None
         unavailable: AuthorizationUnavailable | None = None

@@ -27,7 +27,8 @@ class Jwt:
     """Verifies signed access tokens. The default of `Bearer(verify=)`; needs the extra `auth`.
 
     The keys are those that the metadata of each issuer refers to. They are fetched with the first
-    token, and kept as its `Cache-Control` says, between 5 minutes and a day, else for an hour.
+    token, and used as long as their `Cache-Control` allows, between 5 minutes and a day, or an hour
+    without it.
 
     Args:
         audiences: values of `aud` that are accepted besides the resource of the `Bearer`, such as
@@ -40,7 +41,8 @@ class Jwt:
             that can verify with it can issue tokens, too.
         leeway: seconds by which the clocks of issuer and server may differ; default 30.
         unchecked_audience: accept tokens for any audience, also those for other servers of the
-            issuer. Only for issuers that name none, such as Cognito.
+            issuer. Only for issuers that name none, such as Cognito; give *clients* then.
+        clients: the ids of the clients whose tokens are accepted; default any client.
         cache: seconds that a verified token is accepted without another verification, until it
             expires; default 60.
         timeout: seconds for a fetch of the metadata and the keys of an issuer; default 5.
@@ -57,13 +59,14 @@ class Jwt:
     leeway: float = 30
     secret: str | bytes | None = field(default=None, repr=False, kw_only=True)
     unchecked_audience: bool = field(default=False, kw_only=True)
+    clients: Sequence[str] = field(default=(), kw_only=True)
     cache: float = field(default=60, kw_only=True)
     timeout: float = field(default=5, kw_only=True)
     refetch: float = field(default=30, kw_only=True)
 
     def __post_init__(self) -> None:
         check_options(
-            self.audiences,
+            {"audiences": self.audiences, "clients": self.clients},
             self.timeout,
             leeway=self.leeway,
             cache=self.cache,
@@ -132,7 +135,12 @@ class JwtVerifier:
         self.cache = options.cache
         self._algorithms = frozenset(options.allowed)
         audiences = None if options.unchecked_audience else (resource, *options.audiences)
-        self._rules = Rules(issuers=tuple(issuers), audiences=audiences, leeway=options.leeway)
+        self._rules = Rules(
+            issuers=tuple(issuers),
+            audiences=audiences,
+            clients=tuple(options.clients),
+            leeway=options.leeway,
+        )
         self._unix = clock.unix
         self._static = options.static_keys()
         self._published = {

@@ -6,7 +6,7 @@ machine. The token itself is kept nowhere.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -172,14 +172,15 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def check_options(audiences: Sequence[str], timeout: float, **seconds: float) -> None:
+def check_options(lists: Mapping[str, Sequence[str]], timeout: float, **seconds: float) -> None:
     """Check the options that verifiers share.
 
     Raises:
         ConfigurationError: one is wrong; the message names it.
     """
-    if isinstance(audiences, str):
-        raise ConfigurationError(f"audiences takes a list, not the string {audiences!r}")
+    for option, values in lists.items():
+        if isinstance(values, str):
+            raise ConfigurationError(f"{option} takes a list, not the string {values!r}")
     if not timeout > 0:
         raise ConfigurationError(f"timeout must be positive, not {timeout!r}")
     for option, value in seconds.items():

@@ -135,6 +135,10 @@ async def test_further_audiences_are_accepted() -> None:
     assert await more.verify(made(key, aud=app))
     assert await more.verify(made(key))
     assert await any_audience.verify(made(key, aud=None))
+    one_client = bound(keys=key.public_jwk, unchecked_audience=True, clients=["web"])
+    assert await one_client.verify(made(key, aud=None, client_id="web"))
+    with pytest.raises(InvalidToken, match="wrong client_id"):
+        await one_client.verify(made(key, aud=None, client_id="other"))
     with pytest.raises(InvalidToken, match="wrong aud"):
         await more.verify(made(key, aud=ISSUER))
 
@@ -156,6 +160,7 @@ PUBLIC = jose.generate_key("ES256").public_jwk
     ("options", "word"),
     [
         ({"audiences": RESOURCE}, "audiences"),
+        ({"clients": "web"}, "clients"),
         ({"algorithms": "RS256"}, "algorithms"),
         ({"algorithms": []}, "algorithms"),
         ({"algorithms": ["none"]}, "algorithms"),

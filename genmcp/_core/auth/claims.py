@@ -30,6 +30,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         issuers: the accepted values of `iss`, compared as strings.
         audiences: the values of `aud` of which the token must have one. None accepts every token
             of the issuers, also those for other servers.
+        clients: the accepted clients; default any.
         leeway: seconds by which clocks may differ, default 30.
         default_issuer: the issuer of a token that does not name it, for introspection.
         requires_expiry: whether a token without `exp` is refused, default True.
@@ -37,6 +38,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     issuers: Collection[str]
     audiences: Collection[str] | None
+    clients: Collection[str] = ()
     leeway: float = 30
     default_issuer: str | None = None
     requires_expiry: bool = True
@@ -113,6 +115,8 @@ def check_claims(claims: Mapping[str, Any], rules: Rules, now: float) -> Access:
     subject = _text(claims, "sub")
     # RFC 9068 has `client_id`, OpenID Connect `azp`, Okta `cid`.
     client = _text(claims, "client_id") or _text(claims, "azp") or _text(claims, "cid")
+    if rules.clients and client not in rules.clients:
+        _refuse("client_id", client, " or ".join(rules.clients))
     if subject is None and client is None:
         raise InvalidToken("the token names neither a subject nor a client", "no sub, no client_id")
     return Access(

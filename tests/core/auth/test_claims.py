@@ -166,6 +166,18 @@ def test_audience_is_unchecked_only_with_none() -> None:
         check_claims(claims(), nowhere, NOW)
 
 
+def test_clients_can_be_limited() -> None:
+    """In place of the audience, for issuers that name none. A token without a client is refused."""
+    rules = Rules(issuers=[ISSUER], audiences=None, clients=["web", "app"])
+
+    assert check_claims(claims(azp="app"), rules, NOW).client_id == "app"
+    with pytest.raises(InvalidToken) as caught:
+        check_claims(claims(client_id="other"), rules, NOW)
+    assert str(caught.value) == "wrong client_id: found: 'other'; expected: web or app"
+    with pytest.raises(InvalidToken, match="the token has no client_id"):
+        check_claims(claims(), rules, NOW)
+
+
 @pytest.mark.parametrize("kind", [None, "at+jwt", "AT+JWT", "application/at+jwt", "JWT", "jwt"])
 def test_types_of_access_tokens_are_accepted(kind: str | None) -> None:
     """RFC 9068, 4; compared without case, as media types are."""
