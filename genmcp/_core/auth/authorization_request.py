@@ -47,7 +47,7 @@ def select_scopes(
     listed: Iterable[str] | None,
     earlier: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """Return the scopes to ask for, without `offline_access`.
+    """Return the scopes to request, without `offline_access`.
 
     2026-07-28, authorization, "Scope Selection Strategy": those of the challenge, else those that
     the server lists, else none; those of the options come before both.
@@ -56,7 +56,7 @@ def select_scopes(
         options: The options of the client.
         challenge: The challenge of the response.
         listed: `scopes_supported` of the protected resource metadata.
-        earlier: Scopes that were asked for before, which a new token must not lose.
+        earlier: Scopes that were requested before, which a new token must not lose.
     """
     challenged = scopes_of(challenge.params.get("scope")) if challenge else []
     if options.scopes is not None:
@@ -76,7 +76,7 @@ def scope_parameter(
 ) -> tuple[str, ...]:
     """Return *scopes* with `offline_access`, if the authorization server lists it.
 
-    Not if there are no scopes: it would replace those that the server grants by default.
+    Without other scopes it is left out: it would replace those that the server grants by default.
     """
     supported = OFFLINE in (found.server.scopes_supported or ())
     if scopes and (supported or OFFLINE in (options.scopes or ())):

@@ -34,7 +34,7 @@ _MAX_SERVERS: Final = 20  # authorization servers that a resource may list
 
 
 class DiscoveredServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The authorization server of an MCP server, and what it is to be asked for.
+    """The authorization server of an MCP server, with the parameters of requests to it.
 
     Args:
         server: The metadata of the authorization server; its issuer is verified.
@@ -64,7 +64,7 @@ def discover(
             endpoint.
 
     Raises:
-        FlowFailed: There is none that may be used.
+        FlowFailed: No authorization server may be used.
     """
     found = yield from find_resource(options, challenge)
     server = yield from find_server(options, found, code=code)
@@ -134,7 +134,7 @@ def find_server(
         code: As for `discover`.
 
     Raises:
-        FlowFailed: It has none that may be used.
+        FlowFailed: No document of it may be used.
     """
     issuer = _choose_issuer(options, resource)
     legacy = resource is None and options.issuer is None

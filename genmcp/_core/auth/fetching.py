@@ -1,4 +1,4 @@
-"""The requests of a flow: which URLs it asks, and which responses are documents.
+"""The requests of a flow: checks of URLs, and of responses that should be documents.
 
 A server names most of the URLs that its clients fetch, and must not make them reach what only they
 can reach: their own machine, or their network (security best practices, "Server-Side Request
@@ -28,7 +28,7 @@ _SHOWN: Final = 200  # characters of a server's text in a message
 
 
 class DocumentState(Enum):
-    """What a request for a document found."""
+    """The outcome of a request for a document."""
 
     DOCUMENT = "document"
     ABSENT = "absent"  # nothing, or a page for people
@@ -37,7 +37,7 @@ class DocumentState(Enum):
 
 
 class FetchedDocument(msgspec.Struct, frozen=True):
-    """A JSON object that was fetched; or why there is none."""
+    """A JSON object that was fetched, or the reason why it cannot be used."""
 
     url: str
     found: DocumentState
@@ -45,23 +45,23 @@ class FetchedDocument(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def check_url(options: FlowOptions, url: str, what: str) -> str:
-    """Return *url*, which a server names as its *what*, if it may be fetched or opened.
+def check_url(options: FlowOptions, url: str, role: str) -> str:
+    """Return *url*, which a server names as its *role*, if it may be fetched or opened.
 
-    https is required, except on loopback for a server that is on loopback itself. What the user
-    named, the origin of the server, is not checked for a private address.
+    https is required, except on loopback for a server that is on loopback itself. The origin of
+    the server, which the user named, may have a private address.
 
     Raises:
-        FlowFailed: it may not.
+        FlowFailed: it must not.
     """
     reason = _unsafe(options, url)
     if reason:
-        raise FlowFailed(f"the {what} {shown(url)} is not used: {reason}")
+        raise FlowFailed(f"the {role} {shown(url)} is not used: {reason}")
     return url
 
 
 def is_private_address(address: str) -> bool:
-    """Return whether an IP address is one that the public cannot reach, or is no address."""
+    """Return whether the public cannot reach *address*, also if it is not an IP address."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -129,12 +129,12 @@ def shown(text: object) -> str:
     return ascii(text if isinstance(text, str) else str(text))[:_SHOWN]
 
 
-def unavailable(what: str, response: Fetched) -> FlowFailed | None:
-    """Return the failure if *response* of *what* is none, or one that may differ next time."""
+def unavailable(peer: str, response: Fetched) -> FlowFailed | None:
+    """Return the failure if *peer* did not respond, or may respond otherwise the next time."""
     if response.status == 0:
-        return FlowFailed(f"{what} cannot be reached: {response.error}", Failure.UNAVAILABLE)
+        return FlowFailed(f"{peer} cannot be reached: {response.error}", Failure.UNAVAILABLE)
     if response.status >= 500 or response.status == 429:
-        return FlowFailed(f"{what} answered HTTP {response.status}", Failure.UNAVAILABLE)
+        return FlowFailed(f"{peer} answered HTTP {response.status}", Failure.UNAVAILABLE)
     return None
 
 

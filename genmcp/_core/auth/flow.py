@@ -9,7 +9,7 @@
     ============  =====================================================================
 
 Each is a generator of `genmcp._core.auth.steps`, and returns a `Record`, or None where there is
-nothing to send. They raise `FlowFailed`. Grants without a person call `discover`, `obtain` and
+no token to send. They raise `FlowFailed`. Grants without a person call `discover`, `obtain` and
 `store` instead.
 """
 
@@ -65,9 +65,9 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         status: The HTTP status.
         headers: The headers.
-        used: The record whose token the request had, None if it had none.
+        used: The record of the token that the request had, None if it had no token.
         attempt: How often this request was rejected so far, 1 for the first time.
-        interactive: Whether the user may be asked.
+        interactive: Whether a login may begin.
     """
 
     status: int
@@ -86,7 +86,7 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | None]:
-    """Return the record for the next request; None if there is no token without a login.
+    """Return the record for the next request; None if a token needs a login first.
 
     Args:
         options: The options of the client.
@@ -158,10 +158,10 @@ def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) ->
 
     Args:
         options: The options of the client.
-        rejection: The response that asked for it; None without one.
+        rejection: The response that demanded it; None without one.
 
     Raises:
-        FlowFailed: There is no token.
+        FlowFailed: No token was obtained.
     """
     challenge = rejection.challenge if rejection else None
     found = yield from discover(options, challenge)
@@ -178,7 +178,7 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
 
     Args:
         options: The options of the client.
-        failed: The record whose token has expired or was rejected.
+        failed: The record of the token that has expired or was rejected.
 
     Raises:
         FlowFailed: The authorization server cannot be reached, or has another problem. The refresh
@@ -220,7 +220,7 @@ def _renewed_under_lock(options: FlowOptions, failed: Record) -> Steps[Record | 
 
 
 def _refused(stored: Record, error: str) -> Steps[Record | None]:
-    """Remove what the authorization server refused, and nothing that was stored since."""
+    """Remove the tokens, or the client, that were refused; a record stored since remains."""
     if error == "invalid_grant":
         kept: Record | None = stored.without_tokens()
     elif error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
@@ -239,7 +239,7 @@ def _step_up(
     challenge: Challenge | None,
     stored: Record | None,
 ) -> Steps[Record | None]:
-    """Log in for the scopes of the challenge beside those that were asked for or granted before.
+    """Log in for the scopes of the challenge, beside those requested or granted before.
 
     2026-07-28, authorization, "Step-Up Authorization Flow".
     """
@@ -365,7 +365,7 @@ def observe_challenge(
 def explain(
     options: FlowOptions, rejection: RejectedAttempt | None = None
 ) -> Steps[DiscoveredServer]:
-    """Report to `options.observe` what a login would find and do, without registering or asking.
+    """Report to `options.observe` the findings and choices of a login, without one.
 
     Raises:
         FlowFailed: A login would fail.

@@ -1,4 +1,4 @@
-"""What a client keeps of a login: its tokens, and what it needs to renew them."""
+"""The record that a client keeps of a login: its tokens, and the means to renew them."""
 
 from typing import Final
 
@@ -56,8 +56,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         expires: the Unix time at which the access token expires, None if unknown.
         lifetime: seconds from the issue of the access token until it expires, None if unknown.
         refresh_token: the refresh token, None without one.
-        scopes: the granted scopes, or those that were asked for if the response named none.
-        requested: the scopes that were asked for, without `offline_access`.
+        scopes: the granted scopes, or the requested ones if the response named none.
+        requested: the requested scopes, without `offline_access`.
         renewals: how often the token was renewed since the login; 0: it is that of the login.
         revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
         dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.

@@ -43,7 +43,7 @@ class _Registered(msgspec.Struct, frozen=True):
 
 
 def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient | None:
-    """Return the client of the options as *server* knows it, None if there is none for it.
+    """Return the client of the options as *server* knows it, None if the server needs another.
 
     A URL is the id of a client id metadata document, for servers that support these. Its client is
     public, unless it has a key.
@@ -90,7 +90,7 @@ def choose_client(
         stored: The record of an earlier login.
 
     Raises:
-        FlowFailed: There is no way to a client id.
+        FlowFailed: No client id can be obtained.
     """
     own = own_client(options, found.server)
     if own is not None:
@@ -185,7 +185,7 @@ def _metadata(
 def _registered(
     options: FlowOptions, response: Fetched, redirect_uri: str, asked: str
 ) -> RegisteredClient:
-    """Check the client that the server has registered, which may differ from the one asked for."""
+    """Check the client that the server has registered, which may differ from the request."""
     try:
         if len(response.body) > options.max_document:
             raise ValueError(f"it has more than {options.max_document} bytes")

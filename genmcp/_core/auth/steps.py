@@ -1,10 +1,10 @@
-"""The steps of a flow: what it yields to its runner, and what the runner sends back.
+"""The steps of a flow, which it yields to its runner, and their outcomes.
 
 A flow is a generator that does no I/O. Its runner performs each step and sends the outcome:
 
     ==========  ===================================================================
     `Fetch`     `Fetched`; after a failure of the network one with status 0
-    `Listen`    the redirect URI, whose port is open now
+    `Listen`    the redirect URI, with a port that is open now
     `Ask`       the URL to which the browser was redirected
     `Load`      the stored `Record`, or None
     `Swap`      whether the stored record was `old`, and is `new` now
@@ -57,7 +57,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """The outcome of `Fetch`: a response, or status 0 and in `error` why there is none."""
+    """The outcome of `Fetch`: a response, or status 0 with the reason in `error`."""
 
     status: int
     headers: Headers = ()
@@ -77,8 +77,8 @@ class Listen(msgspec.Struct, frozen=True):
     """Step: open the port of the redirect URI.
 
     Args:
-        preferred: The redirect URI of an earlier login, whose port is tried first. Another port is
-            allowed, and costs a dynamically registered client a new registration.
+        preferred: The redirect URI of an earlier login, with the port to try first. Another port
+            costs a dynamically registered client a new registration.
     """
 
     preferred: str | None = None
@@ -129,8 +129,8 @@ class FlowFinding(msgspec.Struct, frozen=True):
     Args:
         topic: The part of the flow: `challenge`, `resource metadata`, `authorization server`,
             `server metadata`, `registration`, `scopes`, `authorization`, `token`.
-        text: What was asked for and what was found.
-        url: The URL that was asked, if there was one.
+        text: The request and its outcome.
+        url: The URL of the request, if there was one.
         ok: Whether it is as it should be.
         advice: The option that helps if it is not.
     """
@@ -158,7 +158,7 @@ class FlowFailed(GenmcpError):
     """A flow failed. The message has no secret, and names the option that helps, if there is one.
 
     Args:
-        message: What was found, and what was expected.
+        message: The outcome, and the expected one.
         failure: The cause, which decides on the class of the client's error.
         advice: The option that helps.
         error: The error code of the authorization server, such as `invalid_grant`.
@@ -203,21 +203,21 @@ def _ignore(finding: FlowFinding) -> None: ...
 
 
 class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flow needs to know of its client, and its sources of time and chance.
+    """The options of a flow, and its sources of time and chance.
 
     Args:
         url: The URL of the MCP server.
         now: Returns the Unix time.
         random: Returns a new random text of 43 or more characters that a URL allows, made of 32 or
             more random bytes.
-        client_name: The name of the client that a user sees when asked.
+        client_name: The name of the client, which the user sees at the authorization server.
         client_id: The id of a client that is registered already. An https URL with a path is that
             of a client id metadata document.
         client_secret: The secret of that client.
         method: How that client authenticates with its secret, `client_secret_basic` or
             `client_secret_post`; None: as the metadata of the authorization server lists it.
         sign: Returns a signed JWT with the given claims, for `private_key_jwt`.
-        scopes: The scopes to ask for; None: those that the server names.
+        scopes: The scopes to request; None: those that the server names.
         issuer: The authorization server to use, exactly as in its metadata.
         resource: The value of `resource`, exactly as in the server's metadata. None leaves the
             parameter out of all requests; "" takes it from the metadata.

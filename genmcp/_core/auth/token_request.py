@@ -1,4 +1,4 @@
-"""Requests to a token endpoint: how the client authenticates, and what is kept of the response."""
+"""Requests to a token endpoint: the authentication of the client, and its tokens."""
 
 import re
 from base64 import b64encode
@@ -75,10 +75,10 @@ def obtain(
         found: The authorization server.
         client: The client, and how it authenticates.
         params: The grant, with `resource` and `scope` as it takes them.
-        requested: The scopes that were asked for.
+        requested: The requested scopes.
 
     Raises:
-        FlowFailed: There is no token, or not one that can be used.
+        FlowFailed: No token was issued, or the client cannot use it.
     """
     record = msgspec.structs.replace(new_record(found, client), requested=tuple(requested))
     response = yield from request_token(options, record, params)
@@ -206,7 +206,7 @@ def error_in(response: Fetched, secrets: Collection[str] = ()) -> tuple[str, str
 def clean(text: str, secrets: Collection[str] = ()) -> str:
     """Return a text of a server as a message shows it: short, printable, without *secrets*.
 
-    A server may repeat in its error what it was sent.
+    A server may repeat parts of the request in its error.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -129,7 +129,7 @@ class World:
         self.before: Callable[[object], None] = lambda step: None
 
     def random(self) -> str:
-        """A text that differs each time and is no secret of anything real."""
+        """A text that differs each time."""
         self.numbers += 1
         return f"random-{self.numbers}-".ljust(43, "x")
 
@@ -193,7 +193,7 @@ class World:
         return dict(parse_qsl(urlsplit(self.asks[-1].url).query, strict_parsing=True))
 
     def to(self, path: str) -> list[Fetch]:
-        """The requests whose URL ends in *path*."""
+        """The requests to URLs that end in *path*."""
         return [fetch for fetch in self.fetches if fetch.url.endswith(path)]
 
     @property
@@ -209,7 +209,7 @@ class World:
 
 
 def logged_in(**options: object) -> World:
-    """A world whose client has logged in for the scopes a and b."""
+    """A world with a client that has logged in for the scopes a and b."""
     world = World(**options)
     world.run(authorize(world.options, challenge('Bearer scope="a b"')))
     forget(world)
@@ -217,7 +217,7 @@ def logged_in(**options: object) -> World:
 
 
 def forget(world: World) -> None:
-    """Empty the lists of what was asked for."""
+    """Empty the lists of steps and findings."""
     for steps in (world.fetches, world.asks, world.listened, world.findings):
         steps.clear()
 

@@ -80,7 +80,7 @@ def test_resource_metadata_is_asked_in_order(
     ],
 )
 def test_unusable_document_is_passed_over(first: Fetched) -> None:
-    """A 404, or something that is no such document, goes on to the next."""
+    """After a 404 or another kind of document, the next URL is tried."""
     world = World()
     world.pages[PRM_ROOT] = world.pages[PRM]
     world.pages[PRM] = first
@@ -121,7 +121,7 @@ def test_option_replaces_the_resource(option: str | None, listed: str, sent: str
 
 
 def test_metadata_of_nothing_but_an_outage_is_no_old_server() -> None:
-    """It would be taken for its own authorization server, and asked to register clients."""
+    """It would be taken for its own authorization server, and get a registration."""
     world = World()
     world.pages[PRM] = raw("down", 503)
 
@@ -168,7 +168,7 @@ def test_redirect_within_the_origin_is_followed(status: int, target: str) -> Non
 def test_authorization_server_is_that_of_the_option_or_the_first(
     option: str | None, listed: list[str], used: str
 ) -> None:
-    """A difference of a slash is what `issuer` is for: both forms have one document."""
+    """`issuer` is for a difference of a slash: both forms have one document."""
     world = World(issuer=option)
     world.prm["authorization_servers"] = listed
     world.metadata["issuer"] = used

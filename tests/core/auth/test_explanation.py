@@ -1,4 +1,4 @@
-"""What a client would find and do, without a login."""
+"""The findings and choices of a client, without a login."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.core.auth.auth_world import (
 
 
 def test_explanation_names_each_step() -> None:
-    """`genmcp auth URL` prints it; nothing is registered, and nobody is asked."""
+    """`genmcp auth URL` prints it, without a registration or a login."""
     world = World()
 
     world.run(explain(world.options, challenge('Bearer scope="a b"')))
@@ -44,7 +44,7 @@ def test_explanation_names_each_step() -> None:
     ],
 )
 def test_explanation_has_what_decides_on_a_login(members: dict[str, object], text: str) -> None:
-    """A user learns why a login is asked for so often, or fails."""
+    """A user learns why a login is needed so often, or fails."""
     world = World()
     world.metadata |= members
 

@@ -27,7 +27,7 @@ EVIL = "https://evil.example.com"
 
 
 def refused(world: World, text: str = "Bearer") -> FlowFailed:
-    """Run a login that must fail before the user is asked; return its failure."""
+    """Run a login that must fail before it reaches the user; return its failure."""
     with pytest.raises(FlowFailed) as caught:
         world.run(authorize(world.options, challenge(text)))
     assert world.asks == []
@@ -68,7 +68,7 @@ def refused(world: World, text: str = "Bearer") -> FlowFailed:
     ],
 )
 def test_metadata_of_another_resource_is_refused(resource: str) -> None:
-    """RFC 9728, 3.3. Its tokens would be those of another server, for whoever runs this one."""
+    """RFC 9728, 3.3. This server would get the tokens of another."""
     world = World()
     world.prm["resource"] = resource
 
@@ -266,7 +266,7 @@ def test_broken_resource_metadata_is_an_error(document: Fetched) -> None:
     ],
 )
 def test_metadata_of_another_issuer_is_refused(issuer: str) -> None:
-    """RFC 8414, 3.3: identical. Nothing in it is used, and nothing of it is asked."""
+    """RFC 8414, 3.3: identical. No endpoint in it is used."""
     world = World()
     world.metadata["issuer"] = issuer
 

@@ -123,7 +123,7 @@ def test_forgotten_client_registers_once_more(place: str, error: str) -> None:
 
 
 def test_new_client_that_is_unknown_is_an_error() -> None:
-    """Registering for ever would help nobody."""
+    """Further registrations would not help."""
     world = World()
     world.pages[TOKEN] = page({"error": "invalid_client"}, 401)
 

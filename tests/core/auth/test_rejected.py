@@ -48,7 +48,7 @@ def test_rejected_token_is_renewed_first() -> None:
 
 
 def test_rejected_renewed_token_needs_a_login() -> None:
-    """The session of the user has ended, and the scopes of before are asked for again."""
+    """The session of the user has ended; the scopes remain those of before."""
     world = logged_in()
     world.run(rejected(world.options, challenge(used=record_of(world))))
 
@@ -160,7 +160,7 @@ def test_response_without_challenge_begins_a_login() -> None:
 
 @pytest.mark.parametrize("status", [400, 407, 500])
 def test_other_status_is_no_concern_of_the_flow(status: int) -> None:
-    """Nothing is asked for."""
+    """No step is taken."""
     world = World()
 
     assert world.run(rejected(world.options, challenge(status=status))) is None
@@ -187,7 +187,7 @@ def test_step_up_asks_for_the_union() -> None:
 
 
 def test_step_up_keeps_what_was_granted_without_being_asked_for() -> None:
-    """An authorization server may grant more than was asked for."""
+    """An authorization server may grant more than the request."""
     world = logged_in()
     world.change(scopes=("a", "extra"))
 
@@ -219,7 +219,7 @@ def test_forbidden_for_another_reason_is_an_error_at_once(text: str) -> None:
 
 @pytest.mark.parametrize(("attempt", "asked"), [(1, 1), (2, 1), (3, 0)])
 def test_step_up_happens_twice_at_most(attempt: int, asked: int) -> None:
-    """A server that names another scope each time is no reason to ask for ever."""
+    """A server may name another scope each time; the flow ends in any case."""
     world = logged_in()
 
     world.run(
@@ -230,7 +230,7 @@ def test_step_up_happens_twice_at_most(attempt: int, asked: int) -> None:
 
 
 def test_scopes_that_another_process_asked_for_are_used() -> None:
-    """The user need not be asked a second time."""
+    """A second login would ask the user for the same."""
     world = logged_in()
     mine = record_of(world)
     world.change(access_token="theirs", scopes=("a", "c"))
@@ -243,7 +243,7 @@ def test_scopes_that_another_process_asked_for_are_used() -> None:
 
 
 def test_forbidden_without_a_token_begins_a_login() -> None:
-    """A server may let anybody in, and demand scopes for one operation."""
+    """A server may be open but for one operation."""
     world = World()
 
     record = world.run(rejected(world.options, challenge(STEP_UP, 403)))

@@ -65,7 +65,7 @@ def test_resource_is_left_out_of_a_renewal_as_well() -> None:
 
 
 def test_nobody_has_a_token() -> None:
-    """The first request is sent without one; its response says what is needed."""
+    """The first request is sent without one; its response has the challenge."""
     world = World()
     assert world.run(usable(world.options)) is None
 

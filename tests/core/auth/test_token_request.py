@@ -274,7 +274,7 @@ def good(**members: Any) -> dict[str, Any]:
     ],
 )
 def test_unusable_token_response_is_an_error(response: Fetched) -> None:
-    """Its text has neither what was sent nor what was received; servers repeat both."""
+    """Its text has no secret of the request or the response; servers repeat both."""
     world = World(client_secret=SECRET)
     world.pages[TOKEN] = response
 
