@@ -149,7 +149,7 @@ def check_function(option: str, function: object) -> None:
 
 
 def _access_of(found: object) -> Access | None:
-    """Return what a function of the host application has *found* as an access.
+    """Return the value that a function of the host application has *found*, as an access.
 
     Raises:
         ConfigurationError: it identifies no client.

@@ -65,7 +65,7 @@ class Authenticator:
             max_entries=bearer.max_verdicts,
             clock=SYSTEM_CLOCK,
         )
-        self._verifying = 0
+        self._verifying: set[object] = set()  # a counter would need a lock: loops are in threads
         self._throttles: dict[str, LogThrottle] = {}
 
     def knows(self, http: HttpRequest) -> bool:
@@ -170,16 +170,16 @@ class Authenticator:
     async def _verify(self, token: str) -> Access:
         # Here, where requests with the same token wait for one verification: a client that begins
         # with many requests must not reach the limit alone.
-        if self._verifying >= self.bearer.max_verifications:
+        if (count := len(self._verifying)) >= self.bearer.max_verifications:
             raise AuthorizationUnavailable(
-                f"{self._verifying} tokens are being verified (limit: max_verifications)",
-                retry_after=1,
+                f"{count} tokens are being verified (limit: max_verifications)", retry_after=1
             )
-        self._verifying += 1
+        verification = object()
+        self._verifying.add(verification)
         try:
             return self.bearer.complete(await self._verifier.verify(token))
         finally:
-            self._verifying -= 1
+            self._verifying.remove(verification)
 
     async def _refuse(self, http: HttpRequest, refusal: Refusal) -> None:
         """Respond with the status and challenge of *refusal*."""

@@ -24,6 +24,7 @@ from tests.support.tokens import ISSUER, RESOURCE, Tokens
         ({"issuers": []}, "issuers"),
         ({"issuers": ["login.example.com"]}, "issuers"),
         ({"issuers": [ISSUER, "http://login.example.com"]}, "issuers"),
+        ({"issuers": [f"{ISSUER}?tenant=1"]}, "issuers"),
         ({"scopes": "read write"}, "scopes"),
         ({"scopes": ["read write"]}, "scopes"),
         ({"scopes": ['"read"']}, "scopes"),
@@ -37,6 +38,7 @@ from tests.support.tokens import ISSUER, RESOURCE, Tokens
         ({"principal": "ada"}, "principal"),
         ({"about": {"resource": "https://other.example.com"}}, "about"),
         ({"about": {"resource_name": object()}}, "about"),
+        ({"about": {"scopes_supported": "read"}}, "about"),
         ({"realm": "ü"}, "realm"),
         ({"max_token_bytes": 0}, "max_token_bytes"),
         ({"max_verifications": 0}, "max_verifications"),
@@ -52,8 +54,11 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 
 def test_bearer_is_frozen() -> None:
     """What was checked stays so."""
-    bearer = Bearer(RESOURCE, issuers=[ISSUER])
+    issuers = [ISSUER]
+    bearer = Bearer(RESOURCE, issuers)
+    issuers.append("https://evil.example.com")
 
+    assert bearer.issuers == (ISSUER,)
     with pytest.raises(AttributeError):
         bearer.resource = "https://other.example.com"  # type: ignore[misc]
     assert msgspec.structs.replace(bearer, optional=True).optional

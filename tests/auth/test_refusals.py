@@ -8,10 +8,14 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genmcp import Channel, Security, tool
 from genmcp._core.access import Access
 from genmcp.auth import AuthorizationUnavailable, InvalidToken
+from genmcp.auth.authenticator import Refusal, credentials_of
+from genmcp.errors import HttpRejected
 from tests.support.asgi import until
 from tests.support.serving import serve
 from tests.support.tokens import Tokens, access, bearing, call, called, guarded
@@ -401,3 +405,18 @@ async def test_identity_that_is_empty_is_500(
 
     assert response.status_code == 500
     assert "principal=" in caplog.text
+
+
+@given(
+    values=st.lists(st.binary(max_size=40) | st.just(b"Bearer ada"), max_size=2),
+    query=st.binary(max_size=30),
+)
+def test_credentials_are_read_or_refused(values: list[bytes], query: bytes) -> None:
+    """No bytes in a header or query are an error of the server; a token has only its letters."""
+    scope = {"query_string": query, "headers": [(b"authorization", each) for each in values]}
+    try:
+        _, token = credentials_of(scope, 30)
+    except (Refusal, HttpRejected) as error:
+        assert error.status in (400, 431)
+    else:
+        assert token is None or (token.isascii() and " " not in token)
