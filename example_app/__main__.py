@@ -24,8 +24,12 @@ or any client that is configured by JSON:
 """
 
 LOGIN = """
-The endpoint needs a login, for which any name will do. The tool book_delivery needs a further
-scope: a client asks its user for it when it calls the tool.
+It needs a login, for which any name will do; book_delivery needs a further scope:
+
+    genmcp login {url}/mcp
+    genmcp call {url}/mcp list_repairs --login
+    genmcp call {url}/mcp book_delivery --login \\
+        supplier=Albatros csv=$'number,quantity\\nCH-103,2'
 """
 
 
@@ -84,7 +88,7 @@ def greeting(url: str, *, login: bool = False) -> str:
     """Return the URLs, and the commands with which clients connect."""
     server = {"workshop": {"type": "http", "url": f"{url}/mcp"}}
     text = GREETING.format(url=url, configuration=json.dumps({"mcpServers": server}))
-    return f"{LOGIN}{text}" if login else text
+    return LOGIN.format(url=url) + text if login else text
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx
 from fastmcp import Client as FastMCPClient
@@ -42,12 +40,12 @@ from genmcp.auth import Bearer
 from genmcp.auth.bearer import Verifier
 from genmcp.client.auth import OAuth
 from genmcp.testing import Issuer
+from tests.e2e.browsing import USER, browse, parameters
 from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.e2e.processes import kill, serving
 
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
-USER = "ann"
 SERVER_ID, SERVER_SECRET = "rs", "of-a-resource-server"  # to introspect tokens
 CLIENT_ID, REDIRECT = "app", "http://127.0.0.1:9999/callback"  # registered in advance
 
@@ -92,46 +90,6 @@ async def oidc_provider(
     options = [str(port), str(modules), resource, "opaque" if opaque else "jwt"]
     async with serving([node, str(SCRIPT), *options], port):
         yield await found_at(f"http://127.0.0.1:{port}")
-
-
-class Form(HTMLParser):
-    """The last form of a page: where it goes, and the values of its fields."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.action = ""
-        self.values: dict[str, str] = {}
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if tag == "form":
-            self.action, self.values = found.get("action") or "", {}
-        elif tag in ("input", "button") and (name := found.get("name")):
-            # The first button is the one that accepts.
-            self.values.setdefault(name, found.get("value") or USER)
-
-
-async def browse(url: str) -> str:
-    """Log in as `USER` and accept everything; return the URL that the browser is sent to."""
-    async with httpx.AsyncClient() as http:
-        response = await http.get(url)
-        for _ in range(12):
-            if response.is_redirect:
-                location = urljoin(str(response.url), response.headers["location"])
-                if {"code", "error"} & parse_qs(urlsplit(location).query).keys():
-                    return location
-                response = await http.get(location)
-            else:
-                assert response.status_code == 200, response.text
-                form = Form(response.text)
-                target = urljoin(str(response.url), form.action)
-                response = await http.post(target, data=form.values)
-    raise AssertionError(f"no redirect to the client; the last page: {response.text}")
-
-
-def parameters(url: str) -> dict[str, str]:
-    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
 class Keys(TokenVerifier):

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 from genmcp import Endpoint, Registry, RegistryEndpoint, Suite
 from genmcp.auth import Bearer
 from tests.e2e import authorizing
-from tests.e2e.authorizing import USER, whoami
+from tests.e2e.authorizing import whoami
+from tests.e2e.browsing import USER
 from tests.support.serving import serve
 
 pytestmark = [

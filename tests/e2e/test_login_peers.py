@@ -18,11 +18,11 @@ from tests.e2e import authorizing
 from tests.e2e.authorizing import (
     SERVER_ID,
     SERVER_SECRET,
-    USER,
     AuthorizationServer,
     Kept,
     official_client,
 )
+from tests.e2e.browsing import USER, browse, parameters
 from tests.support.serving import serve
 
 pytestmark = [
@@ -112,8 +112,8 @@ async def test_own_client_steps_up(
     logins = []
 
     async def ask(url: str) -> str:
-        logins.append(set(authorizing.parameters(url)["scope"].split()))
-        return await authorizing.browse(url)
+        logins.append(set(parameters(url)["scope"].split()))
+        return await browse(url)
 
     async with (
         asyncio.timeout(60),
@@ -183,7 +183,7 @@ async def test_own_client_renews_its_token_without_a_login(
 
     async def ask(url: str) -> str:
         logins.append(url)
-        return await authorizing.browse(url)
+        return await browse(url)
 
     tokens = FileTokens(tmp_path / "tokens")
     key = record_key(resource, "own")
