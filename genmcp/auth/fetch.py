@@ -17,6 +17,8 @@ MAX_BYTES = 256 * 1024
 """The default of the maximum size of a document of an authorization server, in bytes."""
 
 _MAX_REDIRECTS = 3
+# Not compressed: a few bytes could be any number of them.
+_HEADERS = {"accept": "application/json", "accept-encoding": "identity"}
 
 
 class IssuerResponse(NamedTuple):
@@ -50,9 +52,7 @@ async def fetch(
     """
     try:
         async with asyncio.timeout(timeout):
-            return await _fetch(
-                url, form, {"accept": "application/json", **(headers or {})}, max_bytes
-            )
+            return await _fetch(url, form, {**_HEADERS, **(headers or {})}, max_bytes)
     except TimeoutError:
         problem = f"no response within {timeout:g} s"
     except httpx.InvalidURL:
@@ -92,7 +92,7 @@ async def _fetch(
 
 async def _body(url: str, response: httpx.Response, max_bytes: int) -> bytes:
     body = bytearray()
-    async for chunk in response.aiter_bytes():
+    async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > max_bytes:
             raise AuthorizationUnavailable(f"{url}: the response is larger than {max_bytes} bytes")

@@ -156,11 +156,11 @@ class AnyOf:
         """Return the content of *token*, as the first verifier finds it that accepts it.
 
         Raises:
-            InvalidToken: none accepts it; the reason is that of the first one that was tried.
+            InvalidToken: none accepts it; the reason has that of each one that was tried.
             AuthorizationUnavailable: none accepts it, and one was unavailable.
         """
-        refused: InvalidToken | None = None
-        unavailable: AuthorizationUnavailable | None = None
+        refused: list[InvalidToken] = []
+        unavailable: list[AuthorizationUnavailable] = []
         for verifier in self._verifiers:
             accepts = getattr(verifier, "accepts", None)
             if accepts is not None and not accepts(token):
@@ -168,10 +168,18 @@ class AnyOf:
             try:
                 return await verifier.verify(token)
             except InvalidToken as error:
-                refused = refused or error
+                refused.append(error)
             except AuthorizationUnavailable as error:
-                unavailable = unavailable or error
+                unavailable.append(error)
         try:
-            raise unavailable or refused or InvalidToken("the token has an unknown form")
+            if unavailable:
+                raise unavailable[0]
+            raise InvalidToken(
+                "; ".join(dict.fromkeys(each.reason for each in refused))
+                or "the token has an unknown form",
+                "; ".join(each.detail for each in refused if each.detail),
+            )
         finally:
-            del refused, unavailable  # they refer to this frame: a reference cycle
+            # They refer to this frame: a reference cycle.
+            refused.clear()
+            unavailable.clear()

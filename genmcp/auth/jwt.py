@@ -43,6 +43,8 @@ class Jwt:
         unchecked_audience: accept tokens for any audience, also those for other servers of the
             issuer. Only for issuers that name none, such as Cognito; give *clients* then.
         clients: the ids of the clients whose tokens are accepted; default any client.
+        issuers: those of the `Bearer` whose tokens are accepted, for a `Jwt` in an `AnyOf`; default
+            all of them.
         cache: seconds that a verified token is accepted without another verification, until it
             expires; default 60.
         timeout: seconds for a fetch of the metadata and the keys of an issuer; default 5.
@@ -60,13 +62,14 @@ class Jwt:
     secret: str | bytes | None = field(default=None, repr=False, kw_only=True)
     unchecked_audience: bool = field(default=False, kw_only=True)
     clients: Sequence[str] = field(default=(), kw_only=True)
+    issuers: Sequence[str] = field(default=(), kw_only=True)
     cache: float = field(default=60, kw_only=True)
     timeout: float = field(default=5, kw_only=True)
     refetch: float = field(default=30, kw_only=True)
 
     def __post_init__(self) -> None:
         check_options(
-            {"audiences": self.audiences, "clients": self.clients},
+            {"audiences": self.audiences, "clients": self.clients, "issuers": self.issuers},
             self.timeout,
             leeway=self.leeway,
             cache=self.cache,
@@ -100,6 +103,11 @@ class Jwt:
         Raises:
             ConfigurationError: the options do not fit them.
         """
+        if unknown := [issuer for issuer in self.issuers if issuer not in issuers]:
+            raise ConfigurationError(
+                f"Jwt: {unknown[0]!r} is not among the issuers, {', '.join(issuers)}"
+            )
+        issuers = self.issuers or issuers
         if len(issuers) > 1 and (self.keys is not None or self.secret is not None):
             # With one list for all, each issuer could issue tokens in the name of the others.
             raise ConfigurationError("keys and secret of Jwt are for a single issuer")
@@ -184,7 +192,7 @@ class JwtVerifier:
             raise InvalidToken("the token is signed with an unknown key", f"kid: {kid!r:.200}")
         if verify(signed, keys, self._algorithms):
             return True
-        # Without a kid, only the signature shows that the issuer has changed its keys.
-        if kid is not None or not await published.renew():
+        # Without a key for this kid, only the signature shows that the issuer has changed its keys.
+        if any(key.kid == kid for key in keys if kid is not None) or not await published.renew():
             return False
         return verify(signed, await published.find(kid), self._algorithms)

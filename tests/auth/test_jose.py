@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import CertificateBuilder, Name, NameAttribute
 from cryptography.x509.oid import NameOID
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from genmcp.auth import InvalidToken, jose
 from genmcp.errors import ConfigurationError
@@ -222,3 +224,31 @@ def test_certificate_is_read_as_its_public_key() -> None:
     token = jose.decode(jose.sign({}, jose.read_key(pem(key))))
 
     assert jose.verify(token, [jose.read_key(certificate)], ["ES256"])
+
+
+KEYS = {name: jose.generate_key(name) for name in ("ES256", "EdDSA", "RS256")}
+
+
+@given(st.sampled_from([*KEYS]), st.integers(0), st.characters(), st.booleans())
+def test_altered_token_is_never_accepted(
+    algorithm: str, at: int, character: str, insert: bool
+) -> None:
+    """One character replaced or inserted, anywhere: no signature, and no other error."""
+    key = KEYS[algorithm]
+    token = jose.sign({"sub": "ada", "exp": 1_800_000_000}, key, header={"kid": "a"})
+    at %= len(token)
+    altered = token[:at] + character + token[at + (not insert) :]
+    assume(altered != token)
+
+    try:
+        assert not jose.verify(jose.decode(altered), [key], jose.ASYMMETRIC)
+    except InvalidToken as error:
+        assert token.split(".")[1][:12] not in str(error)
+
+
+@given(st.text() | st.from_regex(r"[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*){0,4}", fullmatch=True))
+def test_any_text_is_refused(text: str) -> None:
+    """Nothing raises anything but `InvalidToken`."""
+    with pytest.raises(InvalidToken):
+        assert jose.verify(jose.decode(text), KEYS.values(), jose.ASYMMETRIC)
+        pytest.fail("it was accepted")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from genmcp import Endpoint, Suite
-from genmcp.auth import Bearer, InvalidToken, Jwt, jose
+from genmcp.auth import AnyOf, Bearer, InvalidToken, Jwt, jose
 from genmcp.auth.jwt import JwtVerifier
 from genmcp.auth.verdicts import Clock
 from genmcp.errors import ConfigurationError
@@ -193,6 +194,26 @@ def test_given_keys_are_for_one_issuer(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="single issuer"):
         bound(issuers=[ISSUER, "https://other.test"], **options)
     assert SECRET not in repr(Jwt(**options))
+
+
+async def test_each_issuer_can_have_options_of_its_own() -> None:
+    """Two issuers, with keys and audiences that are not the same."""
+    other = "https://other.test"
+    one, two = jose.generate_key("ES256"), jose.generate_key("EdDSA")
+    both = AnyOf(
+        Jwt(keys=one.public_jwk, issuers=[ISSUER]),
+        Jwt(keys=two.public_jwk, issuers=[other], audiences=["api://5a0e"]),
+    ).bind(RESOURCE, [ISSUER, other])
+    exp = time.time() + 60
+
+    assert (await both.verify(made(one, exp=exp))).issuer == ISSUER
+    assert (await both.verify(made(two, exp=exp, iss=other, aud="api://5a0e"))).issuer == other
+    for wrong in (made(two, exp=exp), made(one, exp=exp, iss=other)):
+        with pytest.raises(InvalidToken, match="wrong iss") as caught:
+            await both.verify(wrong)
+        assert "signature" in caught.value.reason
+    with pytest.raises(ConfigurationError, match=r"'https://other\.test' is not among"):
+        Jwt(issuers=[other]).bind(RESOURCE, [ISSUER])
 
 
 def test_jwt_is_imported_at_its_first_use() -> None:

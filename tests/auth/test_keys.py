@@ -1,6 +1,7 @@
 """The published keys of an issuer: when they are fetched, and from where."""
 
 import asyncio
+import gzip
 import json
 import logging
 import threading
@@ -229,6 +230,21 @@ async def test_changed_key_without_kid_is_fetched() -> None:
         assert (await verifier.verify(server.token())).subject == "ada"
 
 
+async def test_changed_key_is_fetched_though_keys_have_no_kid() -> None:
+    """The tokens have one. Until it is in the key set, a key without one may be meant."""
+    async with key_server() as server:
+        clock = ManualClock(START)
+        claims = {"iss": server.url, "aud": RESOURCE, "sub": "ada", "exp": START + 600}
+        verifier = server.verifier(clock)
+        await verifier.verify(jose.sign(claims, server.key, header={"kid": "a"}))
+        clock.now += 30
+        server.key = jose.generate_key("ES256")
+        server.publish()
+
+        token = jose.sign(claims, server.key, header={"kid": "b"})
+        assert (await verifier.verify(token)).subject == "ada"
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
@@ -388,6 +404,7 @@ async def test_every_place_is_named_if_none_has_keys() -> None:
         (b"{}", "not a JWK set"),
         (b'{"keys": 7}', "not a JWK set"),
         (b"[" * 5000, "not a JWK set"),
+        (gzip.compress(b'{"keys": []}'), "not a JWK set"),
         (b'{"keys": [], "x": "' + b"a" * MAX_BYTES + b'"}', "larger than 262144 bytes"),
     ],
 )
