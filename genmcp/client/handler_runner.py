@@ -251,6 +251,7 @@ class HandlerRunner(Generic[S]):
     Args:
         handler: The handler; None: only `ping` is answered.
         options: The options of the client.
+        extensions: Extensions to declare, besides those of the capabilities.
 
     Raises:
         ConfigurationError: *handler* is not a handler.
@@ -260,7 +261,9 @@ class HandlerRunner(Generic[S]):
         self,
         handler: ClientHandler[S] | None = None,
         options: ClientOptions = _DEFAULTS,
+        extensions: Sequence[str] = (),
     ) -> None:
+        self.extensions = extensions
         handler = ClientHandler() if handler is None else handler
         concurrency, queued = options.input_concurrency, options.max_queued_inputs
         # Two more threads than input requests: for a ping, and for one notification at a time.
@@ -423,10 +426,11 @@ def declared_capabilities(
     """Return the capabilities that the client declares in the handshake.
 
     These are `ClientOptions.capabilities` or, without them, those of the handler. The tasks
-    extension is added, unless `ClientOptions.tasks` is false.
+    extension is added, unless `ClientOptions.tasks` is false, and those of the authorization.
     """
     capabilities = options.capabilities or handler.capabilities
-    if not options.tasks:
+    added = [*([TASKS] if options.tasks else ()), *handler.extensions]
+    if not added:
         return capabilities
-    extensions = {TASKS: {}, **(capabilities.extensions or {})}
+    extensions = {**{name: {} for name in added}, **(capabilities.extensions or {})}
     return msgspec.structs.replace(capabilities, extensions=extensions)

@@ -51,7 +51,8 @@ class ClientSession:
         )
         self._options = options
         self._server_key = _server_key(target, transport.server_name)
-        runner = HandlerRunner(handler, options)
+        extension = getattr(auth, "extension", None)
+        runner = HandlerRunner(handler, options, [extension] if extension else ())
         self._cache = ResultCache(options.cache_size)
         remembered = REVISION_CACHE.get(self._server_key, options.era_ttl)
         self.connection = _connection(transport, runner, options, self._handle, remembered)

@@ -98,6 +98,11 @@ def find_resource(
             problems.append(document)
             continue
         _check_resource(options, document, url)
+        if document.dpop_bound_access_tokens_required and options.prover is None:
+            raise FlowFailed(
+                f"the server accepts only tokens that are bound to a key of the client ({url})",
+                advice="dpop=True",
+            )
         if not document.authorization_servers and options.issuer is None:
             lacks = FetchedDocument(
                 url, DocumentState.BROKEN, problem="it names no authorization server"

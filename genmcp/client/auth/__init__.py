@@ -9,12 +9,15 @@ if TYPE_CHECKING:
     from genmcp.client.auth.files import FileTokens
     from genmcp.client.auth.keyring_tokens import KeyringTokens
     from genmcp.client.auth.oauth import OAuth
+    from genmcp.client.auth.services import ClientCredentials, Enterprise, Workload
     from genmcp.client.auth.store_tokens import StoreTokens
     from genmcp.client.auth.tokens import MemoryTokens, TokenStorage, TokensUnavailable
 else:
     # Imported at the first access: the transports import this package for every client, and most
     # clients have no login.
     _LATER: Final = {
+        "ClientCredentials": "services",
+        "Enterprise": "services",
         "FileTokens": "files",
         "KeyringTokens": "keyring_tokens",
         "MemoryTokens": "tokens",
@@ -22,6 +25,7 @@ else:
         "StoreTokens": "store_tokens",
         "TokenStorage": "tokens",
         "TokensUnavailable": "tokens",
+        "Workload": "services",
     }
 
     def __getattr__(name: str) -> Any:
@@ -37,6 +41,8 @@ __all__ = [
     "Auth",
     "Authorization",
     "Authorizer",
+    "ClientCredentials",
+    "Enterprise",
     "FileTokens",
     "KeyringTokens",
     "MemoryTokens",
@@ -46,4 +52,5 @@ __all__ = [
     "TokenSource",
     "TokenStorage",
     "TokensUnavailable",
+    "Workload",
 ]

@@ -89,7 +89,10 @@ class Authorization(ABC):
 
 @runtime_checkable
 class Authorizer(Protocol):
-    """Settings that authorize connections, such as `OAuth`. May be shared by several clients."""
+    """Settings that authorize connections, such as `OAuth`. May be shared by several clients.
+
+    If it has an attribute `extension` that is not None, the client declares that extension.
+    """
 
     def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*.

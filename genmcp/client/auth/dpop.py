@@ -1,4 +1,4 @@
-"""DPoP at the client: a key for each record of tokens, and a proof for each request (RFC 9449)."""
+"""DPoP at the client: a key for each record of tokens, and a proof for each request."""
 
 import secrets
 import time
@@ -18,59 +18,57 @@ _MAX_NONCE: Final = 1024  # characters
 _MAX_ORIGINS: Final = 16  # those of a server, its authorization server, and some to spare
 
 
-class DpopKey:
-    """A key, and the proofs that this client has it. Shared by the connections with one record.
+class DpopKeys:
+    """The keys of one client for one server, and the proofs that it has them (RFC 9449).
+
+    A key belongs to the record of the tokens that are bound to it. `key` is that of the next token;
+    the first one is made when it is needed.
 
     Args:
-        key: the private key as JWK in JSON, of an earlier login. Default: a new key.
         now: returns the Unix time.
 
     Raises:
-        ConfigurationError: joserfc is missing (extra `auth`), or *key* is not a private key.
+        ConfigurationError: joserfc is missing (extra `auth`).
     """
 
-    def __init__(self, key: str | None = None, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         # Imported here: most clients have no DPoP, and need no joserfc.
         from genmcp.auth import jose
 
-        self._sign = jose.sign
-        self._key: Key = jose.read_key(key) if key else jose.generate_key(_ALGORITHM)
-        self._algorithm = self._key.default_algorithm
-        self._header = proof_header(self._key.public_jwk, self._algorithm)
+        self._jose = jose
         self._now = now
+        self._present: Key | None = None
+        self._known: dict[str, Key] = {}
         # RFC 9449, 8.2 and 9: the nonces of different servers are independent of each other.
         self._nonces: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"<DpopKey {self.thumbprint}>"
-
     @property
     def key(self) -> str:
-        """The private key as JWK in JSON, for the record."""
-        return msgspec.json.encode(self._key.private_jwk).decode()
+        """The private key of the next token, as JWK in JSON."""
+        return msgspec.json.encode(self._next.private_jwk).decode()
 
     @property
     def thumbprint(self) -> str:
-        """The thumbprint of the key (RFC 7638)."""
-        return self._key.thumbprint
+        """The thumbprint of that key (RFC 7638)."""
+        return self._next.thumbprint
 
-    def proof(self, method: str, url: str, token: str | None = None) -> str:
-        """Return a new proof for one request.
+    def use(self, key: str | None) -> None:
+        """Use the private key of a record for the next token; None: the present one."""
+        if key is not None:
+            self._present = self._read(key)
 
-        Args:
-            method: the HTTP method.
-            url: the URL of the request.
-            token: the access token of the request, None at a token endpoint.
-        """
-        claims = proof_claims(
-            method,
-            url,
-            id=secrets.token_urlsafe(16),
-            now=self._now(),
-            token=token,
-            nonce=self._nonces.get(_origin(url)),
-        )
-        return self._sign(claims, self._key, header=self._header, algorithm=self._algorithm)
+    def proof(self, method: str, url: str) -> str:
+        """Return a new proof for a request to a token endpoint."""
+        return self._proof(self._next, method, url)
+
+    def headers(self, method: str, url: str, token: str, key: str) -> Mapping[str, str]:
+        """Return the headers of a request with *token*, which is bound to the private *key*."""
+        proof = self._proof(self._read(key), method, url, token)
+        return {"Authorization": f"DPoP {token}", "DPoP": proof}
+
+    def nonce(self, url: str) -> str | None:
+        """Return the last nonce of the origin of *url*, None if it has sent none."""
+        return self._nonces.get(_origin(url))
 
     def answered(self, url: str, headers: Iterable[tuple[str, str]]) -> bool:
         """Keep the nonce of a response, of any status; return whether it is a new one."""
@@ -84,9 +82,30 @@ class DpopKey:
         self._nonces[origin] = nonce
         return True
 
-    def headers(self, method: str, url: str, token: str) -> Mapping[str, str]:
-        """Return the headers of a request with *token*, which is bound to this key."""
-        return {"Authorization": f"DPoP {token}", "DPoP": self.proof(method, url, token)}
+    @property
+    def _next(self) -> "Key":
+        if self._present is None:
+            self._present = self._jose.generate_key(_ALGORITHM)
+        return self._present
+
+    def _read(self, key: str) -> "Key":
+        if key not in self._known:
+            # At most the key of the record before, and that of the present one.
+            self._known = {key: self._jose.read_key(key)}
+        return self._known[key]
+
+    def _proof(self, key: "Key", method: str, url: str, token: str | None = None) -> str:
+        claims = proof_claims(
+            method,
+            url,
+            id=secrets.token_urlsafe(16),
+            now=self._now(),
+            token=token,
+            nonce=self.nonce(url),
+        )
+        algorithm = key.default_algorithm
+        header = proof_header(key.public_jwk, algorithm)
+        return self._jose.sign(claims, key, header=header, algorithm=algorithm)
 
 
 def _origin(url: str) -> str:

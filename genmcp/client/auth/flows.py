@@ -1,7 +1,7 @@
 """Authorization of a connection by flows, and flows that are shared by all who need them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -12,6 +12,7 @@ from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import FlowOptions, Steps
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.auth.base import Authorization, RejectedRequest
+from genmcp.client.auth.dpop import DpopKeys
 from genmcp.client.auth.runner import FlowRunner
 
 T = TypeVar("T")
@@ -19,6 +20,10 @@ T = TypeVar("T")
 Rejected = Callable[[FlowOptions, RejectedAttempt], Steps[Record | None]]
 """The flow after a 401 or 403, such as `genmcp._core.auth.flow.rejected`."""
 
+Usable = Callable[[FlowOptions, Record | None], Steps[Record | None]]
+"""The flow before a request, such as `genmcp._core.auth.flow.usable`."""
+
+_MAX_PROOFS: Final = 3  # attempts with a nonce for one request
 _NO_TOKEN: Final[Mapping[str, str]] = {}
 
 
@@ -95,21 +100,25 @@ class _LoginQueue:
 
 
 class _SentHeaders(dict[str, str]):
-    """The headers of a request, and the record that their token is from."""
+    """The headers of a request, the record that their token is from, and the nonce of the proof."""
 
-    def __init__(self, record: Record, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, record: Record, headers: Mapping[str, str], nonce: str | None = None
+    ) -> None:
         super().__init__(headers)
         self.record = record
+        self.nonce = nonce
 
 
 class FlowAuthorization(Authorization):
     """Authorizes one connection by the tokens that flows obtain. Owned by its transport.
 
     Args:
-        options: The options of the flows.
+        options: The options of the flows; the `prover` also makes the proofs of the requests.
         runner: Returns a runner for a flow, which may ask the user or not.
         shared: The flows of all connections.
         rejected: The flow after a 401 or 403.
+        usable: The flow before a request whose token is due.
     """
 
     interactive: ClassVar[bool] = True
@@ -120,8 +129,11 @@ class FlowAuthorization(Authorization):
         runner: Callable[[bool], FlowRunner],
         shared: SharedFlows,
         rejected: Rejected,
+        usable: Usable = usable,
     ) -> None:
         self._options = options
+        self._usable = usable
+        self._keys = options.prover if isinstance(options.prover, DpopKeys) else None
         self._runner = runner
         self._shared = shared
         self._rejected = rejected
@@ -141,6 +153,8 @@ class FlowAuthorization(Authorization):
     async def rejected(self, request: RejectedRequest) -> bool:
         """Obtain another token, with a login if a caller waits for the response."""
         used = request.sent.record if isinstance(request.sent, _SentHeaders) else None
+        if (again := self._proves_again(request)) is not None:
+            return again
         rejection = RejectedAttempt(
             status=request.status,
             headers=request.headers,
@@ -170,14 +184,38 @@ class FlowAuthorization(Authorization):
 
     def _headers_for(self, record: Record, method: str, url: str) -> Mapping[str, str]:
         """Return the headers of a request with the token of *record*."""
+        keys, token = self._keys, record.access_token
+        if keys is not None and record.dpop_key is not None and token is not None:
+            proven = keys.headers(method, url, token, record.dpop_key)
+            return _SentHeaders(record, proven, keys.nonce(url))
         if self._headers is None or self._headers.record is not record:
-            token = {"Authorization": f"{record.token_type} {record.access_token}"}
-            self._headers = _SentHeaders(record, token)
+            plain = {"Authorization": f"{record.token_type} {record.access_token}"}
+            self._headers = _SentHeaders(record, plain)
         return self._headers
+
+    def answered(self, url: str, headers: Mapping[str, str]) -> None:
+        """Keep the nonce for the next proof."""
+        if self._keys is not None and self._is_server(url):
+            self._keys.answered(url, headers.items())
+
+    def _proves_again(self, request: RejectedRequest) -> bool | None:
+        """Return whether another proof helps; None if the proof is not what was rejected."""
+        if self._keys is None or not isinstance(request.sent, _SentHeaders):
+            return None
+        errors = {params.get("error") for scheme, params in _challenges_of(request)}
+        if "use_dpop_nonce" in errors:
+            # RFC 9449, 9. Once for each nonce, and not for ever at a server with always new ones.
+            fresh = self._keys.nonce(request.url) != request.sent.nonce
+            return fresh and request.attempt <= _MAX_PROOFS
+        if "invalid_dpop_proof" in errors:
+            # The connection may have broken after the server has seen the proof. Neither another
+            # token nor a login helps otherwise.
+            return request.attempt == 1
+        return None
 
     async def _renewed(self, held: Record | None) -> Record | None:
         kind = ("usable", self._options.url, held and held.generation)
-        record = await self._shared.run(kind, lambda: self._run(usable(self._options, held)))
+        record = await self._shared.run(kind, lambda: self._run(self._usable(self._options, held)))
         if self._record is held:  # otherwise a login has ended meanwhile
             self._record = record
         return self._record
@@ -190,5 +228,9 @@ class FlowAuthorization(Authorization):
 
 
 def _challenge_of(request: RejectedRequest) -> Hashable:
+    return tuple((scheme, *params.items()) for scheme, params in _challenges_of(request))
+
+
+def _challenges_of(request: RejectedRequest) -> Sequence[tuple[str, Mapping[str, str]]]:
     values = [value for name, value in request.headers if name == "www-authenticate"]
-    return tuple((each.scheme, *each.params.items()) for each in parse_challenges(values))
+    return [(each.scheme, each.params) for each in parse_challenges(values)]

@@ -14,6 +14,7 @@ from genmcp._core.auth.record import record_key
 from genmcp._core.auth.steps import FlowFinding, FlowOptions
 from genmcp.client.auth.asking import CALLBACK, DEFAULT_LOGIN_TIMEOUT, AskFunction, UserPrompt
 from genmcp.client.auth.base import Authorization
+from genmcp.client.auth.dpop import DpopKeys
 from genmcp.client.auth.fetcher import DEFAULT_FETCH_TIMEOUT, Fetcher
 from genmcp.client.auth.flows import FlowAuthorization, SharedFlows
 from genmcp.client.auth.runner import FlowRunner
@@ -57,6 +58,9 @@ class OAuth:
         tokens: Stores the tokens. Default: the memory of this process.
         assume_pkce: Whether to use an authorization server that does not list the PKCE method S256
             in its metadata. Default: False.
+        dpop: Whether the tokens are bound to a key of this client, with a proof for each request
+            (RFC 9449). The authorization server must support it. Needs the extra `auth`. Default:
+            False.
         allow_private: Whether the server may name URLs with private addresses. Set it to False
             in a service that connects to servers of others. Default: True.
         login_timeout: Seconds for the user to log in. Default: 300.
@@ -77,6 +81,7 @@ class OAuth:
     ask: AskFunction | None = None
     tokens: TokenStorage = field(default_factory=MemoryTokens)
     assume_pkce: bool = False
+    dpop: bool = False
     redirect_uri: str | None = None
     allow_private: bool = True
     login_timeout: float = DEFAULT_LOGIN_TIMEOUT
@@ -171,11 +176,13 @@ def flow_options(
         assume_pkce=oauth.assume_pkce,
         allow_private=oauth.allow_private,
         max_document=oauth.max_document,
-        observe=observe or _log,
+        prover=DpopKeys() if oauth.dpop else None,
+        observe=observe or log_finding,
     )
 
 
-def _log(finding: FlowFinding) -> None:
+def log_finding(finding: FlowFinding) -> None:
+    """Write a finding of a flow to the log."""
     level = logging.DEBUG if finding.ok else logging.WARNING
     advice = f" ({finding.advice})" if finding.advice else ""
     logger.log(level, "%s: %s%s", finding.topic, finding.text, advice)

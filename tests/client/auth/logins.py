@@ -39,6 +39,8 @@ class Place:
         refused: Tokens that the server refuses, as if they had expired.
         demands: The scope that each tool needs.
         asked: The authorization URLs that `browse` has followed.
+        proofs: The DPoP proofs of the requests.
+        replay: Whether the next request reaches the server twice.
     """
 
     def __init__(self, issuer: Issuer) -> None:
@@ -47,7 +49,10 @@ class Place:
         self.seen: list[tuple[str, str | None]] = []
         self.refused: set[str] = set()
         self.demands: dict[str, str] = {}
+        self.proofs: list[str] = []
+        self.replay = False
         self.app: Any = None
+        self.bearer: Bearer
         self.asked: list[str] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -59,6 +64,10 @@ class Place:
         token = None if given is None else given.removeprefix("Bearer ")
         self.seen.append((scope["method"], token))
         needed = self.demands.get(headers.get(b"mcp-name", ""))
+        self.proofs += [value.decode() for name, value in scope["headers"] if name == b"dpop"]
+        if self.replay:  # as if the server had seen the request, and its answer were lost
+            self.replay = False
+            await self.app({**scope}, receive, _nowhere)
         if token in self.refused:
             await refuse(send, 401, 'Bearer error="invalid_token"')
         elif token is not None and needed is not None and needed not in scopes_in(token):
@@ -82,16 +91,25 @@ class Place:
             return (await browser.get(url)).headers["location"]
 
 
+async def _nowhere(message: Any) -> None:
+    pass
+
+
 @asynccontextmanager
 async def guarded_place(
-    issuer: Issuer | None = None, *, scopes: Sequence[str] = ("parts:read",), sse: bool = False
+    issuer: Issuer | None = None,
+    *,
+    scopes: Sequence[str] = ("parts:read",),
+    sse: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Place]:
-    """Serve an issuer and a server; yield the latter."""
+    """Serve an issuer and a server; yield the latter. *options* are those of its `Bearer`."""
     place = Place(issuer or Issuer())
     async with place.issuer.serve(), serve(place, lifespan="off") as base:
         place.url = f"{base}/mcp"
         suite = Suite(name="parts", version="1", tools=[whoami, order])
-        auth = Bearer(place.url, issuers=[place.issuer.url], scopes=scopes)
+        auth = Bearer(place.url, issuers=[place.issuer.url], scopes=scopes, **options)
+        place.bearer = auth
         endpoint = Endpoint(suite, auth=auth)
         routes = [*endpoint.routes("/mcp")]
         if sse:

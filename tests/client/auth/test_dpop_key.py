@@ -7,7 +7,7 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from genmcp.client.auth.dpop import DpopKey
+from genmcp.client.auth.dpop import DpopKeys
 from genmcp.errors import ConfigurationError
 
 URL = "https://mcp.example.com/mcp"
@@ -23,8 +23,8 @@ def read(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_proof_is_signed_with_the_key_in_its_header() -> None:
     """RFC 9449, 4.2: the type, the public key, and nothing private."""
-    key = DpopKey(now=lambda: NOW)
-    header, claims = read(key.proof("POST", URL + "?a=b", "token"))
+    key = DpopKeys(now=lambda: NOW)
+    header, claims = read(key.headers("POST", URL + "?a=b", "token", key.key)["DPoP"])
 
     assert header["typ"] == "dpop+jwt"
     assert sorted(header["jwk"]) == ["crv", "kty", "x", "y"]
@@ -36,38 +36,46 @@ def test_proof_is_signed_with_the_key_in_its_header() -> None:
 
 def test_each_proof_has_an_id_of_its_own() -> None:
     """RFC 9449, 4.2: servers refuse an id that they have seen."""
-    key = DpopKey()
+    key = DpopKeys()
 
     ids = {read(key.proof("POST", URL))[1]["jti"] for _ in range(50)}
 
     assert len(ids) == 50
 
 
-def test_stored_key_makes_the_same_thumbprint() -> None:
+def test_key_of_a_record_is_used() -> None:
     """A token outlives the process, and is bound to its key."""
-    key = DpopKey()
+    stored, other = DpopKeys(), DpopKeys()
+    before = other.thumbprint
+    other.use(None)
+    assert other.thumbprint == before
 
-    assert DpopKey(key.key).thumbprint == key.thumbprint
+    other.use(stored.key)
+
+    assert other.thumbprint == stored.thumbprint != before
+    assert other.key == stored.key
 
 
-def test_key_is_not_in_its_repr() -> None:
-    """A repr may be logged."""
-    key = DpopKey()
+def test_request_and_next_token_may_have_different_keys() -> None:
+    """A login is under way, and a request is sent with the token of before."""
+    old, keys = DpopKeys(), DpopKeys()
+    sent = keys.headers("POST", URL, "token", old.key)["DPoP"]
 
-    assert json.loads(key.key)["d"] not in repr(key)
+    assert ECKey.import_key(read(sent)[0]["jwk"]).thumbprint() == old.thumbprint
+    assert keys.thumbprint != old.thumbprint
 
 
 def test_public_key_is_refused() -> None:
     """It cannot sign."""
-    public = {name: value for name, value in json.loads(DpopKey().key).items() if name != "d"}
+    public = {name: value for name, value in json.loads(DpopKeys().key).items() if name != "d"}
 
     with pytest.raises(ConfigurationError, match="cannot sign"):
-        DpopKey(json.dumps(public)).proof("POST", URL)
+        DpopKeys().headers("POST", URL, "token", json.dumps(public))
 
 
 def test_nonce_is_of_one_origin() -> None:
     """RFC 9449, 8.2: that of the authorization server means nothing to the resource server."""
-    key = DpopKey()
+    key = DpopKeys()
 
     assert key.answered(URL, [("DPoP-Nonce", "one")])
     assert not key.answered(URL + "/other", [("dpop-nonce", "one")])
@@ -80,7 +88,7 @@ def test_nonce_is_of_one_origin() -> None:
 
 def test_last_nonce_counts() -> None:
     """RFC 9449, 8.2: any response may bring a new one; one without leaves the old one."""
-    key = DpopKey()
+    key = DpopKeys()
     for headers in ([("dpop-nonce", "one")], [("dpop-nonce", "two")], [], [("dpop-nonce", "")]):
         key.answered(URL, headers)
 
@@ -89,7 +97,7 @@ def test_last_nonce_counts() -> None:
 
 def test_nonces_are_bounded() -> None:
     """A server cannot fill the memory of its clients."""
-    key = DpopKey()
+    key = DpopKeys()
     assert not key.answered(URL, [("dpop-nonce", "n" * 2000)])
     for number in range(100):
         key.answered(f"https://{number}.example.com", [("dpop-nonce", "n")])
@@ -100,7 +108,8 @@ def test_nonces_are_bounded() -> None:
 
 def test_request_has_token_and_proof() -> None:
     """RFC 9449, 7.1: the scheme DPoP."""
-    headers = DpopKey().headers("POST", URL, "token")
+    keys = DpopKeys()
+    headers = keys.headers("POST", URL, "token", keys.key)
 
     assert headers["Authorization"] == "DPoP token"
     assert "ath" in read(headers["DPoP"])[1]

@@ -443,3 +443,14 @@ def test_employee_sends_no_proof_to_the_provider() -> None:
     at_provider, at_issuer = world.to("/token")
     assert "DPoP" not in dict(at_provider.headers)
     assert "DPoP" in dict(at_issuer.headers)
+
+
+def test_server_that_requires_a_key_gets_no_other_token() -> None:
+    """RFC 9728, 2: the error names the option before anything is requested."""
+    world = service()
+    world.prm["dpop_bound_access_tokens_required"] = True
+
+    with pytest.raises(FlowFailed, match="dpop=True"):
+        obtained(world)
+
+    assert world.to("/token") == []

@@ -1,0 +1,177 @@
+"""A client whose tokens are bound to its key, at an issuer and a server of this package."""
+
+import json
+from base64 import urlsafe_b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import ECKey
+from msgspec.structs import replace
+
+from genmcp._core.auth.dpop import proof_claims
+from genmcp._core.auth.record import record_key
+from genmcp.auth import Dpop
+from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
+from genmcp.client.client import Client
+from genmcp.client.errors import AuthorizationFailed, Unauthorized
+from genmcp.client.options import ClientOptions
+from genmcp.testing import Issuer
+from tests.client.auth.logins import Place, guarded_place
+
+KEY = ECKey.generate_key("P-256")
+
+
+def part(text: str, number: int) -> dict[str, Any]:
+    """Return the header (0) or the claims (1) of a token."""
+    found: dict[str, Any] = json.loads(urlsafe_b64decode(text.split(".")[number] + "=="))
+    return found
+
+
+def service(place: Place, **options: Any) -> ClientCredentials:
+    """A service with DPoP."""
+    place.issuer.add_client("reports", keys=KEY.as_dict(private=False))
+    return ClientCredentials("reports", key=KEY.as_pem(private=True), **{"dpop": True, **options})
+
+
+def person(place: Place, **options: Any) -> OAuth:
+    """A person with DPoP."""
+    return OAuth("Parts agent", ask=place.browse, dpop=True, **options)
+
+
+async def called(place: Place, auth: Any, *, revision: str | None = None, times: int = 1) -> None:
+    """Call a tool."""
+    async with Client(place.url, auth=auth, options=ClientOptions(revision=revision)) as client:
+        for _ in range(times):
+            assert (await client.call("whoami", {"name": "me"})).text == "me"
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_each_request_has_a_proof_of_its_own(revision: str) -> None:
+    """Also the stream for notifications and the end of a session, in earlier revisions."""
+    async with guarded_place(dpop="required") as place:
+        await called(place, person(place), revision=revision, times=3)
+
+    claims = [part(proof, 1) for proof in place.proofs]
+    sent = [method for method, token in place.seen if token is not None]
+    assert [each["htm"] for each in claims] == sent
+    assert len({each["jti"] for each in claims}) == len(claims) >= 4
+    assert {each["htu"] for each in claims} == {place.url}
+    assert len({json.dumps(part(proof, 0)["jwk"]) for proof in place.proofs}) == 1
+
+
+async def test_token_is_bound_to_the_key() -> None:
+    """RFC 9449, 6.1: the token at the server names the key of the proofs."""
+    async with guarded_place(dpop="required") as place:
+        await called(place, service(place))
+
+    (token,) = (token for token in place.tokens if token)
+    key = ECKey.import_key(part(place.proofs[0], 0)["jwk"])
+    assert token.startswith("DPoP ")
+    assert part(token.removeprefix("DPoP "), 1)["cnf"] == {"jkt": key.thumbprint()}
+
+
+async def test_nonces_of_both_servers_are_honoured() -> None:
+    """RFC 9449, 8 and 9: one repetition at each, and the nonce is kept for what follows."""
+    issuer = Issuer(dpop=True, dpop_nonce=True)
+    async with guarded_place(issuer, dpop=Dpop(required=True, nonces=True)) as place:
+        await called(place, person(place), revision="2026-07-28", times=3)
+
+    assert [request.error for request in issuer.received("token")] == ["use_dpop_nonce", None]
+    nonces = [part(proof, 1).get("nonce") for proof in place.proofs]
+    assert nonces[0] is None and nonces.count(None) == 1
+    assert len(set(nonces[1:])) == 1
+
+
+async def test_stored_token_is_used_with_its_key(tmp_path: Path) -> None:
+    """A second process has the token and the key, and needs no login."""
+    async with guarded_place(dpop="required") as place:
+        await called(place, person(place, tokens=FileTokens(tmp_path)))
+        await called(place, person(place, tokens=FileTokens(tmp_path)))
+
+    assert place.grants() == ["authorization_code"]
+    assert len({json.dumps(part(proof, 0)["jwk"]) for proof in place.proofs}) == 1
+
+
+async def test_renewed_token_has_the_same_key() -> None:
+    """RFC 9449, 5: the refresh token of a public client is bound to the key, too."""
+    async with guarded_place(dpop="required") as place:
+        auth = person(place)
+        await called(place, auth)
+        key = record_key(place.url, "Parts agent")
+        record = await auth.tokens.get(key)
+        assert record is not None
+        await auth.tokens.swap(key, record, replace(record, expires=1.0))
+        await called(place, auth)
+
+    assert place.grants() == ["authorization_code", "refresh_token"]
+    assert len({json.dumps(part(proof, 0)["jwk"]) for proof in place.proofs}) == 1
+
+
+async def test_code_is_bound_to_the_key() -> None:
+    """RFC 9449, 10: a stolen code is worth nothing."""
+    async with guarded_place(dpop="required") as place:
+        await called(place, person(place))
+
+    (request,) = place.issuer.received("authorize")
+    key = ECKey.import_key(part(place.proofs[0], 0)["jwk"])
+    assert request.params["dpop_jkt"] == key.thumbprint()
+
+
+async def test_server_without_dpop_gets_bearer_tokens() -> None:
+    """An issuer that ignores the proof: the scheme is that of the token."""
+    async with guarded_place() as place:
+        place.issuer.faults.claims = {"cnf": None}
+        place.issuer.faults.tokens = {"token_type": "Bearer"}
+        await called(place, service(place))
+
+    assert place.proofs == []
+
+
+async def test_client_without_dpop_is_told_of_the_option() -> None:
+    """The server announces that it takes no other tokens (RFC 9728, 2)."""
+    async with guarded_place(dpop="required") as place:
+        with pytest.raises(AuthorizationFailed, match="dpop=True"):
+            await called(place, service(place, dpop=False))
+
+
+async def test_wrong_clock_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another token would not help, so that the client asks for none."""
+    async with guarded_place(dpop=Dpop(required=True, window=1)) as place:
+        auth = service(place)
+        monkeypatch.setattr("genmcp.client.auth.dpop.proof_claims", late)
+        with pytest.raises(Unauthorized) as caught:
+            await called(place, auth)
+
+    assert "invalid_dpop_proof" in str(caught.value.challenge)
+    assert len(place.proofs) == len(place.grants()) == 1
+
+
+def late(*args: Any, **options: Any) -> dict[str, Any]:
+    """Return the claims that a client has whose clock is 100 s late."""
+    return proof_claims(*args, **{**options, "now": options["now"] - 100})
+
+
+async def test_lost_proof_is_replaced() -> None:
+    """The connection has broken after the server has seen the proof: it is sent anew."""
+    async with guarded_place(dpop="required") as place:
+        auth = service(place)
+        await called(place, auth, revision="2026-07-28")
+        before = len(place.proofs)
+        place.replay = True
+        await called(place, auth, revision="2026-07-28")
+
+    assert len(place.proofs) == 2 * before + 1
+    assert len(place.grants()) == 1
+
+
+async def test_private_key_is_in_no_repr() -> None:
+    """Neither of the settings nor of the record."""
+    async with guarded_place(dpop="required") as place:
+        auth = service(place)
+        await called(place, auth)
+        record = await auth.tokens.get(record_key(place.url, "ClientCredentials reports"))
+
+    assert record is not None and record.dpop_key is not None
+    secret = json.loads(record.dpop_key)["d"]
+    assert secret not in repr(record) + repr(auth)
