@@ -16,11 +16,14 @@ from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import (
+    AuthorizationFailed,
     ClientError,
+    Forbidden,
     OutcomeUnknown,
     ProtocolError,
     RequestTimeout,
     ServerError,
+    Unauthorized,
 )
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import CompositeError, ReconnectError
@@ -272,6 +275,8 @@ def _translated(error: Exception, method: str) -> Exception:
     match error:
         case OutcomeUnknown():
             text = _UNKNOWN
+        case AuthorizationFailed() | Forbidden() | Unauthorized():
+            text = "The server behind this one denies this to the hub"
         case RequestTimeout():
             text = "The server behind this one took too long"
         case ProtocolError():

@@ -47,7 +47,7 @@ class LoggingTelemetry(Telemetry):
 
     def request_began(self, request: Request, channel: Channel) -> tuple[float, bool]:
         """Return the start time, and whether there is a principal."""
-        return time.perf_counter(), channel.principal is not None
+        return time.perf_counter(), channel.access is not None
 
     def request_ended(self, request: Request, result: Result, mark: tuple[float, bool]) -> None:
         """Log the end of *request*."""

@@ -18,6 +18,7 @@ from genmcp import (
     Channel,
     Continue,
     Endpoint,
+    Hub,
     InsufficientScope,
     Limits,
     Mux,
@@ -25,6 +26,7 @@ from genmcp import (
     Resource,
     Route,
     Run,
+    ServerConfig,
     Suite,
     Telemetry,
     Tool,
@@ -302,6 +304,19 @@ async def test_resource_that_two_members_may_have_needs_scopes_of_each() -> None
 
     assert (opened.status, refused.status) == (200, 403)
     assert answer.json["result"]["contents"][0]["text"] == "a"
+
+
+async def test_hub_says_that_access_is_denied_to_it() -> None:
+    """The scopes are those of the hub's own token: its client cannot mend that."""
+    app = guarded(Reorder, scopes=["read"], verify=Tokens(narrow=granted("read")))
+    async with serve(app) as url, Hub() as hub:
+        far = ServerConfig("far", url=url, headers={"authorization": "Bearer narrow"})
+        await hub.register(far)
+        async with connect(hub.server(), access=granted("parts:write")) as client:
+            answer = await client.call("far/reorder")
+
+    assert (answer.is_error, RAN) == (True, [])
+    assert answer.text == "The server behind this one denies this to the hub"
 
 
 # Where scopes come from.
