@@ -60,15 +60,22 @@ class Guarded(msgspec.Struct):
 
 
 @asynccontextmanager
-async def guarded(folder: Path, auth: bool = True, **options: Any) -> AsyncIterator[Guarded]:
-    """Serve a suite, and an `Issuer` with *options*; without *auth*, everybody is served."""
+async def guarded(
+    folder: Path, auth: bool = True, host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[Guarded]:
+    """Serve a suite, and an `Issuer` with *options*.
+
+    Without *auth*, everybody is served. *host* is that of the resource, which clients may know
+    under another one.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/mcp"
     issuer = Issuer(user="mia", **options)
     async with issuer.serve() as login:
-        bearer = Bearer(url, issuers=[login], scopes=["parts:read"]) if auth else None
+        resource = f"http://{host}:{port}/mcp"
+        bearer = Bearer(resource, issuers=[login], scopes=["parts:read"]) if auth else None
         endpoint = Endpoint(Suite(name="parts", version="1", tools=[whoami, order]), auth=bearer)
         async with serve(Starlette(routes=endpoint.routes("/mcp")), port):
             yield Guarded(url, issuer, folder)

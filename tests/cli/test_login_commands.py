@@ -289,6 +289,35 @@ def test_explanation_names_the_option_that_helps(
     assert server.issuer.received("register") == []
 
 
+def test_explanation_of_another_resource(serve: SERVE, run: Run) -> None:
+    """A server that its clients reach by another name than it knows of."""
+    server = serve(host="localhost")
+    resource = server.url.replace("127.0.0.1", "localhost")
+    status, said, _ = run("auth", server.url)
+
+    assert status == 1
+    assert f"--resource '{resource}' accepts it" in said.splitlines()[-1]
+    assert run("auth", server.url, "--resource", resource)[0] == 0
+    assert run("login", server.url, "--resource", resource)[0] == 0
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+
+
+def test_explanation_of_an_unavailable_authorization_server(server: Guarded, run: Run) -> None:
+    """Each URL that was asked is shown with its status; a login fails for the same reason."""
+    server.issuer.faults.fail("metadata", 503)
+    server.issuer.faults.fail("openid", 404)
+    status, said, _ = run("auth", server.url)
+
+    assert status == 1
+    lines = said.splitlines()
+    assert lines[-1].startswith("A client cannot log in: ")
+    assert "HTTP 503" in lines[-1]
+    assert "--  server metadata       it answered HTTP 503" in lines
+    assert "--  server metadata       HTTP 404" in lines
+    assert f"{'':26}{server.issuer.url}/.well-known/openid-configuration" in lines
+    assert "HTTP 503" in run("login", server.url)[2]
+
+
 def test_explanation_is_that_of_the_page(
     server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,29 +338,60 @@ def test_explanation_is_that_of_the_page(
         assert printed(command) == text
 
 
-def test_redirect_can_be_pasted(server: Guarded, tmp_path: Path) -> None:
+class Terminal:
+    """A command at a terminal of its own; standard output is a pipe."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.screen = ""
+        command = [sys.executable, "-m", "genmcp", *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT
+        )
+        os.close(theirs)
+
+    def read_until(self, *texts: str) -> None:
+        """Read the screen until all *texts* are on it."""
+        while not all(text in self.screen for text in texts):
+            self.screen += os.read(self._ours, 65536).decode()
+
+    def type(self, text: str) -> None:
+        """Type a line."""
+        os.write(self._ours, f"{text}\n".encode())
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._ours)
+
+
+def test_redirect_can_be_pasted(server: Guarded) -> None:
     """The browser is on another machine: the URL in its address bar is pasted."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "genmcp", "login", server.url, "--no-browser"]
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT
-    )
-    os.close(theirs)
-    try:
-        screen = ""
-        while "paste its URL here" not in screen or "/authorize?" not in screen:
-            screen += os.read(ours, 65536).decode()
-        (url,) = re.findall(r"http\S+/authorize\?\S+", screen)
+    with Terminal("login", server.url, "--no-browser") as terminal:
+        terminal.read_until("paste its URL here", "/authorize?")
+        (url,) = re.findall(r"http\S+/authorize\?\S+", terminal.screen)
+        terminal.type("https://example.com/?code=of-another-login")
+        terminal.read_until("not the URL of the login")
         redirect = httpx.get(url).headers["location"]
         assert "code" in parse_qs(urlsplit(redirect).query)
-        os.write(ours, f"{redirect}\n".encode())
-        out, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-    assert process.returncode == 0
+        terminal.type(redirect)
+        out, _ = terminal.process.communicate(timeout=30)
+    assert terminal.process.returncode == 0
     assert out.decode().startswith(f"logged in at {server.issuer.url}\n")
+    assert server.secrets[0] not in terminal.screen
+
+
+def test_call_at_a_terminal_logs_in(server: Guarded) -> None:
+    """The first time, and again for the scope of a tool; the output is that of the call."""
+    for tool, said in (("whoami", b"mia\n"), ("order", b"ordered\n")):
+        with Terminal("call", server.url, tool, "--login") as terminal:
+            out, _ = terminal.process.communicate(timeout=30)
+        assert out == said
+    assert len(server.issuer.received("authorize")) == 2
+    assert set(server.record["scopes"]) == {"parts:read", "parts:write"}
 
 
 def test_one_of_many_processes_renews_the_token(server: Guarded, run: Run) -> None:

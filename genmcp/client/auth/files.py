@@ -29,6 +29,7 @@ from genmcp.client.auth.tokens import (
     TokensUnavailable,
     busy_text,
 )
+from genmcp.errors import ConfigurationError
 
 if sys.platform == "win32":
     import msvcrt
@@ -57,8 +58,15 @@ _BUSY: Final = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 
 
 def data_folder() -> Path:
-    """Return the folder for the data of genmcp of this user, by the convention of the platform."""
-    home = Path.home()
+    """Return the folder for the data of genmcp of this user, by the convention of the platform.
+
+    Raises:
+        ConfigurationError: this user has no home folder.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ConfigurationError("tokens: there is no home folder; give path=") from None
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -135,37 +143,37 @@ class FileTokens(TokenStorage):
         return self._codec
 
     def _get(self, key: str) -> Record | None:
-        with _errors_of(self._folder):
-            codec = self._codec_of_records()
-            # Windows cannot replace a file that another process has open.
-            with self._exclusive("swap") if _WINDOWS and self._folder.exists() else nullcontext():
-                return self._read(codec, key)
+        # Windows cannot replace a file that another process has open.
+        is_locked = _WINDOWS and self._folder.exists()
+        lock = self._exclusive("swap") if is_locked else nullcontext()
+        with _errors_of(self._folder), lock:
+            return self._read(key)
 
     def _swap(self, key: str, old: Record | None, new: Record | None) -> bool:
         with _errors_of(self._folder):
-            codec = self._codec_of_records()
-            data = None if new is None else codec.encode(key, new)
+            data = None if new is None else self._codec_of_records().encode(key, new)
             with self._exclusive("swap"):
-                if self._read(codec, key) != old:
+                if self._read(key) != old:
                     return False
                 self._write(self._folder / f"{_name_of(key)}.json", data)
             return True
 
-    def _read(self, codec: RecordCodec, key: str) -> Record | None:
+    def _read(self, key: str) -> Record | None:
         path = self._folder / f"{_name_of(key)}.json"
         try:
             _check_private(self._folder, os.lstat(self._folder))
             descriptor = _open_private(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
+        limit = RecordCodec.max_encoded(self._max_bytes)
         with os.fdopen(descriptor, "rb") as file:
-            data = file.read(codec.max_encoded + 1)
-        if len(data) > codec.max_encoded:
+            data = file.read(limit + 1)
+        if len(data) > limit:
             raise TokensUnavailable(
                 f"{path} is larger than max_bytes={self._max_bytes} allows: remove it to log in "
                 f"again, or raise max_bytes"
             )
-        return codec.decode(key, data, str(path))
+        return self._codec_of_records().decode(key, data, str(path))
 
     def _write(self, path: Path, data: bytes | None) -> None:
         """Replace the file at *path*, so that a crash at any moment leaves the old or new record.

@@ -51,7 +51,8 @@ class KeyringTokens(FileTokens):
     def _codec_of_records(self) -> RecordCodec:
         """Return the codec with the secret of the keyring, which is read once. May block.
 
-        The keyring may ask the user to unlock it.
+        The keyring may ask the user to unlock it, and therefore is not used before there is a
+        record.
         """
         if self._sealed is None:
             # Locked: of several processes that log in for the first time, one makes the secret.

@@ -42,10 +42,10 @@ class RecordCodec:
                 secret, _AUDIENCE, now=time.time, nonce=os.urandom, max_bytes=max_bytes
             )
 
-    @property
-    def max_encoded(self) -> int:
-        """The maximum number of bytes that `encode` returns."""
-        return self._max_bytes * 4 // 3 + 100
+    @staticmethod
+    def max_encoded(max_bytes: int) -> int:
+        """Return the maximum number of bytes that `encode` returns."""
+        return max_bytes * 4 // 3 + 100
 
     def encode(self, key: str, record: Record) -> bytes:
         """Return *record* as bytes, which are valid under *key* only if they are sealed.

@@ -69,6 +69,17 @@ def test_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> 
     assert data_folder() == Path("/local/genmcp")
 
 
+def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as in a container whose user is in no table of users."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(ConfigurationError, match="give path="):
+        FileTokens()
+
+
 async def test_files_are_private(folder: Path) -> None:
     """Whatever the umask, nobody else can read the folder, the records and the locks."""
     before = os.umask(0)
@@ -84,8 +95,9 @@ async def test_files_are_private(folder: Path) -> None:
 
 
 async def test_reading_creates_nothing(folder: Path) -> None:
-    """A program without a login leaves no trace."""
+    """A program without a login leaves no trace, and no keyring asks to be unlocked."""
     assert await FileTokens(folder).get(KEY) is None
+    assert await KeyringTokens("tests", folder).get(KEY) is None
     assert files(folder.parent) == []
 
 
@@ -308,7 +320,7 @@ async def test_machine_without_a_keyring_is_an_error(
     """Such as a server; the error names the storage to use instead."""
     monkeypatch.setattr(keyring.core, "_keyring_backend", backend())
     with pytest.raises(TokensUnavailable, match=rf"{text}.*FileTokens\(secret=...\)"):
-        await KeyringTokens("tests", folder).get(KEY)
+        await KeyringTokens("tests", folder).swap(KEY, None, RECORD)
 
 
 def test_services_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
