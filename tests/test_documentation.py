@@ -88,6 +88,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
         "genmcp.tasks.docket",
         "genmcp",
         "genmcp.auth",
+        "genmcp.client.auth",
         "genmcp.stores.redis",
         "genmcp.testing",
         "genmcp.telemetry.metrics",

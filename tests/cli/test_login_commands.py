@@ -304,17 +304,20 @@ def test_explanation_of_another_resource(serve: SERVE, run: Run) -> None:
 
 def test_explanation_of_an_unavailable_authorization_server(server: Guarded, run: Run) -> None:
     """Each URL that was asked is shown with its status; a login fails for the same reason."""
-    server.issuer.faults.fail("metadata", 503)
-    server.issuer.faults.fail("openid", 404)
+    server.issuer.faults.fail("metadata", 404)
+    server.issuer.faults.fail("openid", 503)
     status, said, _ = run("auth", server.url)
 
     assert status == 1
     lines = said.splitlines()
     assert lines[-1].startswith("A client cannot log in: ")
     assert "HTTP 503" in lines[-1]
-    assert "--  server metadata       it answered HTTP 503" in lines
-    assert "--  server metadata       HTTP 404" in lines
-    assert f"{'':26}{server.issuer.url}/.well-known/openid-configuration" in lines
+    at = [number for number, line in enumerate(lines) if line[4:].startswith("server metadata")]
+    assert [lines[number][-8:] for number in at] == ["HTTP 404", "HTTP 503"]
+    assert [lines[number + 1].strip() for number in at] == [
+        f"{server.issuer.url}/.well-known/oauth-authorization-server",
+        f"{server.issuer.url}/.well-known/openid-configuration",
+    ]
     assert "HTTP 503" in run("login", server.url)[2]
 
 
