@@ -30,7 +30,7 @@ from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challe
 from genmcp._core.auth.discovery import DiscoveredServer, discover
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.metadata import ServerMetadata
-from genmcp._core.auth.record import Record, RegisteredClient
+from genmcp._core.auth.record import SHARE, Record, RegisteredClient
 from genmcp._core.auth.registration import choose_client, is_document_url, register
 from genmcp._core.auth.steps import (
     Ask,
@@ -108,9 +108,12 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     try:
         renewed = yield from renew(options, record)
     except FlowFailed as failed:
-        if failed.failure is Failure.UNAVAILABLE and not expired:
-            return record
-        raise
+        if failed.failure is not Failure.UNAVAILABLE or record.expires is None or expired:
+            raise
+        # The next attempt comes after half of the time that is left, and not with each request,
+        # which would wait for it. This copy is not stored.
+        left = record.expires - options.now()
+        return msgspec.structs.replace(record, lifetime=left / (2 * SHARE))
     return renewed or (None if expired else record)
 
 

@@ -7,7 +7,8 @@ import msgspec
 from genmcp.errors import ConfigurationError
 
 _MARGIN: Final = 60.0  # seconds ahead of expiry, at most
-_SHARE: Final = 0.1  # of the life of a token
+SHARE: Final = 0.1
+"""The share of the life of a token by which it is renewed ahead of its expiry."""
 _FORMAT: Final = 1  # incremented when an older release would misread a record
 
 
@@ -94,7 +95,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.expires is None:
             return False
-        return now >= self.expires - min(_MARGIN, _SHARE * (self.lifetime or 0.0))
+        return now >= self.expires - min(_MARGIN, SHARE * (self.lifetime or 0.0))
 
     def without_tokens(self) -> "Record":
         """Return the next generation of this record, with the client but no tokens."""

@@ -106,7 +106,10 @@ def choose_client(
                 advice="issuer=, with a client_id of that one",
             )
         how = "client id metadata document" if portable else "client id of the options"
-        options.observe(FlowFinding("registration", f"{how}, {own.method}"))
+        # A secret goes to the token endpoint of whichever authorization server is named first.
+        bind = own.method in _WITH_SECRET and options.issuer is None
+        advice = f"issuer={shown(found.issuer)} binds the secret to this server" if bind else ""
+        options.observe(FlowFinding("registration", f"{how}, {own.method}", advice=advice))
         return own
     if (
         stored is not None

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp._core.auth.flow import authorize, rejected, renew, usable
+from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import Failure, FlowFailed, Lock, Swap
 from tests.core.auth.auth_world import (
     REFRESH,
@@ -12,6 +13,7 @@ from tests.core.auth.auth_world import (
     Prover,
     World,
     challenge,
+    forget,
     form_of,
     logged_in,
     page,
@@ -99,12 +101,32 @@ def test_outage_removes_nothing(status: int, late: int, usable_still: bool) -> N
     world.time += late
 
     if usable_still:
-        assert world.run(usable(world.options)) == before
+        held = world.run(usable(world.options))
+        assert held is not None
+        assert held.access_token == before.access_token
     else:
         with pytest.raises(FlowFailed) as caught:
             world.run(usable(world.options))
         assert caught.value.failure is Failure.UNAVAILABLE
     assert world.record == before
+
+
+def test_outage_delays_few_requests() -> None:
+    """Each attempt may last until the timeout; they come at half of the time that is left."""
+    world = logged_in()
+    world.pages[TOKEN] = raw("down", 503)
+    held: Record | None = record_of(world)
+
+    attempts = []
+    for second in range(3530, 3600):
+        world.time = 1000.0 + second
+        forget(world)
+        held = world.run(usable(world.options, held))
+        attempts += [second] * len(world.fetches)
+
+    assert held is not None
+    assert attempts[:4] == [3540, 3570, 3585, 3593]
+    assert len(attempts) < 10
 
 
 @pytest.mark.parametrize(("late", "found"), [(3545, True), (3700, False)])
