@@ -508,6 +508,6 @@ def test_channel_completes_to_what_hooks_use() -> None:
     """An editor offers no member that belongs to the mux or to the transport."""
     offered = {name for name in dir(Channel) if not name.startswith("_")}
     messages = {"progress", "log", "log_level", "notify", "start_stream", "release", "changes"}
-    facts = {"request", "client", "principal", "closed", "assigns", "task", "run_id"}
+    facts = {"request", "client", "access", "principal", "closed", "assigns", "task", "run_id"}
 
     assert offered == messages | facts | {"in_loop", "in_thread"}

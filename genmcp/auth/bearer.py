@@ -98,7 +98,7 @@ class Bearer(msgspec.Struct, frozen=True):
             check_public_url("issuers", issuer)
             if "?" in issuer:
                 raise ConfigurationError(f"issuers: {issuer!r} must have no query (RFC 8414, 2)")
-        checked_scopes("scopes", self.scopes)
+        force_setattr(self, "scopes", checked_scopes("scopes", self.scopes))
         checked_scopes("about", self.about.get("scopes_supported", ()))
         checked_scopes("implies", self.implies)
         for scopes in self.implies.values():
@@ -120,9 +120,8 @@ class Bearer(msgspec.Struct, frozen=True):
         for option in ("max_token_bytes", "max_verifications", "max_verdicts"):
             if getattr(self, option) < 1:
                 raise ConfigurationError(f"{option} must be positive")
-        # What was checked, and is published, must not change with the caller's lists.
+        # The list that was checked, and is published, must not change with the caller's.
         force_setattr(self, "issuers", tuple(self.issuers))
-        force_setattr(self, "scopes", tuple(self.scopes))
         _ = self.metadata
 
     @property

@@ -75,13 +75,13 @@ def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> No
 
 @every_revision
 def test_encoder_list_of_tools_satisfies_the_schema(revision: Revision) -> None:
-    """A list satisfies each revision's schema; cache hints exist since 2026-07-28."""
+    """Output schemas exist since 2025-06-18, of objects at first; cache hints since 2026-07-28."""
     result = said(revision, LISTED)
 
     valid(revision, "ListToolsResult", result)
     assert result["tools"][0]["name"] == "add"
     assert revision.modern == ("ttlMs" in result) == ("cacheScope" in result)
-    assert revision.modern == ("outputSchema" in result["tools"][0])
+    assert ("outputSchema" in result["tools"][0]) == (revision.version >= "2025-06-18")
 
 
 def test_encoder_discovery_satisfies_the_schema() -> None:
