@@ -173,9 +173,7 @@ class Issuer:
 
     def id_token(self, subject: str, client_id: str, **claims: Any) -> str:
         """Return an OpenID Connect ID token, which a client can exchange for an ID-JAG."""
-        now = int(self._ledger.clock())
-        base = {"iss": self.url, "sub": subject, "aud": client_id, "iat": now, "exp": now + 300}
-        return self._ledger.keys.sign({**base, **claims}, "JWT")
+        return self._ledger.new_id_token(subject, client_id, **claims)
 
     def add_client(
         self,

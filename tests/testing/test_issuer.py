@@ -187,7 +187,7 @@ async def test_unknown_redirect_is_no_redirect(
     """RFC 6749, 4.1.2.1: an open redirector otherwise."""
     response = await caller.page(**changes)
 
-    assert response.status_code in (400, 401)
+    assert response.status_code == 400
     assert "location" not in response.headers
 
 
@@ -278,6 +278,16 @@ async def test_refresh_narrows_scopes_and_never_widens_them(caller: Caller) -> N
     assert error_of(wide) == (400, "invalid_scope")
     assert error_of(other) == (400, "invalid_target")
     assert narrow.json()["scope"] == "read"
+
+
+async def test_scope_openid_returns_an_id_token(caller: Caller) -> None:
+    """OpenID Connect Core 1.0, 3.1.3.3: for the client, with the nonce of its request."""
+    answer = await caller.login(scope="openid", nonce="n-1")
+
+    keys = caller.issuer.jwks["keys"]
+    claims = read_jwt(answer["id_token"], keys, types=["jwt"], now=1_800_000_000)
+    assert [claims[name] for name in ("sub", "aud", "nonce")] == ["ann", "app", "n-1"]
+    assert "id_token" not in await caller.login(scope="read")
 
 
 async def test_user_denies(caller: Caller) -> None:
@@ -373,7 +383,7 @@ async def test_client_is_known_by_its_document(caller: Caller) -> None:
     refused = await caller.page(client_id=other)
 
     assert claims_of(caller.issuer, answer.json()["access_token"])["client_id"] == url
-    assert error_of(refused) == (401, "invalid_client")
+    assert error_of(refused) == (400, "invalid_client")
 
 
 CREDENTIALS = {"grant_type": "client_credentials", "scope": "read", "resource": RESOURCE}
@@ -453,7 +463,7 @@ async def test_opaque_tokens_are_read_by_introspection(clock: Clock) -> None:
     assert "." not in token
     found = [active[name] for name in ("active", "sub", "scope", "aud", "tenant")]
     assert found == [True, "ann", "read write", RESOURCE, "acme"]
-    assert error_of(stranger) == (400, "invalid_request")
+    assert error_of(stranger) == (401, "invalid_client")
     assert revoked == expired == {"active": False}
 
 

@@ -84,7 +84,7 @@ async def test_client_id_metadata_document_is_fetched(http: httpx.AsyncClient) -
         wrong = [await http.get("/authorize", params=request_of(place)) for place in places]
 
     assert "code=" in fine.headers["location"]
-    assert [error_of(each) for each in wrong] == [(401, "invalid_client")] * len(names)
+    assert [error_of(each) for each in wrong] == [(400, "invalid_client")] * len(names)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_unusable_url_is_no_client(http: httpx.AsyncClient, client_id: str
     """HTTPS with a path, or HTTP on loopback; an unreachable one is unknown."""
     response = await http.get("/authorize", params=request_of(client_id))
 
-    assert error_of(response) == (401, "invalid_client")
+    assert error_of(response) == (400, "invalid_client")
 
 
 async def test_secret_of_a_registered_client_expires(
@@ -116,7 +116,7 @@ async def test_secret_of_a_registered_client_expires(
 @pytest.mark.parametrize(
     ("form", "header", "error"),
     [
-        ({}, None, "invalid_request"),
+        ({}, None, "invalid_client"),
         ({}, "Basic !", "invalid_client"),
         ({}, "Basic bm9jb2xvbg==", "invalid_client"),
         ({}, "Bearer x", "invalid_client"),

@@ -48,6 +48,7 @@ class _ConsentRequest:
     scopes: tuple[str, ...]
     resources: tuple[str, ...]
     jkt: str | None
+    nonce: str | None
 
 
 class Authorizations:
@@ -68,7 +69,10 @@ class Authorizations:
         # Errors up to here must not be sent to a redirect URI that is not verified
         # (RFC 6749, 4.1.2.1).
         request.check_repeated()
-        client = await self.clients.find(request.required("client_id"))
+        try:
+            client = await self.clients.find(request.required("client_id"))
+        except OAuthRefusal as refusal:
+            raise OAuthRefusal(refusal.error, refusal.description) from None  # 400: no credentials
         redirect_uri = request.required("redirect_uri")
         if not client.accepts_redirect(redirect_uri):
             raise OAuthRefusal("invalid_request", "redirect_uri is not registered")
@@ -108,6 +112,7 @@ class Authorizations:
             scopes=self.ledger.check_scopes(params.get("scope", "")),
             resources=self.ledger.check_resources(request.values("resource")),
             jkt=params.get("dpop_jkt"),
+            nonce=params.get("nonce"),
         )
 
     def _page(self, pending: _ConsentRequest) -> Response:
@@ -143,6 +148,7 @@ class Authorizations:
             resources=pending.resources,
             subject=user,
             jkt=pending.jkt,
+            nonce=pending.nonce,
         )
         code = self.ledger.new_code(grant, pending.redirect_uri, pending.challenge, CODE_TTL)
         return self._redirect(pending.redirect_uri, pending.state, {"code": code})

@@ -146,10 +146,10 @@ class Clients:
 
 
 def credentials(request: IssuerRequest) -> tuple[str, str, str]:
-    """Return the method of a request, the client id, and its secret or assertion.
+    """Return the method, the client id, and the secret or assertion of a request.
 
     Raises:
-        OAuthRefusal: there is no client id, or more than one method (RFC 6749, 2.3).
+        OAuthRefusal: the request has no client id, or more than one method (RFC 6749, 2.3).
     """
     found: list[tuple[str, str, str]] = []
     form = request.params
@@ -165,7 +165,9 @@ def credentials(request: IssuerRequest) -> tuple[str, str, str]:
         raise OAuthRefusal("invalid_request", "the client authenticates by two methods")
     client_id = form.get("client_id", "")
     if not found:
-        return "none", request.required("client_id"), ""
+        if not client_id:
+            raise OAuthRefusal("invalid_client", "no client authentication", status=401)
+        return "none", client_id, ""
     if client_id and client_id != found[0][1]:
         raise OAuthRefusal("invalid_request", "client_id differs from the authenticated client")
     return found[0]

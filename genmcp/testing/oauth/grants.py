@@ -204,7 +204,10 @@ class TokenGrants:
         *,
         renew: bool = True,
     ) -> dict[str, Any]:
-        """Return the token response; *renew*: with a refresh token, if the client may have one."""
+        """Return the token response; *renew*: with a refresh token, if the client may have one.
+
+        And with an ID token, if the user logged in with the scope `openid`.
+        """
         audience = resources or self.ledger.resources[:1]
         answer: dict[str, Any] = {
             "access_token": self.ledger.new_token(grant, scopes=scopes, audience=audience),
@@ -215,6 +218,10 @@ class TokenGrants:
         offline = not self.offline_access or "offline_access" in grant.scopes
         if renew and offline and client and REFRESH in client.grant_types:
             answer["refresh_token"] = self.ledger.new_refresh(grant)
+        if renew and grant.subject and "openid" in scopes:
+            answer["id_token"] = self.ledger.new_id_token(
+                grant.subject, grant.client_id, nonce=grant.nonce
+            )
         answer.update(self.ledger.faults.tokens)
         return {name: value for name, value in answer.items() if value is not None}
 
