@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -25,6 +25,8 @@ from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 import genmcp
 from genmcp import Command, Endpoint, Hub, load_servers
 from genmcp.server import Server
+from genmcp.testing import Issuer
+from tests.client.auth.logins import guarded_place
 from tests.support.serving import serve
 
 ROOT = Path(__file__).parent.parent
@@ -42,13 +44,19 @@ SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 SERVERS = re.compile(r"^```json\n(\{\s*\"mcpServers\".*?)^```$", re.MULTILINE | re.DOTALL)
 
+ENTRY = re.compile(r"^```json\n(\{\n  \"\w+\": \{ \"url\".*?)^```$", re.MULTILINE | re.DOTALL)
+
 TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 BLOCKS = [block for text in TEXTS.values() for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
+ENTRIES = [entries for text in TEXTS.values() for entries in ENTRY.findall(text)]
 TESTS = sorted(name for name in MODULES if name.startswith("test_"))
-GUARDED = {name for name, code in MODULES.items() if "auth=Bearer(" in code}
+GUARDED = {name for name, code in MODULES.items() if "auth=Bearer(" in code} - {*TESTS}
+# Examples with a server of their own, which a browser has to log in to.
+LOGINS = {name for name, code in MODULES.items() if 'Client("https://mcp.example.com' in code}
 PROGRAMS = {name: printed for name, code, printed in BLOCKS if printed or "asyncio.run(" in code}
+PRINTED_BY_LOGINS = {name: PROGRAMS.pop(name) for name in LOGINS & PROGRAMS.keys()}
 COMMANDS = [
     command
     for text in TEXTS.values()
@@ -100,7 +108,9 @@ def test_examples_import_only_public_modules(name: str) -> None:
     assert {each for each in imported if not each.startswith("genmcp.testing.")} <= public
 
 
-@pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys() - GUARDED - {*TESTS}))
+@pytest.mark.parametrize(
+    "name", sorted(MODULES.keys() - PROGRAMS.keys() - LOGINS - GUARDED - {*TESTS})
+)
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
     """A real client lists the tools of a page's example, whichever way it is mounted."""
     module = importlib.import_module(name)
@@ -147,6 +157,39 @@ def printed(command: str | list[str]) -> str:
 def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) -> None:
     """A program prints exactly the output that the page shows below it."""
     assert printed([sys.executable, f"{name}.py"]) == PROGRAMS[name]
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED_BY_LOGINS))
+async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Path) -> None:
+    """The program logs in with a browser, which follows the URL that is opened."""
+    program = modules / f"{name}.py"
+    issuer = Issuer()
+    suite = importlib.import_module("search").suite
+    async with guarded_place(issuer, suite=suite) as place:
+        program.write_text(MODULES[name].replace("https://mcp.example.com/mcp", place.url))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(program)),
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "BROWSER": f"{sys.executable} -m tests.support.browser %s",
+                "PARTS_TOKEN": issuer.token("ann", ["parts:read"], audience=place.url),
+                "XDG_DATA_HOME": str(modules),
+            },
+            stdin=DEVNULL,
+            stdout=PIPE,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert output.decode() == PRINTED_BY_LOGINS[name]
+
+
+@pytest.mark.parametrize("text", ENTRIES)
+def test_documentation_of_servers_can_be_loaded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entries of a page are those that a hub reads."""
+    for name in re.findall(r"\$\{(\w+)\}", text):
+        monkeypatch.setenv(name, "secret")
+    entries = json.loads(text)
+    assert [each.name for each in load_servers({"mcpServers": entries})] == [*entries]
 
 
 @pytest.mark.parametrize("name", TESTS)

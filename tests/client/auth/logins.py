@@ -99,6 +99,7 @@ async def _nowhere(message: Any) -> None:
 async def guarded_place(
     issuer: Issuer | None = None,
     *,
+    suite: Suite | None = None,
     scopes: Sequence[str] = ("parts:read",),
     sse: bool = False,
     **options: Any,
@@ -107,7 +108,7 @@ async def guarded_place(
     place = Place(issuer or Issuer())
     async with place.issuer.serve(), serve(place, lifespan="off") as base:
         place.url = f"{base}/mcp"
-        suite = Suite(name="parts", version="1", tools=[whoami, order])
+        suite = suite or Suite(name="parts", version="1", tools=[whoami, order])
         auth = Bearer(place.url, issuers=[place.issuer.url], scopes=scopes, **options)
         place.bearer = auth
         endpoint = Endpoint(suite, auth=auth)
