@@ -1,4 +1,7 @@
-"""The scopes that a request needs, before any hook runs (2026-07-28, authorization, "Scopes").
+"""The scopes that a request needs, before any hook runs.
+
+2026-07-28, authorization, "Runtime Insufficient Scope Errors": HTTP 403 with all scopes that the
+operation needs.
 
 The scopes of a component are checked on transports that authenticate their clients, which is HTTP.
 Over a pipe there is one local user, who may do everything that the process may do.

@@ -137,7 +137,7 @@ def _run(cls: type[Tool]) -> type[Tool]:
 
 
 async def test_call_that_is_to_be_a_task_gets_403() -> None:
-    """No task is made: what runs was authorized when it began."""
+    """No task is made: a task was authorized when it began."""
 
     @tool(scopes=WRITE, task="always")
     async def long() -> str:
@@ -204,6 +204,22 @@ async def test_batch_with_all_scopes_names_none() -> None:
     answer = await client.send([client.call("reorder", id=1), client.call("look", id=2)])
 
     assert {each["id"] for each in answer.json} == {1, 2}
+
+
+async def test_broken_visibility_fails_one_member_of_a_batch() -> None:
+    """As before there were scopes: the other members get their answers."""
+
+    @tool(scopes=WRITE, visible=lambda access: {"shown": True}["missing"])
+    async def broken() -> str:
+        return ""
+
+    client = await Client.begin(endpoint(broken), "2025-03-26", user=granted())
+    answer = await client.send([client.call("look", id=1), client.call("broken", id=2)])
+    found = {each["id"]: each for each in answer.json}
+
+    assert answer.status == 200
+    assert found[1]["result"]["content"][0]["text"] == "seen"
+    assert "isError" in found[2].get("result", {}) or "error" in found[2]
 
 
 @pytest.mark.parametrize("version", LEGACIES)
@@ -315,7 +331,7 @@ async def test_component_of_a_provider_needs_its_scopes(version: str, kind: str)
 
 
 async def test_refused_call_is_logged_with_its_scopes(caplog: pytest.LogCaptureFixture) -> None:
-    """An operator who is asked why a call fails finds the tool and the missing scopes."""
+    """An operator finds the tool and the missing scopes of a call that fails."""
     caplog.set_level(logging.INFO, "genmcp")
     client = Client(endpoint(), user=granted("stock:read"))
     await client.send(client.call("audit"))
