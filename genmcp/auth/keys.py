@@ -21,7 +21,7 @@ _NO_CACHE: Final = re.compile(r"(?:^|,)\s*no-(?:store|cache)\s*(?:,|$)", re.IGNO
 _LIFETIME: Final = 3600.0  # seconds, of keys without Cache-Control
 _MIN_LIFETIME: Final = 300.0
 _MAX_LIFETIME: Final = 86400.0
-_RETRY: Final = 5.0  # seconds after a failure, as long as there are no keys at all
+_RETRY: Final = 5.0  # seconds after a fetch without a result, as long as there are no keys at all
 
 
 class PublishedKeys:
@@ -46,7 +46,7 @@ class PublishedKeys:
         self._keys: Sequence[Key] = ()
         self._known = False  # whether a fetch has succeeded
         self._stale_at = self._next_at = float("-inf")
-        self._failure: AuthorizationUnavailable | None = None  # of the last fetch
+        self._failure = ""  # of the last fetch
         self._flights: SingleFlight[None] = SingleFlight()
 
     async def find(self, kid: str | None) -> Sequence[Key]:
@@ -61,16 +61,16 @@ class PublishedKeys:
             return found
         await self.renew()
         found = self._fitting(kid)
-        if not found and self._failure is not None:
+        if not found and self._failure:
             wait = max(1, round(self._next_at - self._monotonic()))
-            raise AuthorizationUnavailable(str(self._failure), retry_after=wait)
+            raise AuthorizationUnavailable(self._failure, retry_after=wait)
         return found
 
     async def renew(self) -> bool:
         """Fetch the keys, unless that was done a moment ago; return whether it was done."""
         due = self._monotonic() >= self._next_at
         # Without any answer so far, another event loop may wait for the first one: so must this.
-        unknown = not self._known and self._failure is None
+        unknown = not self._known and not self._failure
         if not (due or unknown or self._flights.running("")):
             return False
         await self._flights.run("", self._fetch)
@@ -85,21 +85,26 @@ class PublishedKeys:
     async def _fetch(self) -> None:
         # Before the wait: meanwhile, tokens with known keys do not wait.
         self._next_at = self._monotonic() + self._refetch
+        soon = min(_RETRY, self._refetch)
         try:
             async with asyncio.timeout(self._timeout):
                 document = await self._key_set()
             keys = read_key_set(document.body)
         except (AuthorizationUnavailable, ValueError, TimeoutError) as error:
             reason = str(error) or f"no response within {self._timeout:g} s"
-            problem = f"the keys of the issuer {self._issuer} cannot be fetched: {reason}"
-            self._failure = AuthorizationUnavailable(problem)
+            self._failure = f"the keys of the issuer {self._issuer} cannot be fetched: {reason}"
             if self._known:
-                logger.warning("%s; those of the last fetch are used", problem)
+                logger.warning("%s; those of the last fetch are used", self._failure)
             else:
-                self._next_at = self._monotonic() + min(_RETRY, self._refetch)
-            return
-        self._keys, self._known, self._failure = keys, True, None
-        self._stale_at = self._monotonic() + lifetime(document.headers.get("cache-control", ""))
+                self._next_at = self._monotonic() + soon
+        except asyncio.CancelledError:
+            # All clients have left. Others need not wait as long as after a result.
+            self._next_at = self._monotonic() + soon
+            raise
+        else:
+            self._keys, self._known, self._failure = keys, True, ""
+            used_for = lifetime(document.headers.get("cache-control", ""))
+            self._stale_at = self._monotonic() + used_for
 
     async def _key_set(self) -> IssuerResponse:
         """Fetch the JWK set that the first usable metadata document names.

@@ -322,6 +322,7 @@ def _headers() -> None:
         header(f"typ {typ!r}", "wrong typ", alg="RS256", kid="rsa", typ=typ)
     for value in (7, ["JWT"], {"typ": "JWT"}, False):
         header(f"typ {value!r}", "wrong typ", alg="RS256", kid="rsa", typ=value)
+    header("typ null", "no typ", alg="RS256", kid="rsa", typ=None)
     for critical in (["exp"], [], "exp", ["unknown"], None, [7], {"exp": 1}, ["alg"], ["b64"]):
         header(
             f"crit {critical!r}", "crit", alg="RS256", kid="rsa", crit=critical, exp=1, unknown=1

@@ -153,6 +153,29 @@ async def test_fetch_ends_with_its_last_request() -> None:
         assert (await verifier.verify(server.token())).subject == "ada"
 
 
+async def test_cancelled_fetch_may_be_repeated_soon() -> None:
+    """Or else a client that leaves at once would hide a new key from the others for 30 s."""
+    async with key_server() as server:
+        clock = ManualClock(START)
+        verifier = server.verifier(clock)
+        await verifier.verify(server.token())
+        server.key = jose.generate_key("ES256")
+        server.publish()
+        clock.now += 30
+        server.gate.clear()
+        task = asyncio.create_task(verifier.verify(server.token()))
+        await until(lambda: len(server.asked) == 3)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+        server.gate.set()
+        with pytest.raises(InvalidToken):
+            await verifier.verify(server.token())  # bounded, too
+        clock.now += 5
+
+        assert (await verifier.verify(server.token())).subject == "ada"
+
+
 async def test_new_key_is_fetched() -> None:
     """An issuer signs with a new key: its `kid` is unknown. The former key stays listed."""
     async with published() as (issuer, verifier, clock):

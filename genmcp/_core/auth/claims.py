@@ -68,10 +68,8 @@ def check_type(header: Mapping[str, Any]) -> None:
     Raises:
         InvalidToken: it is that of another token.
     """
-    kind = header.get("typ")
-    if kind is not None and not (
-        isinstance(kind, str) and kind.lower().removeprefix("application/") in _TYPES
-    ):
+    kind = header.get("typ", "jwt")
+    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in _TYPES:
         _refuse("typ", kind, "at+jwt or JWT")
 
 
@@ -192,7 +190,7 @@ def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refuse(name: str, found: object, expected: str) -> NoReturn:
-    if found is None:
+    if found is None:  # absent, or null
         raise InvalidToken(f"the token has no {name}", f"expected: {expected}")
     shown = repr(found)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
