@@ -33,6 +33,7 @@ WriteLine = Callable[[str], None]
 _OPTIONS: Final = {
     r"\bresource=None\b": "--no-resource",
     r"\bassume_pkce=True\b": "--assume-pkce",
+    r"\bdpop=True\b": "--dpop",
     r"\bOAuth\(port=\.\.\.\)": "--port",
     r"\bOAuth\(login_timeout=\.\.\.\)": "--login-timeout",
     r"\bclient_id=,?": "--client-id",
@@ -83,7 +84,9 @@ async def log_in(request: LoginRequest, write: WriteLine) -> None:
     prompt = UserPrompt(
         redirect_uri_of(oauth), timeout=oauth.login_timeout, browser=request.browser
     )
-    record = await request.run(authorize(flow_options(oauth, request.url), rejection), prompt)
+    record = await request.run(
+        authorize(flow_options(oauth, request.url, _ignore), rejection), prompt
+    )
     write(f"logged in at {one_line(record.issuer)}")
     for label, text in _describe(record):
         write(f"  {label:<15}{text}")
@@ -91,7 +94,7 @@ async def log_in(request: LoginRequest, write: WriteLine) -> None:
 
 async def log_out_of(request: LoginRequest, write: WriteLine) -> bool:
     """Revoke the tokens, remove the record, and return whether all of it succeeded."""
-    outcome = await request.run(log_out(flow_options(request.oauth, request.url)))
+    outcome = await request.run(log_out(flow_options(request.oauth, request.url, _ignore)))
     if outcome.record is None or outcome.record.access_token is None:
         write(f"there is no login for {request.url}")
         return True
@@ -126,6 +129,7 @@ async def explain_login(request: LoginRequest, write: WriteLine) -> bool:
         found = await request.run(explain(options, rejection))
         for finding in _server_findings(found):
             observe(finding)
+        failure = _missing_proof(request, rejection)
     except FlowFailed as failed:
         failure = as_command_options(str(failed))
     observe(_stored_finding(await request.oauth.tokens.get(request.key)))
@@ -149,7 +153,7 @@ async def _find_login(request: LoginRequest) -> ResourceMetadata | None:
     Without such metadata it has no login. The rules of 2025-03-26, by which each server is its own
     authorization server, are for a server that demands a token.
     """
-    options = flow_options(request.oauth, request.url, lambda finding: None)
+    options = flow_options(request.oauth, request.url, _ignore)
     return await request.run(find_resource(options, None))
 
 
@@ -167,6 +171,18 @@ async def _probe(request: LoginRequest) -> RejectedAttempt | None:
     finally:
         await client.close()
     return None
+
+
+def _ignore(finding: FlowFinding) -> None:
+    """Report nothing: the error of a flow has its cause."""
+
+
+def _missing_proof(request: LoginRequest, rejection: RejectedAttempt | None) -> str:
+    """Return why the server would reject the token of a login, "" if it would accept it."""
+    challenge = rejection.challenge if rejection else None
+    if challenge is None or challenge.scheme.lower() != "dpop" or request.oauth.dpop:
+        return ""
+    return "the server accepts only tokens that are bound to a key (--dpop)"
 
 
 def _finding_lines(finding: FlowFinding) -> Iterator[str]:

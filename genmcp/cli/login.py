@@ -59,6 +59,8 @@ def add_login_options(parser: argparse.ArgumentParser) -> None:
     add("--no-resource", action="store_const", const=None, dest="resource", help=help)
     help = "accept an authorization server that does not list the PKCE method S256"
     add("--assume-pkce", action="store_true", help=help)
+    help = "bind the tokens to a key of this client (DPoP); extra: auth"
+    add("--dpop", action="store_true", help=help)
     add("--tokens", metavar="WHERE", help=_TOKENS_HELP)
 
 
@@ -108,9 +110,7 @@ def auth_of(arguments: argparse.Namespace, url: object) -> Auth | None:
             raise ConfigurationError(f"--token: the variable {TOKEN_VARIABLE} is not set")
         return token
     tokens = _storage(arguments.tokens)
-    client_id = _stored_client(tokens, url)
-    secret = os.environ.get(SECRET_VARIABLE) if client_id else None
-    oauth = OAuth(CLIENT_NAME, client_id=client_id, secret=secret, tokens=tokens)
+    oauth = OAuth(CLIENT_NAME, tokens=tokens, **_options_of(_stored(tokens, url)))
     is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     return oauth if is_interactive else UnattendedLogin(oauth)
 
@@ -178,12 +178,14 @@ def _request(arguments: argparse.Namespace) -> LoginRequest:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
     tokens = _storage(arguments.tokens)
-    client_id = arguments.client_id or _stored_client(tokens, url)
     given = vars(arguments)  # only `login` has the options of a prompt
+    stored = _options_of(_stored(tokens, url))
+    if arguments.client_id is not None:
+        stored |= _client(arguments.client_id)
+    if arguments.dpop:
+        stored["dpop"] = True
     oauth = OAuth(
         CLIENT_NAME,
-        client_id=client_id,
-        secret=os.environ.get(SECRET_VARIABLE) if client_id else None,
         scopes=_scopes(arguments.scopes),
         issuer=arguments.issuer,
         resource=arguments.resource,
@@ -191,21 +193,33 @@ def _request(arguments: argparse.Namespace) -> LoginRequest:
         tokens=tokens,
         port=given.get("port", 0),
         login_timeout=given.get("login_timeout", DEFAULT_LOGIN_TIMEOUT),
+        **stored,
     )
     return LoginRequest(url=url, oauth=oauth, browser=given.get("browser", True))
 
 
-def _stored_client(tokens: TokenStorage, url: str) -> str | None:
-    """Return the client id of the login at *url*, unless the client registered itself.
+def _options_of(stored: Record | None) -> dict[str, Any]:
+    """Return the options of `OAuth` that a stored login was made with."""
+    if stored is None:
+        return {}
+    client = {} if stored.client.dynamic else _client(stored.client.id)
+    return {**client, "dpop": stored.dpop_key is not None}
+
+
+def _client(client_id: str) -> dict[str, Any]:
+    return {"client_id": client_id, "secret": os.environ.get(SECRET_VARIABLE)}
+
+
+def _stored(tokens: TokenStorage, url: str) -> Record | None:
+    """Return the record of the login at *url*.
 
     Raises:
         ConfigurationError: the storage cannot be used.
     """
     try:
-        record = asyncio.run(_get(tokens, url))
+        return asyncio.run(_get(tokens, url))
     except TokensUnavailable as error:
         raise ConfigurationError(str(error)) from None
-    return None if record is None or record.client.dynamic else record.client.id
 
 
 async def _get(tokens: TokenStorage, url: str) -> Record | None:

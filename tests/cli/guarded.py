@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.applications import Starlette
@@ -61,7 +61,11 @@ class Guarded(msgspec.Struct):
 
 @asynccontextmanager
 async def guarded(
-    folder: Path, auth: bool = True, host: str = "127.0.0.1", **options: Any
+    folder: Path,
+    auth: bool = True,
+    host: str = "127.0.0.1",
+    dpop: Literal["required"] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Guarded]:
     """Serve a suite, and an `Issuer` with *options*.
 
@@ -75,7 +79,8 @@ async def guarded(
     issuer = Issuer(user="mia", **options)
     async with issuer.serve() as login:
         resource = f"http://{host}:{port}/mcp"
-        bearer = Bearer(resource, issuers=[login], scopes=["parts:read"]) if auth else None
-        endpoint = Endpoint(Suite(name="parts", version="1", tools=[whoami, order]), auth=bearer)
+        bearer = Bearer(resource, issuers=[login], scopes=["parts:read"], dpop=dpop)
+        suite = Suite(name="parts", version="1", tools=[whoami, order])
+        endpoint = Endpoint(suite, auth=bearer if auth else None)
         async with serve(Starlette(routes=endpoint.routes("/mcp")), port):
             yield Guarded(url, issuer, folder)

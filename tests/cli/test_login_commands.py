@@ -321,9 +321,23 @@ def test_explanation_of_an_unavailable_authorization_server(server: Guarded, run
     assert "HTTP 503" in run("login", server.url)[2]
 
 
-def test_explanation_is_that_of_the_page(
-    server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bound_tokens_are_used_again(serve: SERVE, run: Run) -> None:
+    """DPoP: the key is stored with the tokens, and no further option is needed."""
+    server = serve(dpop="required")
+    status, said, _ = run("auth", server.url)
+    assert status == 1
+    assert "(--dpop)" in said.splitlines()[-1]
+    assert run("auth", server.url, "--dpop")[0] == 0
+
+    assert run("login", server.url, "--dpop")[0] == 0
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+    server.change(expires=1.0)
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+    assert run("auth", server.url)[0] == 0
+    assert run("logout", server.url)[0] == 0
+
+
+def test_explanation_is_that_of_the_page(server: Guarded, run: Run) -> None:
     """docs/commands.md shows what the commands print, but for the hosts."""
     page = (ROOT / "docs" / "commands.md").read_text()
     section = page.partition("\n## login\n")[2].partition("\n## ")[0]
