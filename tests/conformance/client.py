@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
-from genmcp.client.auth import OAuth
+from genmcp.client.auth import Authorizer, ClientCredentials, Enterprise, OAuth, Workload
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.handler import ClientHandler
@@ -133,10 +134,41 @@ async def browse(url: str) -> str:
     return response.headers["location"]
 
 
-def login(name: str) -> OAuth:
+async def issuer_of(url: str) -> str:
+    """Return the authorization server of the suite, which a user would have configured."""
+    parts = urlsplit(url)
+    metadata = f"/.well-known/oauth-protected-resource{parts.path}"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        response = await client.get(parts._replace(path=metadata).geturl())
+    return str(response.json()["authorization_servers"][0])
+
+
+async def login(name: str, url: str) -> Authorizer:
     """Return the authorization for a scenario."""
     given = context()
     client_id, secret = given.get("client_id"), given.get("client_secret")
+    match name:
+        case "auth/client-credentials-jwt":
+            algorithm = given["signing_algorithm"]
+            key = given["private_key_pem"]
+            return ClientCredentials(given["client_id"], key=key, algorithm=algorithm)
+        case "auth/client-credentials-basic":
+            return ClientCredentials(given["client_id"], secret=secret)
+        case "auth/wif-jwt-bearer":
+            issuer = await issuer_of(url)
+            return Workload(lambda: given["valid_jwt"], issuer, client_id=client_id)
+        case "auth/enterprise-managed-authorization":
+            return Enterprise(
+                await issuer_of(url),
+                given["idp_issuer"],
+                lambda: given["idp_id_token"],
+                client_id=given["client_id"],
+                secret=secret,
+                idp_client_id=given["idp_client_id"],
+                idp_token_endpoint=given["idp_token_endpoint"],
+            )
+        case "auth/dpop" | "auth/dpop-nonce":
+            return OAuth("genmcp conformance", ask=browse, dpop=True)
     if name == "auth/basic-cimd":
         client_id = "https://conformance-test.local/client-metadata.json"
     return OAuth("genmcp conformance", client_id=client_id, secret=secret, ask=browse)
@@ -173,7 +205,7 @@ def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 async def run(url: str, name: str, scenario: Scenario, revision: str | None) -> None:
     """Run the scenario."""
     options = ClientOptions(revision=revision, timeout=20)
-    auth = login(name) if name.startswith("auth/") else None
+    auth = await login(name, url) if name.startswith("auth/") else None
     try:
         async with Client(url, handler=Fixture(), options=options, auth=auth) as client:
             await scenario(client)
