@@ -14,7 +14,7 @@ RUNNER = Path(__file__).parents[2] / "scripts" / "conformance"
 SUITE = """
 import json, pathlib, sys
 if sys.argv[1] == "list":
-    print("  - auth/basic [2025-11-25]\\n  - initialize [2025-11-25]")
+    print("  - sep-2640-client [2025-11-25]\\n  - initialize [2025-11-25]")
 else:
     out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1]) / "initialize-2026-Z"
     out.mkdir()
@@ -47,7 +47,9 @@ def test_runner_names_the_scenarios_that_are_not_run(
 
     skipped, passed, summary, counts = capsys.readouterr().out.splitlines()
     assert status == 0
-    assert skipped.startswith("SKIP 2025-11-25 client auth/basic: not run, the client has no OAuth")
+    assert skipped.startswith(
+        "SKIP 2025-11-25 client sep-2640-client: not run, the skills extension"
+    )
     assert passed == "PASS 2025-11-25 client initialize: 1 passed"
-    assert summary.startswith("1 client runs skipped (1: the client has no OAuth")
+    assert summary.startswith("1 client runs skipped (1: the skills extension")
     assert counts == "1 passed, 0 failed"
