@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -13,12 +13,20 @@ from genmcp._core.auth.challenges import bearer_challenge
 from genmcp._core.auth.dpop import InvalidProof, bound_key
 from genmcp._core.server import Reject
 from genmcp._transports.admission import in_process_access
-from genmcp._transports.request import Headers, HttpRequest, Scope, reject
+from genmcp._transports.request import (
+    Headers,
+    HttpRequest,
+    Scope,
+    decode,
+    read_body,
+    reject,
+)
+from genmcp._wire.jsonrpc import Message
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument
 from genmcp.auth.dpop import check_unbound
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Verdicts
-from genmcp.errors import HttpRejected
+from genmcp.errors import HttpRejected, McpError
 from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")
@@ -34,14 +42,24 @@ _LOG_INTERVAL: Final = 10.0
 _WITHOUT_CREDENTIALS: Final = "unauthorized"
 
 
-class Refusal(Exception):
-    """A request is refused. *error* is the code of RFC 6750, 3.1, empty without credentials."""
+_KEYS: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The methods that name a component, and the member of their params that names it."""
 
-    def __init__(self, status: int, error: str, description: str) -> None:
+
+class Refusal(Exception):
+    """A request is refused. *error* is the code of RFC 6750, 3.1, empty without credentials.
+
+    scopes: those that the operation needs besides those of the endpoint.
+    """
+
+    def __init__(
+        self, status: int, error: str, description: str, scopes: Sequence[str] = ()
+    ) -> None:
         super().__init__(description)
         self.status = status
         self.error = error
         self.description = description
+        self.scopes = scopes
 
 
 class Authenticator:
@@ -88,7 +106,7 @@ class Authenticator:
     async def admits(self, http: HttpRequest) -> bool:
         """Verify the token of *http*; return whether the request may be served.
 
-        Otherwise it was refused. Nothing of its body has been read.
+        Otherwise it was refused. Without a valid token, nothing of its body was read.
         """
         if http.scope["method"] == "OPTIONS":
             return True  # a preflight comes without credentials
@@ -106,8 +124,10 @@ class Authenticator:
                 if token is None:
                     raise Refusal(401, "", "This endpoint needs an access token")
                 access = await self._verified(http, scheme, token)
+            http.authenticate(access)
             if access.missing(self.bearer.scopes):
-                raise Refusal(403, "insufficient_scope", "The access token lacks a scope")
+                scopes = await _scopes_named(http)
+                raise Refusal(403, "insufficient_scope", "The access token lacks a scope", scopes)
         except Refusal as refusal:
             await self._refuse(http, refusal)
             return False
@@ -115,7 +135,6 @@ class Authenticator:
             self._log("unavailable", "access tokens cannot be verified: %s", str(error))
             await _reply_unavailable(http, error)
             return False
-        http.authenticate(access)
         return True
 
     def challenge(
@@ -183,7 +202,7 @@ class Authenticator:
 
     async def _refuse(self, http: HttpRequest, refusal: Refusal) -> None:
         """Respond with the status and challenge of *refusal*."""
-        challenge = self.challenge(http.scope, refusal.error, refusal.description)
+        challenge = self.challenge(http.scope, refusal.error, refusal.description, refusal.scopes)
         headers = [(b"www-authenticate", challenge.encode("ascii"))]
         if refusal.error == "use_dpop_nonce" and self._dpop is not None:
             headers.append((b"dpop-nonce", self._dpop.nonce(http).encode("ascii")))
@@ -208,6 +227,27 @@ def scheme_of(scope: Scope) -> str:
     """Return the scheme of the credentials in lower case, empty without credentials."""
     values = [value for name, value in scope["headers"] if name == b"authorization"]
     return values[0].strip().partition(b" ")[0].decode("latin-1").lower() if values else ""
+
+
+async def _scopes_named(http: HttpRequest) -> Sequence[str]:
+    """Return the scopes of the components that a request names, which is refused in any case.
+
+    2026-07-28, authorization, "Scope Challenge Handling": all scopes of the operation at once.
+    """
+    found: dict[str, None] = {}
+    if http.scope["method"] != "POST":
+        return ()
+    try:
+        messages = decode(await read_body(http, http.table.get(b"content-length")), http.mux.limits)
+        for message in messages if isinstance(messages, list) else [messages]:
+            if isinstance(message, Message) and (key := _KEYS.get(message.method or "")):
+                params = msgspec.json.decode(message.params, type=dict[str, Any])
+                route = http.mux.server.find(message.method or "", str(params.get(key)))
+                if route is not None and route.is_visible(http.access):
+                    found.update(dict.fromkeys(route.scopes))
+    except (McpError, msgspec.DecodeError):
+        pass  # with its scopes, the client learns what is wrong with its message
+    return tuple(found)
 
 
 def credentials_of(scope: Scope, max_bytes: int) -> tuple[str, str | None]:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp import Channel, Security, tool
+from genmcp import Channel, Security, Tool, tool
 from genmcp._core.access import Access
 from genmcp.auth import AuthorizationUnavailable, InvalidToken
 from genmcp.auth.authenticator import Refusal, credentials_of
 from genmcp.errors import HttpRejected
 from tests.support.asgi import until
 from tests.support.serving import serve
-from tests.support.tokens import Tokens, access, bearing, call, called, guarded
+from tests.support.tokens import HEADERS, Tokens, access, bearing, call, called, guarded
 
 METADATA = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
 PAGE = "https://app.example.com"
@@ -107,6 +107,58 @@ async def test_missing_scope_of_endpoint_is_403(http: httpx.AsyncClient) -> None
         f'scope="read write", resource_metadata="{METADATA}"'
     )
     assert response.json()["error"] == "insufficient_scope"
+
+
+@tool(scopes=["parts:write", "read"])
+async def reorder() -> str:
+    """Needs a scope of its own."""
+    return "ordered"
+
+
+class Secret(Tool):
+    """A tool that only Ada's boss sees."""
+
+    name = "secret"
+    scopes = ["secret:read"]
+
+    def visible(self, access: Access | None) -> bool:
+        return access is not None and access.subject == "boss"
+
+    async def call(self, request: Any, channel: Channel) -> str:
+        return "secret"
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (named("reorder"), "read write parts:write"),
+        ([named("whoami"), named("reorder")], "read write parts:write"),
+        (named("secret"), "read write"),
+        (named("unknown"), "read write"),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, "read write"),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": []}, "read write"),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, "read write"),
+        ([], "read write"),
+        ("nonsense", "read write"),
+    ],
+)
+async def test_challenge_has_scopes_of_endpoint_and_operation(
+    message: Any, expected: str, http: httpx.AsyncClient
+) -> None:
+    """A client asks its user once, not once for the endpoint and then for the tool."""
+    endpoint = guarded(
+        reorder, Secret, scopes=["read", "write"], verify=Tokens(half=access("ada", "read"))
+    )
+    headers = {**HEADERS, "authorization": "Bearer half"}
+    async with serve(endpoint) as url:
+        response = await http.post(f"{url}/mcp", headers=headers, json=message)
+
+    assert response.status_code == 403
+    assert f'scope="{expected}"' in response.headers["www-authenticate"]
 
 
 async def test_implied_scopes_are_granted(http: httpx.AsyncClient) -> None:
