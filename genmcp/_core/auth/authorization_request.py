@@ -15,13 +15,11 @@ from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.record import RegisteredClient
 from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOptions
-from genmcp._core.auth.token_request import advice_for, clean, failure_of
+from genmcp._core.auth.token_request import advice_for, clean, failure_of, valid_scopes
 
 OFFLINE: Final = "offline_access"
 
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749, 3.3
 _CODE: Final = re.compile(r"[\x20-\x7e]{1,8192}")  # RFC 6749, appendix A.11
-_MAX_SCOPES: Final = 200
 
 
 class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +58,17 @@ def select_scopes(
     """
     challenged = scopes_of(challenge.params.get("scope")) if challenge else []
     if options.scopes is not None:
-        chosen, source = list(options.scopes), "the options"
+        chosen, source = scopes_of(" ".join(options.scopes)), "the options"
     elif challenged:
         chosen, source = challenged, "the challenge"
     else:
         chosen, source = list(listed or ()), "the server's metadata"
-    scopes = tuple(dict.fromkeys(each for each in (*chosen, *earlier) if _is_scope(each)))
+    # A server should not name offline_access, which is between the client and the authorization
+    # server (2026-07-28, "Refresh Tokens").
+    scopes = valid_scopes(each for each in (*chosen, *earlier) if each != OFFLINE)
     text = f"{' '.join(scopes)} (of {source})" if scopes else "none: the server names none"
     options.observe(FlowFinding("scopes", text))
-    return scopes[:_MAX_SCOPES]
+    return scopes
 
 
 def scope_parameter(
@@ -184,9 +184,3 @@ def _params(redirected: str) -> dict[str, str]:
     if len(params) != len(pairs):
         raise FlowFailed("the redirect has a parameter twice: it is not used")
     return params
-
-
-def _is_scope(text: str) -> bool:
-    # A server should not name offline_access, which is between the client and the authorization
-    # server (2026-07-28, "Refresh Tokens").
-    return text != OFFLINE and _SCOPE.fullmatch(text) is not None

@@ -89,7 +89,7 @@ def get_document(options: FlowOptions, url: str) -> Steps[FetchedDocument]:
         )
         if response.status not in _REDIRECTS:
             return _read(url, response, options.max_document)
-        target = urljoin(asked, response.header("Location") or "")
+        target = _target(asked, response.header("Location") or "")
         if _unsafe(options, target) or not same_origin(asked, target):
             problem = f"redirects to another origin or an unsafe URL, {shown(target)}"
             return FetchedDocument(url, DocumentState.BROKEN, problem=problem)
@@ -181,6 +181,13 @@ def _read(url: str, response: Fetched, limit: int) -> FetchedDocument:
         return FetchedDocument(
             url, DocumentState.BROKEN if object else DocumentState.ABSENT, problem=str(error)
         )
+
+
+def _target(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return location
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ document, or dynamic registration, in this order.
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -75,8 +76,8 @@ def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient
 
 def is_document_url(client_id: str) -> bool:
     """Return whether *client_id* is the URL of a client id metadata document."""
-    parts = urlsplit(client_id)
-    return parts.scheme == "https" and len(parts.path) > 1
+    scheme, _, rest = client_id.partition("://")
+    return scheme == "https" and rest.partition("/")[2] != ""
 
 
 def choose_client(
@@ -164,7 +165,7 @@ def register(
             advice="client_id= with the id that its operator gives you",
             error=code,
         )
-    return _registered(options, response, redirect_uri, method)
+    return _registered(options, response, redirect_uri, listed)
 
 
 def _metadata(
@@ -186,22 +187,25 @@ def _metadata(
 
 
 def _registered(
-    options: FlowOptions, response: Fetched, redirect_uri: str, asked: str
+    options: FlowOptions,
+    response: Fetched,
+    redirect_uri: str,
+    listed: Sequence[str],
 ) -> RegisteredClient:
     """Check the client that the server has registered, which may differ from the request."""
     try:
         if len(response.body) > options.max_document:
             raise ValueError(f"it has more than {options.max_document} bytes")
         made = msgspec.convert(decode_object(response.body), _Registered)
-    except (
-        ValueError,
-        msgspec.ValidationError,
-    ) as error:  # no value is in it
+    except (ValueError, msgspec.ValidationError) as error:  # its text has no value
         raise FlowFailed(
             f"the response to the registration is not valid: {error}", Failure.REGISTRATION
         ) from None
     secret = made.client_secret
-    method = made.token_endpoint_auth_method or (asked if secret or asked == "none" else "none")
+    method = made.token_endpoint_auth_method
+    if method is None:
+        # A server may issue a secret to a client that wants none, and then expects it.
+        method = next((each for each in _WITH_SECRET if secret and each in listed), "none")
     problem = ""
     if not _VALUE.fullmatch(made.client_id):
         problem = "it has no valid client_id"

@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
@@ -29,6 +29,8 @@ from genmcp._core.auth.steps import (
 # character could begin another header.
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,16384}")
 _CODE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e ]{1,100}")  # RFC 6749, 5.2
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749, 3.3
+_MAX_SCOPES: Final = 200
 _TEXT: Final = 300  # characters of an error_description
 _SECRETS: Final = (
     "assertion",
@@ -149,7 +151,7 @@ def with_tokens(options: FlowOptions, record: Record, response: TokenResponse) -
     """Return the next generation of *record*, with the tokens of *response*."""
     now = options.now()
     lifetime = _lifetime(response.expires_in)
-    scopes = tuple(scopes_of(response.scope)) or record.scopes or record.requested
+    scopes = valid_scopes(scopes_of(response.scope)) or record.scopes or record.requested
     bound = response.token_type.lower() == "dpop"
     options.observe(
         FlowFinding(
@@ -201,6 +203,11 @@ def error_in(response: Fetched, secrets: Collection[str] = ()) -> tuple[str, str
     code = clean(code, secrets)
     named = ": ".join(part for part in (code, text) if part)
     return code, named or f"HTTP {response.status}"
+
+
+def valid_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Return those of *scopes* that RFC 6749, 3.3, allows, without duplicates; 200 at most."""
+    return tuple(dict.fromkeys(each for each in scopes if _SCOPE.fullmatch(each)))[:_MAX_SCOPES]
 
 
 def clean(text: str, secrets: Collection[str] = ()) -> str:

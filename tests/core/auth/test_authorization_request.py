@@ -57,6 +57,7 @@ def found(resource: str | None = URL, **members: Any) -> DiscoveredServer:
         (None, None, None, (), ()),
         (["o"], "a", ["x"], (), ("o",)),
         ([], "a", ["x"], (), ()),
+        (["o p", "q"], None, None, (), ("o", "p", "q")),
         (None, "a", ["x"], ("b", "a"), ("a", "b")),
         (["o"], "a", None, ("b",), ("o", "b")),
         (None, "a offline_access", None, (), ("a",)),

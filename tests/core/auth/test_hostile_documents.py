@@ -231,6 +231,8 @@ DOCUMENT = json.dumps({"resource": URL, "authorization_servers": [ISSUER]})
         raw("", 302, Location=f"{EVIL}/prm"),
         raw("", 302, Location="http://mcp.example.com/prm"),
         raw("", 302, Location="javascript:alert(1)"),
+        raw("", 302, Location="http://[::1"),
+        raw("", 302, Location="https://mcp.example.com:port/prm"),
         raw("", 307, Location="https://mcp.example.com:8443/prm"),
         raw("", 302, Location=PRM),
         raw("", 302),

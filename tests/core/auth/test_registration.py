@@ -191,7 +191,6 @@ def test_registration_states_the_type_of_the_application(redirect_uri: str, kind
         (["client_secret_post", "none"], "none"),
         (["client_secret_post"], "client_secret_post"),
         (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
-        (["private_key_jwt"], "none"),
     ],
 )
 def test_registration_asks_for_a_method_of_the_server(
@@ -199,7 +198,7 @@ def test_registration_asks_for_a_method_of_the_server(
 ) -> None:
     """A public client where it can; Basic where the metadata has no list."""
     world = World()
-    world.client |= {"client_secret": SECRET}
+    world.client |= {"client_secret": SECRET, "token_endpoint_auth_method": method}
 
     client = world.run(
         register(world.options, found(token_endpoint_auth_methods_supported=listed), REDIRECT)
@@ -228,6 +227,18 @@ def test_registration_asks_for_refresh_tokens_where_they_exist(
     world.run(register(world.options, found(grant_types_supported=listed), REDIRECT))
 
     assert json.loads(world.fetches[0].body or b"")["grant_types"] == grants
+
+
+def test_secret_for_a_public_client_is_used() -> None:
+    """A server that issues one expects it; without a stated method, by one that it lists."""
+    world = World()
+    world.client |= {"client_secret": SECRET}
+    server = found(token_endpoint_auth_methods_supported=["client_secret_post", "none"])
+
+    client = world.run(register(world.options, server, REDIRECT))
+
+    assert json.loads(world.fetches[0].body or b"")["token_endpoint_auth_method"] == "none"
+    assert (client.method, client.secret) == ("client_secret_post", SECRET)
 
 
 # The response

@@ -177,6 +177,7 @@ def test_expiry_is_absolute(expires_in: float | str | None, lifetime: float | No
         ("", (), ("a", "b")),
         (None, ("g",), ("g",)),
         ("x", ("g",), ("x",)),
+        ('x "y" \x1b[2J', (), ("x",)),
     ],
 )
 def test_absent_scope_means_those_that_were_asked_for(
