@@ -26,6 +26,7 @@ _MARKERS = {
     "tests/e2e/test_mcp_1.py": "peers",
     "tests/e2e/test_npm_servers.py": "peers",
     "tests/e2e/test_official_client.py": "peers",
+    "tests/e2e/test_service_peers.py": "peers",
     "tests/e2e/test_typescript_server.py": "peers",
     "tests/client/test_client_peers.py": "peers",
     "tests/chaos": "chaos",

@@ -1,6 +1,7 @@
 """Authorization servers, servers and clients of others, for the tests of logins."""
 
 import asyncio
+import json
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -47,6 +48,7 @@ from tests.e2e.processes import kill, serving
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
 SERVER_ID, SERVER_SECRET = "rs", "of-a-resource-server"  # to introspect tokens
+SIGNER_ID, SIGNER = "signer", jwk.ECKey.generate_key("P-256")  # a service with a key
 CLIENT_ID, REDIRECT = "app", "http://127.0.0.1:9999/callback"  # registered in advance
 
 
@@ -76,6 +78,7 @@ async def own_issuer(
     """Serve `genmcp.testing.Issuer`."""
     issuer = Issuer(resources=[resource], user=USER, consent="ask", opaque=opaque)
     issuer.add_client(SERVER_ID, secret=SERVER_SECRET)
+    issuer.add_client(SIGNER_ID, keys=SIGNER.as_dict(private=False))
     issuer.add_client(CLIENT_ID, redirect_uris=[REDIRECT])
     async with issuer.serve(port) as url:
         yield await found_at(url)
@@ -87,7 +90,8 @@ async def oidc_provider(
 ) -> AsyncIterator[AuthorizationServer]:
     """Run oidc-provider, of npm."""
     node, modules = npm_package(*OIDC_PROVIDER)
-    options = [str(port), str(modules), resource, "opaque" if opaque else "jwt"]
+    public = json.dumps(SIGNER.as_dict(private=False))
+    options = [str(port), str(modules), resource, "opaque" if opaque else "jwt", public]
     async with serving([node, str(SCRIPT), *options], port):
         yield await found_at(f"http://127.0.0.1:{port}")
 
@@ -187,10 +191,10 @@ async def write(channel: Channel) -> str:
 
 
 def own_server(
-    resource: str, server: AuthorizationServer, verify: Verifier | None = None
+    resource: str, server: AuthorizationServer, verify: Verifier | None = None, **options: Any
 ) -> ASGIApp:
-    """Return a server of ours."""
-    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify)
+    """Return a server of ours; *options* are further ones of `Bearer`."""
+    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify, **options)
     endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami, write]), auth=auth)
     return Starlette(routes=endpoint.routes("/mcp"))
 

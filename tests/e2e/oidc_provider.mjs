@@ -1,10 +1,11 @@
 // An authorization server that is not ours. Arguments: its port, the modules folder, and the URL
-// of the resource that tokens are issued for, and their format: jwt or opaque.
+// of the resource that tokens are issued for, their format (jwt or opaque), and the public key of
+// the client `signer`.
 import { generateKeyPairSync } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-const [port, modules, resource, accessTokenFormat] = process.argv.slice(2);
+const [port, modules, resource, accessTokenFormat, publicKey] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')).href);
 
@@ -19,6 +20,15 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
         {
             client_id: 'rs',
             client_secret: 'of-a-resource-server',
+            grant_types: ['client_credentials'],
+            redirect_uris: [],
+            response_types: [],
+        },
+        {
+            client_id: 'signer',
+            token_endpoint_auth_method: 'private_key_jwt',
+            token_endpoint_auth_signing_alg: 'ES256',
+            jwks: { keys: [JSON.parse(publicKey)] },
             grant_types: ['client_credentials'],
             redirect_uris: [],
             response_types: [],
