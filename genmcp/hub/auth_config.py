@@ -26,15 +26,32 @@ class _LoginEntry(
     port: int = 0
 
 
+class _CredentialsEntry(
+    msgspec.Struct,
+    tag_field="type",
+    tag="client_credentials",
+    rename="camel",
+    forbid_unknown_fields=True,
+):
+    """The credentials of a service: `ClientCredentials`, with the tokens in memory."""
+
+    client_id: str
+    secret: str | None = None
+    key: str | None = None
+    scopes: Sequence[str] | None = None
+    issuer: str | None = None
+
+
 def read_auth(entry: Any, environment: Mapping[str, str] = os.environ) -> Auth:
     """Return the authorization that *entry* describes.
 
-        "${TOKEN}"                                an access token
-        {"type": "oauth", "name": "Parts hub"}    a login of a person: `OAuth`
+        "${TOKEN}"                                  an access token
+        {"type": "oauth", "name": "Parts hub"}      a login of a person: `OAuth`
+        {"type": "client_credentials",              a service: `ClientCredentials`
+         "clientId": "hub", "secret": "${SECRET}"}
 
     `${NAME}` in any text is the environment variable NAME. The members of an object are the options
-    of the class, in camel case: `clientId`. The tokens of a person are stored as `genmcp login`
-    stores them.
+    of the class, in camel case. The tokens of a person are stored as `genmcp login` stores them.
 
     Args:
         entry: The decoded JSON.
@@ -46,15 +63,17 @@ def read_auth(entry: Any, environment: Mapping[str, str] = os.environ) -> Auth:
     filled = _fill(entry, environment)
     if isinstance(filled, str):
         return filled
-    if isinstance(filled, dict) and "type" not in filled:
-        raise ConfigurationError("auth: `type` is missing, such as oauth")
     try:
-        found = msgspec.convert(filled, _LoginEntry)
+        found: _LoginEntry | _CredentialsEntry
+        found = msgspec.convert(filled, _LoginEntry | _CredentialsEntry)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"auth: {error}") from None
-    from genmcp.client.auth import FileTokens, OAuth
+    from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
 
-    return OAuth(**msgspec.structs.asdict(found), tokens=FileTokens())
+    options = msgspec.structs.asdict(found)
+    if isinstance(found, _CredentialsEntry):
+        return ClientCredentials(**options)
+    return OAuth(**options, tokens=FileTokens())
 
 
 def _fill(entry: Any, environment: Mapping[str, str]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.auth import FileTokens, OAuth
+from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig, load_servers, server_of
 
@@ -158,11 +158,13 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
         "scopes": ["crm:read"],
         "issuer": "https://login.example",
     }
-    parts, crm = load_servers(
+    service = {"type": "client_credentials", "clientId": "hub", "secret": "${CRM_SECRET}"}
+    parts, crm, erp = load_servers(
         {
             "mcpServers": {
                 "parts": {"url": "https://parts.example/mcp", "auth": "${PARTS_TOKEN}"},
                 "crm": {"url": "https://crm.example/mcp", "auth": login},
+                "erp": {"url": "https://erp.example/mcp", "auth": service},
             }
         }
     )
@@ -172,7 +174,9 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
     assert (crm.auth.client_id, crm.auth.secret) == ("hub", "s3cret")
     assert (crm.auth.scopes, crm.auth.issuer) == (["crm:read"], "https://login.example")
     assert isinstance(crm.auth.tokens, FileTokens)
-    assert "s3cret" not in repr(crm)
+    assert isinstance(erp.auth, ClientCredentials)
+    assert (erp.auth.client_id, erp.auth.secret) == ("hub", "s3cret")
+    assert "s3cret" not in repr(crm) + repr(erp)
     assert "t0ken" not in repr(parts)
 
 
@@ -182,9 +186,10 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
         ("${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE is not set"),
         ("not a token", "an access token must be"),
         ({"type": "basic"}, "Invalid value 'basic'"),
-        ({"name": "x"}, "`type` is missing"),
+        ({"name": "x"}, "missing required field `type`"),
         ({"type": "oauth", "clientID": "x"}, "unknown field `clientID`"),
         ({"type": "oauth", "secret": "s3cret"}, "needs the client_id"),
+        ({"type": "client_credentials", "clientId": "a"}, "either a secret or a key"),
         (7, "Expected `object`"),
     ],
 )

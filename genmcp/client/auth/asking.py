@@ -6,7 +6,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from inspect import isawaitable, iscoroutinefunction
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
@@ -80,7 +80,7 @@ class UserPrompt:
                 if self._ask is not None:
                     return await _call(self._ask, step.url)
                 assert self._listener is not None
-                with _pasting(self._listener):
+                with _TERMINAL.pasting(self._listener):
                     _show(step.url, browser=self._browser)
                     return await self._listener.wait(step.url)
         except TimeoutError:
@@ -126,42 +126,66 @@ def _has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
-@contextmanager
-def _pasting(listener: LoopbackListener) -> Iterator[None]:
-    """Offer each line that is typed to *listener*, for a browser on another machine.
+class _Terminal:
+    """Offers each line that is typed to the listeners of the logins that wait.
 
-    It is redirected to its own 127.0.0.1, where it shows an error, and the URL in its address bar.
+    For a browser on another machine. It is redirected to its own 127.0.0.1, where it shows an
+    error, and the URL in its address bar.
     """
-    loop = asyncio.get_running_loop()
+
+    def __init__(self) -> None:
+        self._typed = bytearray()
+        self._listeners: dict[asyncio.AbstractEventLoop, list[LoopbackListener]] = {}
+
+    @contextmanager
+    def pasting(self, listener: LoopbackListener) -> Iterator[None]:
+        """Offer the lines to *listener* while the block runs."""
+        loop = asyncio.get_running_loop()
+        listeners = self._listeners.setdefault(loop, [])
+        listeners.append(listener)
+        fd = _terminal()
+        try:
+            if fd is not None and (len(listeners) > 1 or self._read(loop, fd)):
+                _tell("If the browser shows an error after that, paste its URL here.")
+            yield
+        finally:
+            listeners.remove(listener)
+            if not listeners:
+                del self._listeners[loop]
+                if fd is not None:
+                    with suppress(NotImplementedError):
+                        loop.remove_reader(fd)
+
+    def _read(self, loop: asyncio.AbstractEventLoop, fd: int) -> bool:
+        """Read lines from now on; return False on a system that cannot (Windows)."""
+
+        def read() -> None:
+            data = os.read(fd, 65536)
+            if not data:
+                loop.remove_reader(fd)
+            self._typed += data
+            *lines, rest = self._typed.split(b"\n")
+            self._typed[:] = rest
+            for line in lines:
+                text = line.decode("utf-8", "replace").strip()
+                if text and not any(each.offer(text) for each in self._listeners.get(loop, ())):
+                    _tell("This is not the URL of the login that waits.")
+
+        try:
+            loop.add_reader(fd, read)
+        except (NotImplementedError, OSError):
+            return False
+        self._typed.clear()
+        return True
+
+
+_TERMINAL: Final = _Terminal()
+
+
+def _terminal() -> int | None:
+    """Return the file descriptor of stdin if it is a terminal."""
     try:
         fd = sys.stdin.fileno()
-        usable = os.isatty(fd)
+        return fd if os.isatty(fd) else None
     except (AttributeError, OSError, ValueError):  # none, closed, or replaced
-        usable = False
-    if not usable:
-        yield
-        return
-    pasted = bytearray()
-
-    def read() -> None:
-        data = os.read(fd, 65536)
-        if not data:
-            loop.remove_reader(fd)
-        pasted.extend(data)
-        *lines, rest = pasted.split(b"\n")
-        pasted[:] = rest
-        for line in lines:
-            text = line.decode("utf-8", "replace").strip()
-            if text and not listener.offer(text):
-                _tell("This is not the URL of the login that waits.")
-
-    try:
-        loop.add_reader(fd, read)
-    except (NotImplementedError, OSError):  # Windows
-        yield
-        return
-    _tell("If the browser shows an error after that, paste its URL here.")
-    try:
-        yield
-    finally:
-        loop.remove_reader(fd)
+        return None

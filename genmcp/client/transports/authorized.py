@@ -8,6 +8,7 @@ from urllib.parse import SplitResult
 
 from genmcp._core.auth.steps import FlowFailed
 from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
+from genmcp.client.auth.flows import FlowAuthorization
 from genmcp.client.errors import AuthorizationFailed, ClientError, authorization_error
 from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import (
@@ -174,15 +175,27 @@ def _encoded(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
 
 
 def authorized(
-    url: SplitResult, requester: HttpRequester, options: HttpOptions, auth: Auth
+    url: SplitResult,
+    requester: HttpRequester,
+    options: HttpOptions,
+    auth: Auth,
+    *,
+    in_process: bool = False,
 ) -> HttpRequester:
     """Return *requester* with authorization by *auth*.
 
     Raises:
-        ConfigurationError: *auth* cannot be used for *url*, or an option authorizes already.
+        ConfigurationError: *auth* cannot be used for *url*, or an option authorizes already. A
+            server in this process has no URL at which a login could find it.
     """
     if any(name.lower() == "authorization" for name in options.headers):
         raise ConfigurationError("give either auth= or an Authorization header, not both")
     if options.client is not None and options.client.auth is not None:
         raise ConfigurationError("give either auth= or an HttpOptions.client that has auth")
-    return AuthorizedRequester(url, requester, authorization_for(auth, url.geturl(), options))
+    authorization = authorization_for(auth, url.geturl(), options)
+    if in_process and isinstance(authorization, FlowAuthorization):
+        raise ConfigurationError(
+            f"{type(auth).__name__} needs the URL of a server; for one in this process, give an "
+            "access token, such as one of genmcp.testing.Issuer"
+        )
+    return AuthorizedRequester(url, requester, authorization)

@@ -56,7 +56,7 @@ class MemoryTransport(HttpTransport):
         if auth is not None:
             from genmcp.client.transports.authorized import authorized  # most do without it
 
-            requester = authorized(_URL, requester, options, auth)
+            requester = authorized(_URL, requester, options, auth, in_process=True)
         super().__init__(_URL, requester, options, max_message=max_message)
 
     async def disconnect(self) -> None:

@@ -21,7 +21,7 @@ from genmcp import (
     SyncClient,
     Unauthorized,
 )
-from genmcp.client.auth import Authorization, RejectedRequest
+from genmcp.client.auth import Authorization, OAuth, RejectedRequest
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.transports.targets import transport_to
 from tests.client.auth.guarded import Guarded, suite
@@ -304,6 +304,7 @@ async def test_rejected_requests_occupy_no_connection() -> None:
         ("http://h/mcp", 7, None, "not a int"),
         (Command("server"), "abc", None, r"Command\(env"),
         (suite(), "abc", None, "a URL or an Endpoint"),
+        (Endpoint(suite()), OAuth("Agent"), None, "OAuth needs the URL"),
         ("http://h/mcp", "abc", HttpOptions(headers={"authorization": "x"}), "not both"),
     ],
 )

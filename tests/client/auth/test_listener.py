@@ -176,6 +176,23 @@ async def test_redirect_can_be_pasted(
     assert shown.out == ""
 
 
+async def test_two_logins_share_a_terminal(terminal: int) -> None:
+    """A line belongs to the login with its state."""
+    prompts = [UserPrompt(), UserPrompt()]
+    uris = [await prompt.listen(Listen()) for prompt in prompts]
+    asking = [
+        asyncio.create_task(prompt.ask(Ask(f"https://as.example/a?state=s{number}", uri)))
+        for number, (prompt, uri) in enumerate(zip(prompts, uris, strict=True))
+    ]
+    await asyncio.sleep(0)
+    os.write(terminal, f"{uris[1]}?state=s1\n".encode())
+    assert await asking[1] == f"{uris[1]}?state=s1"
+    os.write(terminal, f"{uris[0]}?state=s0\n".encode())
+    assert await asking[0] == f"{uris[0]}?state=s0"
+    for prompt in prompts:
+        await prompt.close()
+
+
 async def test_end_of_the_input_does_not_end_the_login(
     terminal: int, browser: httpx.AsyncClient
 ) -> None:
