@@ -166,7 +166,9 @@ async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Pa
     issuer = Issuer()
     suite = importlib.import_module("search").suite
     async with guarded_place(issuer, suite=suite) as place:
-        program.write_text(MODULES[name].replace("https://mcp.example.com/mcp", place.url))
+        issuer.add_client("reports", secret="known to both")
+        code = MODULES[name].replace("https://mcp.example.com/mcp", place.url)
+        program.write_text(code.replace("https://login.example.com", issuer.url))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(program)),
             env={
@@ -174,6 +176,7 @@ async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Pa
                 "PYTHONPATH": str(ROOT),
                 "BROWSER": f"{sys.executable} -m tests.support.browser %s",
                 "PARTS_TOKEN": issuer.token("ann", ["parts:read"], audience=place.url),
+                "REPORTS_SECRET": "known to both",
                 "XDG_DATA_HOME": str(modules),
             },
             stdin=DEVNULL,
