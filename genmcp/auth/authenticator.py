@@ -73,7 +73,9 @@ class Authenticator:
     """
 
     def __init__(self, bearer: Bearer) -> None:
-        self.bearer = bearer
+        # The lists that are checked, and published, must not change with the caller's.
+        lists = {"issuers": tuple(bearer.issuers), "scopes": tuple(bearer.scopes)}
+        self.bearer = bearer = msgspec.structs.replace(bearer, **lists)
         self.document = ResourceDocument(bearer.resource, bearer.metadata)
         self._dpop = bearer.proofs
         self._verifier = _verifier_of(bearer)

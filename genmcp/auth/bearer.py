@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from genmcp._core.access import Access, checked_scopes
 from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
@@ -98,7 +98,7 @@ class Bearer(msgspec.Struct, frozen=True):
             check_public_url("issuers", issuer)
             if "?" in issuer:
                 raise ConfigurationError(f"issuers: {issuer!r} must have no query (RFC 8414, 2)")
-        force_setattr(self, "scopes", checked_scopes("scopes", self.scopes))
+        checked_scopes("scopes", self.scopes)
         checked_scopes("about", self.about.get("scopes_supported", ()))
         checked_scopes("implies", self.implies)
         for scopes in self.implies.values():
@@ -120,8 +120,6 @@ class Bearer(msgspec.Struct, frozen=True):
         for option in ("max_token_bytes", "max_verifications", "max_verdicts"):
             if getattr(self, option) < 1:
                 raise ConfigurationError(f"{option} must be positive")
-        # The list that was checked, and is published, must not change with the caller's.
-        force_setattr(self, "issuers", tuple(self.issuers))
         _ = self.metadata
 
     @property

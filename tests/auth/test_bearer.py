@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import ConfigurationError, Endpoint, Suite
 from genmcp.auth import Bearer
+from genmcp.auth.authenticator import Authenticator
 from tests.support.tokens import ISSUER, RESOURCE, Tokens
 
 
@@ -55,10 +56,11 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 def test_bearer_is_frozen() -> None:
     """What was checked stays so."""
     issuers = [ISSUER]
-    bearer = Bearer(RESOURCE, issuers)
+    bearer = Bearer(RESOURCE, issuers, verify=Tokens())
+    authenticator = Authenticator(bearer)
     issuers.append("https://evil.example.com")
 
-    assert bearer.issuers == (ISSUER,)
+    assert authenticator.bearer.issuers == (ISSUER,)
     with pytest.raises(AttributeError):
         bearer.resource = "https://other.example.com"  # type: ignore[misc]
     assert msgspec.structs.replace(bearer, optional=True).optional
