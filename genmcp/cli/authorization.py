@@ -16,7 +16,7 @@ from genmcp._core.auth.flow import RejectedAttempt, authorize, explain
 from genmcp._core.auth.metadata import ResourceMetadata
 from genmcp._core.auth.record import Record, record_key
 from genmcp._core.auth.revocation import log_out
-from genmcp._core.auth.steps import FlowFailed, FlowFinding, Steps
+from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, Steps
 from genmcp.cli.output import one_line
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.fetcher import Fetcher
@@ -38,8 +38,9 @@ _OPTIONS: Final = {
     r"\bOAuth\(login_timeout=\.\.\.\)": "--login-timeout",
     r"\bclient_id=,?": "--client-id",
     r"\bscopes=": "--scope",
-    r"\bissuer=,?": "--issuer ",
-    r"\bresource=": "--resource ",
+    r"\bissuer=(?=')": "--issuer ",
+    r"\bissuer=,?": "--issuer",
+    r"\bresource=(?=')": "--resource ",
 }
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -154,7 +155,12 @@ async def _find_login(request: LoginRequest) -> ResourceMetadata | None:
     authorization server, are for a server that demands a token.
     """
     options = flow_options(request.oauth, request.url, _ignore)
-    return await request.run(find_resource(options, None))
+    try:
+        return await request.run(find_resource(options, None))
+    except FlowFailed as failed:
+        if failed.failure is Failure.RESOURCE:  # another server of the same host
+            return None
+        raise
 
 
 async def _probe(request: LoginRequest) -> RejectedAttempt | None:

@@ -88,8 +88,8 @@ def auth(arguments: argparse.Namespace) -> int:
     return _run(arguments, explain_login)
 
 
-def auth_of(arguments: argparse.Namespace, url: object) -> Auth | None:
-    """Return the authorization by the arguments of `add_auth_options`, None without any.
+def auth_of(arguments: argparse.Namespace, url: object, configured: Auth | None) -> Auth | None:
+    """Return the authorization by the arguments of `add_auth_options`, by default *configured*.
 
     Raises:
         ConfigurationError: they exclude each other, or the target has no URL.
@@ -98,7 +98,7 @@ def auth_of(arguments: argparse.Namespace, url: object) -> Auth | None:
         if arguments.tokens is not None:
             raise ConfigurationError("--tokens needs --login")
         if not arguments.token:
-            return None
+            return _attended(configured)
     option = "--login" if arguments.login else "--token"
     if not isinstance(url, str):
         raise ConfigurationError(f"{option} applies only to a URL")
@@ -111,8 +111,13 @@ def auth_of(arguments: argparse.Namespace, url: object) -> Auth | None:
         return token
     tokens = _storage(arguments.tokens)
     oauth = OAuth(CLIENT_NAME, tokens=tokens, **_options_of(_stored(tokens, url)))
+    return _attended(oauth)
+
+
+def _attended(auth: Auth | None) -> Auth | None:
+    """Return *auth*, which begins a login at a terminal only."""
     is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    return oauth if is_interactive else UnattendedLogin(oauth)
+    return UnattendedLogin(auth) if isinstance(auth, OAuth) and not is_interactive else auth
 
 
 class UnattendedLogin:

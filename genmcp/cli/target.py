@@ -8,10 +8,10 @@ import shutil
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -119,6 +119,14 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
+class ParsedTarget(NamedTuple):
+    """A target, with the headers and the authorization that a file with `mcpServers` has for it."""
+
+    target: Target
+    headers: Mapping[str, str] = {}
+    auth: Auth | None = None
+
+
 class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The server that a command talks to, and the options of the client."""
 
@@ -149,8 +157,8 @@ def resolve_target(arguments: argparse.Namespace) -> ResolvedTarget:
     Raises:
         ConfigurationError: the target is malformed, or an option does not apply to it.
     """
-    target, headers = parse_target(arguments.target, arguments.server)
-    headers = {**headers, **dict(map(_parse_header, arguments.header))}
+    target, configured, auth = parse_target(arguments.target, arguments.server)
+    headers = {**configured, **dict(map(_parse_header, arguments.header))}
     if arguments.env:
         if not isinstance(target, Command):
             raise ConfigurationError("--env applies only to the command of a stdio server")
@@ -164,7 +172,7 @@ def resolve_target(arguments: argparse.Namespace) -> ResolvedTarget:
         if not 0 < seconds < threading.TIMEOUT_MAX:
             raise ConfigurationError(f"--timeout: {seconds:g} is not a positive number of seconds")
         options = replace(options, timeout=seconds, idle_timeout=seconds, open_timeout=seconds)
-    auth = auth_of(arguments, target)
+    auth = auth_of(arguments, target, auth)
     if auth is not None and any(name.lower() == "authorization" for name in headers):
         raise ConfigurationError(
             "--login and --token cannot be combined with an Authorization header"
@@ -177,8 +185,8 @@ def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> Clien
     return replace(options, stdio=StdioOptions(stderr=on_line))
 
 
-def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str, str]]:
-    """Return the target that *text* denotes, with the HTTP headers for it.
+def parse_target(text: str, server: str | None = None) -> ParsedTarget:
+    """Return the target that *text* denotes.
 
     Args:
         text: a URL, `module:attribute` in this process, a file with `mcpServers`, or the command
@@ -198,9 +206,9 @@ def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str
             raise ConfigurationError(
                 f"{text!r} has no host name: a URL looks like https://a.example/mcp"
             )
-        return text, {}
+        return ParsedTarget(text)
     if _ATTRIBUTE.fullmatch(text):
-        return load_mux(text), {}
+        return ParsedTarget(load_mux(text))
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -208,7 +216,7 @@ def parse_target(text: str, server: str | None = None) -> tuple[Target, dict[str
     if not words:
         raise ConfigurationError("a URL, module:attribute or command is required")
     _check_command(text, words)
-    return Command(words[0], words[1:]), {}
+    return ParsedTarget(Command(words[0], words[1:]))
 
 
 def _check_command(text: str, words: Sequence[str]) -> None:
@@ -237,15 +245,15 @@ def _check_command(text: str, words: Sequence[str]) -> None:
     )
 
 
-def _load_configuration(path: str, name: str | None) -> tuple[Target, dict[str, str]]:
+def _load_configuration(path: str, name: str | None) -> ParsedTarget:
     try:
         found = server_of(path, name)
     except ConfigurationError as error:
         hint = "" if name else " (--server NAME)"
         raise ConfigurationError(f"{error}{hint}") from None
     if found.url is not None:
-        return found.url, dict(found.headers or {})
-    return Command(str(found.command), found.args, found.env, found.cwd), {}
+        return ParsedTarget(found.url, found.headers or {}, found.auth)
+    return ParsedTarget(Command(str(found.command), found.args, found.env, found.cwd))
 
 
 def _hostname(url: str) -> str | None:

@@ -82,5 +82,6 @@ async def guarded(
         bearer = Bearer(resource, issuers=[login], scopes=["parts:read"], dpop=dpop)
         suite = Suite(name="parts", version="1", tools=[whoami, order])
         endpoint = Endpoint(suite, auth=bearer if auth else None)
-        async with serve(Starlette(routes=endpoint.routes("/mcp")), port):
+        routes = [*endpoint.routes("/mcp"), *Endpoint(suite).routes("/open")]
+        async with serve(Starlette(routes=routes), port):
             yield Guarded(url, issuer, folder)

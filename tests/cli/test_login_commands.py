@@ -1,6 +1,7 @@
 """`genmcp login`, `logout` and `auth`, and calls with `--login` and `--token`."""
 
 import asyncio
+import json
 import os
 import pty
 import re
@@ -230,6 +231,18 @@ def test_failed_revocation_is_reported(server: Guarded, run: Run) -> None:
     assert not any(secret in said for secret in secrets)
 
 
+def test_open_server_beside_a_guarded_one(serve: SERVE, run: Run) -> None:
+    """The metadata at the root of the host is that of the other server."""
+    server = serve()
+    open_url = server.url.replace("/mcp", "/open")
+
+    root = httpx.get(server.url.replace("/mcp", "/.well-known/oauth-protected-resource"))
+    status, said, _ = run("auth", open_url)
+
+    assert root.json()["resource"] == server.url
+    assert (status, said.splitlines()[-1]) == (0, "The server asks for no login.")
+
+
 def test_server_without_a_login(serve: SERVE, run: Run) -> None:
     """Everybody may call it, so there is nothing to log in to."""
     server = serve(auth=False)
@@ -244,6 +257,17 @@ def test_server_without_a_login(serve: SERVE, run: Run) -> None:
     status, _, noise = run("login", server.url)
     assert status == 1
     assert "the server asks for no login" in noise
+
+
+def test_login_of_a_configuration_file_is_used(server: Guarded, run: Run, tmp_path: Path) -> None:
+    """As a hub uses it; without a terminal, no login begins."""
+    path = tmp_path / "servers.json"
+    entry = {"url": server.url, "auth": {"type": "oauth"}}
+    path.write_text(json.dumps({"mcpServers": {"parts": entry}}))
+    assert f"genmcp login {server.url}" in run("call", str(path), "whoami")[2]
+
+    run("login", server.url)
+    assert run("call", str(path), "whoami")[:2] == (0, "mia\n")
 
 
 @pytest.mark.parametrize("command", ["login", "auth"])

@@ -250,7 +250,7 @@ def _open_private(path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | _SAFELY, 0o600)
     except OSError as error:
-        if error.errno == errno.ELOOP:  # of O_NOFOLLOW
+        if error.errno in (errno.ELOOP, errno.EMLINK):  # of O_NOFOLLOW
             raise TokensUnavailable(_LINK.format(path=path)) from None
         raise
     try:

@@ -31,7 +31,8 @@ class StoreTokens(TokenStorage):
         secret: seals the records: one or several secrets, as for `Mux`. Required.
         lock_timeout: seconds to wait for a process that renews the same token. Default 60.
         lease: seconds after which the lock of a process that has died is free. It must be longer
-            than a renewal takes; the lock of a slower one is lost. Default 60.
+            than a renewal takes, and shorter than *lock_timeout*; a slower process loses its lock.
+            Default 30.
         ttl: seconds after its last change until a record is removed, None for never. Default
             90 days.
         max_bytes: the maximum size of a record, before it is sealed. Default 64 KiB.
@@ -46,7 +47,7 @@ class StoreTokens(TokenStorage):
         secret: Secret,
         *,
         lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
-        lease: float = 60.0,
+        lease: float = 30.0,
         ttl: float | None = 90 * _DAY,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
