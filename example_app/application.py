@@ -56,7 +56,7 @@ def create_app(
         jobs=JobOptions(lease=3),
         secret=secret_for(path),
     )
-    endpoint = Endpoint(mux, auth=auth, copy_assigns=["user"], keep_assigns=["user"])
+    endpoint = Endpoint(mux, auth=auth, copy_assigns=["user"], keep_assigns=["user"], console=True)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

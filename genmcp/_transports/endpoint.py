@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import ASGIApp
 
+    from genmcp._transports.console import Console
     from genmcp.auth.authenticator import Authenticator
     from genmcp.auth.bearer import Bearer
 
@@ -63,6 +64,8 @@ class Endpoint:
             None falls back to the peer address, `scope["client"]`, which is the default.
         auth: the access tokens that clients must send, `genmcp.auth.Bearer`. Default: the host
             application authenticates. Excludes *principal*.
+        console: whether a browser that opens the URL gets a page with which to try the server.
+            Default False.
 
     No lifespan is needed, nothing is started before the first request, and one process may have
     several endpoints. With a durable store, the lifespan or the first request starts the work on
@@ -84,6 +87,7 @@ class Endpoint:
         grace: float = 5.0,
         client_key: FindClientKey | None = None,
         auth: "Bearer | Authenticator | None" = None,
+        console: bool = False,
     ) -> None:
         if heartbeat <= 0 or grace < 0:
             raise ConfigurationError("heartbeat must be positive, grace not negative")
@@ -97,6 +101,7 @@ class Endpoint:
             self.mux, security, principal if auth is None else None, copy_assigns, keep_assigns
         )
         self.authenticator = None if auth is None else _authenticator_of(auth)
+        self._console = _console_of(self.authenticator) if console else None
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
@@ -124,7 +129,10 @@ class Endpoint:
                 await auth.document.serve(scope["method"], send)
                 return
             self._admission.admit(http, scope)
-            if auth is None or auth.knows(http) or await auth.admits(http):
+            console = self._console
+            if console is not None and scope["method"] == "GET" and console.is_wanted(http):
+                await console.serve(http)  # a browser sends no token when it opens a page
+            elif auth is None or auth.knows(http) or await auth.admits(http):
                 await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
         except Exception as error:
             await _fail(http, error)
@@ -282,6 +290,14 @@ def _authenticator_of(auth: "Bearer | Authenticator") -> "Authenticator":
     if not isinstance(auth, Bearer):
         raise ConfigurationError(f"auth= takes a Bearer, not {auth!r}")
     return Authenticator(auth)
+
+
+def _console_of(authenticator: "Authenticator | None") -> "Console":
+    from genmcp._core.auth.metadata import origin_of
+    from genmcp._transports.console import Console
+
+    issuers = () if authenticator is None else authenticator.bearer.issuers
+    return Console(dict.fromkeys(origin_of(each) for each in issuers))
 
 
 async def _post(http: HttpRequest) -> None:

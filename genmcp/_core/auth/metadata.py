@@ -137,9 +137,14 @@ def is_loopback_url(url: str) -> bool:
     return urlsplit(url).hostname in _LOOPBACK
 
 
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of *url*, without a default port."""
+    return _origin(urlsplit(url))
+
+
 def same_origin(one: str, other: str) -> bool:
     """Return whether two URLs have the same scheme, host and port."""
-    return _origin(urlsplit(one)) == _origin(urlsplit(other))
+    return origin_of(one) == origin_of(other)
 
 
 def _origin(parts: SplitResult) -> str:

@@ -58,7 +58,9 @@ class IssuerApplication:
                 self._route(f"{path}{known}/openid-configuration", "openid", self._openid)
             )
         # Applications in a browser, such as the MCP Inspector, log in as well.
-        cors = Middleware(CORSMiddleware, allow_origins=["*"], allow_headers=["*"])
+        cors = Middleware(
+            CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]
+        )
         return Starlette(routes=routes, middleware=[cors])
 
     def _route(self, path: str, endpoint: str, handler: Handler, *methods: str) -> Route:

@@ -1,0 +1,122 @@
+"""The console: the page that an endpoint serves at its own URL to browsers.
+
+The page is one document without data of the server: what it shows, it asks the endpoint for, as an
+MCP client that logs in like any other. Its modules are in `genmcp/console/page`; they are joined
+into one script, so that the page needs no other URL than that of the endpoint.
+"""
+
+import gzip
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Final
+
+from genmcp._transports.request import BODY, START, ClientLeft, HttpRequest
+
+_IMPORT: Final = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)
+_EXPORT: Final = re.compile(
+    r"^export (?=(?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE
+)
+_HTML: Final = b"text/html"
+_EVENTS: Final = b"text/event-stream"
+
+
+class Console:
+    """The page, as an endpoint serves it.
+
+    Args:
+        origins: the origins, besides its own, that the page may send requests to: those of the
+            authorization servers where it logs in.
+    """
+
+    def __init__(self, origins: Iterable[str] = ()) -> None:
+        page, script, style = _page()
+        policy = [
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
+            " ".join(("connect-src 'self'", *origins)),
+            "img-src data:",
+            "media-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+        self._page = page
+        self._zipped = gzip.compress(page, mtime=0)
+        etag = b'"%s"' % sha256(page).hexdigest()[:16].encode()
+        self._etag = etag
+        self._headers = [
+            (b"content-type", b"text/html; charset=utf-8"),
+            (b"content-security-policy", "; ".join(policy).encode()),
+            (b"cross-origin-opener-policy", b"same-origin"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"cache-control", b"no-cache"),
+            (b"etag", etag),
+            (b"vary", b"accept, accept-encoding"),
+        ]
+
+    @staticmethod
+    def is_wanted(http: HttpRequest) -> bool:
+        """Return whether a GET is that of a browser, and not that of a client for events."""
+        accept = http.table.get(b"accept", b"")
+        return _HTML in accept and _EVENTS not in accept
+
+    async def serve(self, http: HttpRequest) -> None:
+        """Respond with the page. It is the same for everyone, and needs no credentials."""
+        status, headers, body = 200, self._headers, self._page
+        if http.table.get(b"if-none-match") == self._etag:
+            status, body = 304, b""
+        elif b"gzip" in http.table.get(b"accept-encoding", b""):
+            headers, body = [*headers, (b"content-encoding", b"gzip")], self._zipped
+        http.answered = True
+        length = [(b"content-length", b"%d" % len(body))] if status == 200 else []
+        with suppress(OSError, ClientLeft):
+            await http.send({"type": START, "status": status, "headers": [*headers, *length]})
+            await http.send({"type": BODY, "body": body})
+
+
+@cache
+def _page() -> tuple[bytes, str, str]:
+    """Return the document, and its script and style, whose hashes its policy contains."""
+    folder = files("genmcp.console") / "page"
+    sources = {
+        each.name.removesuffix(".js"): each.read_text("utf-8")
+        for each in folder.iterdir()
+        if each.name.endswith(".js")
+    }
+    script = _joined(sources, "app")
+    style = (folder / "console.css").read_text("utf-8")
+    page = (folder / "index.html").read_text("utf-8")
+    return page.replace("{style}", style).replace("{script}", script).encode(), script, style
+
+
+def _joined(modules: dict[str, str], first: str) -> str:
+    """Return the modules that *first* needs, as one script.
+
+    Each becomes a function of its own, which returns what the module exports.
+    """
+    done: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        source = modules[name]
+        for _, needed in _IMPORT.findall(source):
+            add(needed)
+        body = _IMPORT.sub(r"const { \1 } = \2_module;", source)
+        exported = ", ".join(_EXPORT.findall(body))
+        body = _EXPORT.sub("", body)
+        done[name] = f"const {name}_module = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();\n"
+
+    add(first)
+    return "\n" + "".join(done.values())
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

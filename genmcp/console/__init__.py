@@ -1,0 +1,1 @@
+"""The files of the page that `_transports/console` serves to browsers."""

@@ -1,0 +1,98 @@
+// Subscriptions: what the server reports while this page is open.
+
+import { h, notice, show } from "./dom.js";
+import { json } from "./results.js";
+
+const KEPT = 200; // events that are shown
+const LISTS = { toolsListChanged: "tools", promptsListChanged: "prompts", resourcesListChanged: "resources" };
+
+export class Events {
+  constructor(app) {
+    this.app = app;
+    this.uris = new Map();
+    this.events = [];
+    this.area = h("ul", { className: "events" });
+    this.state = h("p", { className: "hint", role: "status" }, "Not listening.");
+    this.abort = null;
+  }
+
+  has(uri) {
+    return this.uris.has(uri);
+  }
+
+  /** Call `changed` when a resource changes; returns once the server has confirmed it. */
+  subscribe(uri, wanted, changed) {
+    if (wanted) this.uris.set(uri, changed);
+    else this.uris.delete(uri);
+    return new Promise((confirmed) => {
+      this.confirmed = confirmed;
+      this.restart();
+    });
+  }
+
+  /** Listen with the present subscriptions, for as long as the page is open. */
+  async restart() {
+    this.abort?.abort();
+    const abort = (this.abort = new AbortController());
+    const { capabilities } = this.app;
+    const wanted = Object.fromEntries(Object.entries(LISTS).filter(([, each]) => capabilities[each]?.listChanged).map(([name]) => [name, true]));
+    if (this.uris.size) wanted.resourceSubscriptions = [...this.uris.keys()];
+    if (!Object.keys(wanted).length) {
+      this.state.textContent = "The server reports no changes.";
+      return;
+    }
+    for (let pause = 500; !abort.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+      try {
+        await this.app.client.listen(wanted, {
+          signal: abort.signal,
+          notified: (message) => {
+            pause = 500;
+            this.notified(message);
+          },
+        });
+        this.state.textContent = "The stream has ended; connecting again…";
+      } catch (error) {
+        if (abort.signal.aborted) return;
+        this.state.textContent = error.message;
+        if (error.code) return;
+      }
+      await new Promise((resume) => setTimeout(resume, pause));
+    }
+  }
+
+  notified(message) {
+    const { method, params } = message;
+    if (method === "notifications/subscriptions/acknowledged") {
+      this.state.textContent = "Listening.";
+      this.confirmed?.();
+      return;
+    }
+    this.events.unshift({ at: new Date(), message });
+    this.events.length = Math.min(this.events.length, KEPT);
+    this.render();
+    if (method === "notifications/resources/updated") this.uris.get(params.uri)?.();
+    const list = /^notifications\/(\w+)\/list_changed$/.exec(method ?? "")?.[1];
+    if (list) this.app.changed(list);
+  }
+
+  render() {
+    show(
+      this.area,
+      this.events.map(({ at, message }) =>
+        h("li", {}, h("details", {}, h("summary", {}, h("time", { dateTime: at.toISOString() }, at.toLocaleTimeString()), ` ${message.method}`), json(message, "Notification"))),
+      ),
+    );
+  }
+
+  view() {
+    this.render();
+    return h(
+      "article",
+      {},
+      h("h1", {}, "Events"),
+      this.state,
+      this.uris.size ? h("ul", {}, [...this.uris.keys()].map((uri) => h("li", {}, h("code", {}, uri)))) : notice("info", "Subscribe to a resource on its page. Changes of the lists are reported here as well."),
+      this.area,
+    );
+  }
+}

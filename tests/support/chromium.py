@@ -1,0 +1,86 @@
+"""A real Chromium for the tests that need a browser.
+
+The variable GENMCP_TEST_BROWSER names its program. Otherwise it is one on the PATH, or, on Linux
+with x86-64, that of the npm package `@sparticuz/chromium`, installed into .conformance/.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from playwright.async_api import Browser, Page, async_playwright
+
+from tests.e2e.npm import npm_package
+
+CHROMIUM = ("@sparticuz/chromium", "153.0.0")
+AXE = ("axe-core", "4.14.1")
+
+# Writes the program of the package, which is compressed, and prints its path.
+_UNPACK = """
+import chromium from "@sparticuz/chromium";
+console.log(await chromium.executablePath());
+"""
+
+
+def browser_program() -> str:
+    """Return the path of a Chromium.
+
+    Raises:
+        FileNotFoundError: there is none, and none can be installed.
+    """
+    if path := os.environ.get("GENMCP_TEST_BROWSER"):
+        return path
+    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
+        if path := shutil.which(name):
+            return path
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise FileNotFoundError(
+            "no browser: put chromium or google-chrome on the PATH, or set GENMCP_TEST_BROWSER to "
+            "the path of its program"
+        )
+    node, modules = npm_package(*CHROMIUM)
+    program = modules.parent / "chromium"
+    if not program.exists():
+        done = subprocess.run(
+            [node, "--input-type=module", "-e", _UNPACK],
+            cwd=modules.parent,
+            env={**os.environ, "TMPDIR": str(modules.parent)},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert Path(done.stdout.strip()) == program
+    return str(program)
+
+
+@asynccontextmanager
+async def open_browser() -> AsyncIterator[Browser]:
+    """Start the browser without a window."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=browser_program(),
+            args=["--no-sandbox"],  # the tests may run as root, and visit this machine only
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+async def accessibility_faults(page: Page) -> list[str]:
+    """Return the violations of WCAG 2.2, levels A and AA, on the page, as axe-core finds them."""
+    _, modules = npm_package(*AXE)
+    await page.evaluate((modules / "axe-core" / "axe.min.js").read_text("utf-8"))
+    found = await page.evaluate(
+        "axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] })"
+    )
+    return [
+        f"{each['id']}: {node['html'][:200]}"
+        for each in found["violations"]
+        for node in each["nodes"]
+    ]
