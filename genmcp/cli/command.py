@@ -209,6 +209,8 @@ def _add_serve(add_parser: AddParser) -> None:
     help = "trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers"
     add("--forwarded-allow-ips", metavar="ADDRESSES", help=help)
     add("--reload", action="store_true", default=None, help="restart when a file changes")
+    help = "serve a page with which to try the server in a browser"
+    add("--console", action="store_true", default=None, help=help)
 
 
 def _add_worker(add_parser: AddParser) -> None:

@@ -53,6 +53,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         workers: the number of processes.
         reload: whether to restart when a file changes.
         allowed_hosts: host names to accept. None: those of the target.
+        console: whether browsers get the console at the path of the endpoint.
         grace: seconds that open calls and running jobs have to finish when the server stops. None:
             those of the endpoint and of the `JobOptions` of the mux.
         drain: seconds for which requests are still accepted after SIGTERM, while the server reports
@@ -74,6 +75,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     reload: bool = False
     allowed_hosts: list[str] | None = None
+    console: bool = False
     grace: float | None = None
     drain: float = 0.0
     health_path: str = HEALTH_PATH
@@ -300,10 +302,15 @@ def _load_endpoint(options: ServeOptions) -> Endpoint:
             mux = Mux(found, telemetry=LoggingTelemetry())
         else:
             mux = load_mux(options.target)
-        return Endpoint(mux, security=Security(allowed_hosts=options.allowed_hosts))
+        security = Security(allowed_hosts=options.allowed_hosts)
+        return Endpoint(mux, security=security, console=options.console)
     if options.allowed_hosts is not None:
         raise ConfigurationError(
             f"--allowed-host: {options.target} is an Endpoint; set the hosts with its security="
+        )
+    if options.console:
+        raise ConfigurationError(
+            f"--console: {options.target} is an Endpoint; pass it console=True"
         )
     return found
 

@@ -219,6 +219,7 @@ def test_serve_over_streams_ends_despite_a_thread(shop: Path) -> None:
         ),
         (["shop:suite", "--stdio", "--port", "80"], "--stdio cannot be combined"),
         (["tests.cli.test_serve:ENDPOINT", "--allowed-host", "a"], "is an Endpoint; set the hosts"),
+        (["tests.cli.test_serve:ENDPOINT", "--console"], "is an Endpoint; pass it console=True"),
     ],
 )
 def test_serve_reports_configuration_errors(
@@ -371,6 +372,22 @@ async def test_serve_answers_to_the_hosts_that_are_allowed(monkeypatch: pytest.M
     ):
         assert (await http.post("http://a.example/mcp", content=b"{")).status_code == 415
         assert (await http.post("http://b.example/mcp", content=b"{")).status_code == 421
+
+
+@pytest.mark.parametrize(("option", "status"), [("true", 200), ("false", 405)])
+async def test_serve_has_a_page_for_browsers_if_asked(
+    option: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is off by default, since it shows strangers what the server offers."""
+    monkeypatch.setenv("GENMCP_SERVE", f'{{"target":"tests.cli.shop:suite","console":{option}}}')
+    app = create_app()
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
+    ):
+        answer = await http.get("http://127.0.0.1/mcp", headers={"accept": "text/html"})
+
+    assert answer.status_code == status
 
 
 @pytest.mark.parametrize("told", [False, True])
