@@ -127,6 +127,24 @@ def test_unusable_keys_of_a_set_are_skipped() -> None:
     assert [key.kid for key in keys] == ["b"]
 
 
+def test_key_sets_of_providers_are_read() -> None:
+    """Keycloak lists a key for encryption first, Entra no `alg` and members of its own."""
+    key = jose.generate_key("RS256")
+    chain = {"x5c": ["MIIC" + "A" * 1000], "x5t": "nOo3ZDrODXEK1jKWhXslHR_KXEg"}
+    keycloak = [
+        {**key.public_jwk, "kid": "enc", "use": "enc", "alg": "RSA-OAEP", **chain},
+        {**key.public_jwk, "kid": "sig", "use": "sig", "alg": "RS256", **chain},
+    ]
+    entra = {**key.public_jwk, "kid": "app", "use": "sig", "issuer": "https://a/{tenantid}/v2.0"}
+
+    keys = jose.read_key_set({"keys": [*keycloak, {**entra, **chain}], "x": 1})
+
+    assert [each.kid for each in keys] == ["sig", "app"]
+    header = {"typ": "JWT", "kid": "app", "x5t": chain["x5t"], "nonce": "AQAB"}
+    token = jose.decode(jose.sign({}, key, header=header))
+    assert jose.verify(token, keys[1:], jose.ASYMMETRIC)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "null", "{}", '{"keys": {}}', "\xff", "{"])
 def test_document_that_is_no_key_set_is_an_error(text: str) -> None:
     """The caller keeps its old keys."""
@@ -168,6 +186,8 @@ def test_secret_signs_with_the_algorithms_it_is_long_enough_for() -> None:
     assert key.algorithms == {"HS256"}
     assert jose.verify(token, [key], ["HS256"])
     assert jose.read_secret(b"s" * 64).algorithms == set(jose.SYMMETRIC)
+    with pytest.raises(ConfigurationError, match="fits no algorithm"):
+        jose.sign({}, key)  # which one must be written out
 
 
 @pytest.mark.parametrize(
