@@ -14,6 +14,7 @@ from fastmcp import Client as FastMCPClient
 from fastmcp import FastMCP
 from fastmcp.client.auth import OAuth as FastMCPOAuth
 from fastmcp.server.auth import RemoteAuthProvider
+from fastmcp.server.auth.providers.in_memory import InMemoryOAuthProvider
 from fastmcp.server.auth.providers.jwt import JWTVerifier
 from fastmcp.server.dependencies import get_access_token as fastmcp_access_token
 from joserfc import jwk, jwt
@@ -22,7 +23,7 @@ from mcp.client.auth import OAuthClientProvider, TokenStorage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, TokenVerifier
-from mcp.server.auth.settings import AuthSettings
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.auth import (
@@ -173,6 +174,27 @@ def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
         """Returns the user."""
         token = fastmcp_access_token()
         return f"{token and token.claims['sub']}"
+
+    return it.http_app()
+
+
+def fastmcp_with_authorization(resource: str) -> ASGIApp:
+    """Return a server of FastMCP that is its own authorization server, made with the SDK's."""
+    auth = InMemoryOAuthProvider(
+        base_url=resource.removesuffix("/mcp"),
+        client_registration_options=ClientRegistrationOptions(
+            enabled=True, valid_scopes=["read"], default_scopes=["read"]
+        ),
+        revocation_options=RevocationOptions(enabled=True),
+        required_scopes=["read"],
+    )
+    it = FastMCP("fastmcp", auth=auth)
+
+    @it.tool
+    async def scopes() -> str:
+        """Returns the scopes of the client."""
+        token = fastmcp_access_token()
+        return " ".join(token.scopes) if token else ""
 
     return it.http_app()
 

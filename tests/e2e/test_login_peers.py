@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from genmcp import Client
 from genmcp._core.auth.record import record_key
 from genmcp.auth import Introspection
-from genmcp.client.auth import FileTokens, OAuth
+from genmcp.client.auth import FileTokens, MemoryTokens, OAuth
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (
     SERVER_ID,
@@ -210,3 +210,24 @@ async def test_own_client_renews_its_token_without_a_login(
 
     assert len(logins) == 1
     assert len(seen) == 6
+
+
+async def test_own_client_logs_in_where_the_server_issues_its_tokens(
+    resource: str, free_port: int
+) -> None:
+    """An authorization server of the official SDK, in FastMCP: it wants the client id twice."""
+    tokens, key, renewals = MemoryTokens(), record_key(resource, "own"), []
+    async with (
+        asyncio.timeout(60),
+        serve(authorizing.fastmcp_with_authorization(resource), free_port),
+    ):
+        for _ in range(2):
+            async with Client(resource, auth=OAuth("own", ask=browse, tokens=tokens)) as client:
+                assert (await client.call("scopes")).text == "read"
+            record = await tokens.get(key)
+            assert record
+            renewals.append(record.renewals)
+            old = replace(record, expires=time.time(), generation=record.generation + 1)
+            assert await tokens.swap(key, record, old)
+
+    assert renewals == [0, 1]

@@ -254,6 +254,9 @@ def authenticated(
             # RFC 6749, 2.3.1: both are form-encoded first.
             pair = f"{quote_plus(client.id)}:{quote_plus(secret)}"
             headers.append(("Authorization", f"Basic {b64encode(pair.encode()).decode()}"))
+            # Not needed (RFC 6749, 3.2.1), but authorization servers made with the official SDK
+            # (2.3.0), FastMCP's among them, find the client by it.
+            form["client_id"] = client.id
         case "client_secret_post":
             form |= {"client_id": client.id, "client_secret": secret}
         case "private_key_jwt" if options.sign is not None:

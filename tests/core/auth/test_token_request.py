@@ -66,7 +66,7 @@ def test_public_client_sends_its_id() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_basic_encodes_id_and_secret_first(dynamic: bool) -> None:
-    """RFC 6749, 2.3.1: as a form, before Basic. Neither is in the body as well."""
+    """RFC 6749, 2.3.1: as a form, before Basic. The secret is not in the body as well."""
     world = World(client_secret=None if dynamic else "s e:c%r/t+\u00e4")
     secret = "s e:c%r/t+\u00e4" if dynamic else None
     client = record("client_secret_basic", id="a:b c", secret=secret, dynamic=dynamic)
@@ -76,7 +76,7 @@ def test_basic_encodes_id_and_secret_first(dynamic: bool) -> None:
     [request] = world.fetches
     scheme, _, value = dict(request.headers)["Authorization"].partition(" ")
     assert (scheme, b64decode(value)) == ("Basic", b"a%3Ab+c:s+e%3Ac%25r%2Ft%2B%C3%A4")
-    assert form_of(request) == PARAMS
+    assert form_of(request) == {**PARAMS, "client_id": "a:b c"}
 
 
 def test_post_sends_id_and_secret_in_the_body() -> None:
