@@ -1,7 +1,7 @@
 // An authorization server that is not ours. Arguments: its port, the modules folder, and the URL
 // of the resource that tokens are issued for, their format (jwt or opaque), and the public key of
 // the client `signer`.
-import { generateKeyPairSync } from 'node:crypto';
+import { generateKeyPairSync, randomBytes } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
@@ -52,6 +52,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
         introspection: { enabled: true, allowedPolicy: () => true },
         revocation: { enabled: true },
         clientCredentials: { enabled: true },
+        dPoP: { enabled: true, nonceSecret: randomBytes(32), requireNonce: () => true },
         resourceIndicators: {
             enabled: true,
             defaultResource: () => undefined,

@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from genmcp import Client
+from genmcp.auth import Dpop, Introspection
 from genmcp.client.auth import ClientCredentials, Enterprise, OAuth
 from genmcp.testing import Issuer
 from tests.e2e import authorizing
@@ -129,6 +130,28 @@ async def test_token_is_bound_to_the_key_of_the_client(start: Any) -> None:
     """DPoP is required by our server, and is not ours at oidc-provider."""
     async with guarded(start, dpop="required") as (url, _):
         assert await own_call(url, OAuth("own", ask=browse, dpop=True)) == USER
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["jwt", "opaque"])
+async def test_nonces_of_another_authorization_server_are_honoured(opaque: bool) -> None:
+    """oidc-provider and our server demand nonces; `cnf` is in the token or its introspection."""
+    port = free_port()
+    resource = f"http://127.0.0.1:{port}/mcp"
+    async with (
+        asyncio.timeout(60),
+        authorizing.oidc_provider(resource, free_port(), opaque=opaque) as issuer,
+    ):
+        introspected = Introspection(issuer.introspection, SERVER_ID, SERVER_SECRET)
+        server = authorizing.own_server(
+            resource,
+            issuer,
+            introspected if opaque else None,
+            dpop=Dpop(required=True, nonces=True),
+        )
+        key = SIGNER.as_dict(private=True)
+        auth = ClientCredentials(SIGNER_ID, key=key, issuer=issuer.issuer, dpop=True)
+        async with serve(server, port):
+            assert await own_call(resource, auth) == SIGNER_ID
 
 
 @asynccontextmanager
