@@ -191,8 +191,9 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     Attributes:
         request: the request, with the arguments of the tool or prompt, or the key of the resource.
         access: who calls: the content of the verified access token, or the identity and the scopes
-            that the host application gave. None for an anonymous client and over stdio. When a
-            call is resumed without a request, it has no claims and no time of expiry.
+            that the host application gave. None for an anonymous client, and over stdio by
+            default. In a call that is resumed without a request it has neither claims nor a time
+            of expiry.
     """
 
     # Attributes with an underscore belong to the mux and the transports:

@@ -181,8 +181,8 @@ class Outlet(Protocol):
 class PipeConnection(Pipe):
     """The connection of one client to *mux*. Owned by the transport, which calls `receive`.
 
-    *outlet* writes the messages to the client. *principal* is the authenticated identity of the
-    client. *session* is used for a client that neither sends `initialize` nor names a revision.
+    *outlet* writes the messages to the client. *principal* is the identity of the client, or its
+    access. *session* is used for a client that neither sends `initialize` nor names a revision.
     """
 
     def __init__(
@@ -190,11 +190,11 @@ class PipeConnection(Pipe):
         mux: Mux,
         outlet: Outlet,
         *,
-        principal: str | None = None,
+        principal: str | Access | None = None,
         session: Session | None = None,
     ) -> None:
-        access = None if principal is None else Access(subject=principal)
-        super().__init__(mux, access, LOCAL if principal is None else ClientKey(principal))
+        access = Access(subject=principal) if isinstance(principal, str) else principal
+        super().__init__(mux, access, LOCAL if access is None else ClientKey(access.principal))
         self._outlet = outlet
         self._progress = LatestProgress(RateLimiter(mux.limits.progress_per_second), outlet.put)
         self._server = ServerConnection(mux, session)

@@ -18,6 +18,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from genmcp._core.access import Access
 from genmcp._mux.limits import Limits
 from genmcp._mux.mux import Mux, mux_of
 from genmcp._transports.pipe import PipeConnection
@@ -43,14 +44,15 @@ class Streams(NamedTuple):
 
 
 async def serve_stdio(
-    target: Mux | Server, *, principal: str | None = None, grace: float = 0.5
+    target: Mux | Server, *, principal: str | Access | None = None, grace: float = 0.5
 ) -> None:
     """Serve a mux, or a server in a mux of its own, over standard input and output.
 
         asyncio.run(serve_stdio(suite))
 
     Returns when the input ends, or the client no longer reads the output. Running calls then have
-    *grace* seconds to finish, and are cancelled after that. *principal* is the client's identity.
+    *grace* seconds to finish, and are cancelled after that. *principal* is the client's identity,
+    or its `Access`, for hooks that ask for either; the scopes of components are not checked.
 
     While this runs, `print` in this process or in a program that a tool starts writes to standard
     error, and standard input is empty.
@@ -81,7 +83,11 @@ def private_streams() -> Iterator[Streams]:
 
 
 async def serve_streams(
-    target: Mux | Server, streams: Streams, *, principal: str | None = None, grace: float = 0.5
+    target: Mux | Server,
+    streams: Streams,
+    *,
+    principal: str | Access | None = None,
+    grace: float = 0.5,
 ) -> None:
     """Serve as `serve_stdio` does, over other *streams*, which are left open."""
     mux = mux_of(target)

@@ -246,6 +246,30 @@ async def test_local_user_of_a_pipe_needs_no_scopes(version: str) -> None:
     assert bulk["result"]["content"][0]["text"] == NEEDED
 
 
+@pytest.mark.parametrize(
+    ("principal", "found"),
+    [
+        (None, None),
+        ("ann", Access(subject="ann")),
+        (granted("parts:bulk"), granted("parts:bulk")),
+    ],
+)
+async def test_owner_of_a_pipe_states_who_calls(principal: Any, found: Access | None) -> None:
+    """For hooks that ask for an identity or a scope."""
+    seen: list[Access | None] = []
+
+    @tool(scopes=["parts:write"])
+    async def whoami(channel: Channel) -> str:
+        seen.append(channel.access)
+        return str(channel.principal)
+
+    async with piped_mux(Mux(suite(whoami)), principal=principal) as wires:
+        answer = await wires.ask("tools/call", {"name": "whoami", "arguments": {}})
+
+    assert seen == [found]
+    assert answer["result"]["content"][0]["text"] == str(found and found.principal)
+
+
 async def legacy_call(wires: Any, id: int, arguments: dict[str, Any]) -> Any:
     params = {"name": "reorder", "arguments": arguments}
     wires.send({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from genmcp import Limits, Mux, Suite
+from genmcp import Access, Limits, Mux, Suite
 from genmcp._transports.stdio import Streams, serve_streams
 from tests.support.asgi import PATIENCE
 
@@ -100,12 +100,14 @@ async def piped(*tools: Any, grace: float = 0.1, **options: Any) -> AsyncIterato
 
 
 @asynccontextmanager
-async def piped_mux(mux: Mux, *, grace: float = 0.1) -> AsyncIterator[Wires]:
+async def piped_mux(
+    mux: Mux, *, grace: float = 0.1, principal: str | Access | None = None
+) -> AsyncIterator[Wires]:
     """Serve *mux* over two pipes."""
     its_input, to_server = os.pipe()
     from_server, its_output = os.pipe()
     streams = Streams(its_input, its_output)
-    serving = asyncio.create_task(serve_streams(mux, streams, grace=grace))
+    serving = asyncio.create_task(serve_streams(mux, streams, principal=principal, grace=grace))
     wires = Wires(to_server, from_server, serving)
     try:
         yield wires
