@@ -127,8 +127,8 @@ class Admission:
             return
         self._open = False
         logger.warning(
-            "%s is reached from %s without authentication: give allowed_hosts (Security), "
-            "authenticate in the host application, or pass principal=",
+            "%s is reached from %s without authentication: give allowed_hosts (Security), let "
+            "clients log in with auth=, authenticate in the host application, or pass principal=",
             self._server_name,
             peer,
         )
