@@ -10,6 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from genmcp import Client
+from genmcp.client.auth import OAuth
 from genmcp.client.auth.files import FileTokens
 from genmcp.client.auth.keyring_tokens import KeyringTokens
 from genmcp.client.auth.store_tokens import StoreTokens
@@ -57,13 +59,20 @@ async def _renew(tokens: TokenStorage) -> None:
             return
 
 
-async def main(kind: str, folder: str, action: str) -> None:
+def refuse(url: str) -> str:
+    raise RuntimeError("a login began")
+
+
+async def main(kind: str, folder: str, action: str, url: str = "") -> None:
     async with open_storage(kind, Path(folder), lease=1.0) as tokens:
         match action:
             case "hold":  # until killed
                 async with tokens.lock(KEY):
                     os.write(1, b"held\n")
                     await asyncio.Event().wait()
+            case "call":
+                async with Client(url, auth=OAuth("tests", tokens=tokens, ask=refuse)) as client:
+                    os.write(1, str((await client.call("whoami")).text).encode())
             case "renew":
                 await renew_often(tokens, 10)
             case "fork":  # a child outlives the lock

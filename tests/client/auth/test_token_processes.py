@@ -5,10 +5,16 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
+import httpx
 import keyring
 import pytest
+from msgspec.structs import replace
 
+from genmcp import Client
+from genmcp._core.auth.record import record_key
+from genmcp.client.auth import OAuth
 from genmcp.testing.contracts.tokens import KEY, RECORD, renewed
+from tests.cli.guarded import guarded
 from tests.client.auth.file_keyring import FileKeyring
 from tests.client.auth.storage_process import KINDS, open_storage
 
@@ -27,10 +33,10 @@ def file_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyring.core, "_keyring_backend", FileKeyring(path))
 
 
-async def start(kind: str, folder: Path, action: str) -> Process:
+async def start(kind: str, folder: Path, *action: str) -> Process:
     module = "tests.client.auth.storage_process"
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, kind, str(folder), action),
+        *(sys.executable, "-m", module, kind, str(folder), *action),
         cwd=ROOT,
         stdin=PIPE,
         stdout=PIPE,
@@ -98,3 +104,30 @@ async def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
             pass
         process.stdin.close()
         assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["sealed", "keyring", "store"])
+async def test_one_of_many_processes_renews(kind: str, tmp_path: Path) -> None:
+    """The refresh token rotates: a second use of it would end the login of all processes."""
+
+    async def approve(url: str) -> str:
+        async with httpx.AsyncClient() as browser:
+            return str((await browser.get(url)).headers["location"])
+
+    async with asyncio.timeout(BOUND), guarded(tmp_path) as server:
+        async with open_storage(kind, tmp_path) as tokens:
+            login = OAuth("tests", tokens=tokens, ask=approve)
+            async with Client(server.url, auth=login) as client:
+                assert (await client.call("whoami")).text == "mia"
+            key = record_key(server.url, "tests")
+            record = await tokens.get(key)
+            assert record is not None
+            expired = replace(record, expires=1.0, generation=record.generation + 1)
+            assert await tokens.swap(key, record, expired)
+
+        processes = [await start(kind, tmp_path, "call", server.url) for _ in range(8)]
+        out = [(await process.communicate())[0] for process in processes]
+
+        assert out == [b"mia"] * 8
+        grants = [each.params["grant_type"] for each in server.issuer.received("token")]
+        assert grants == ["authorization_code", "refresh_token"]
