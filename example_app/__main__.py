@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 from contextlib import ExitStack, suppress
 
@@ -12,7 +13,7 @@ import example_app
 
 GREETING = """
 The workshop's parts store: {url}/
-Its MCP endpoint:           {url}/mcp
+Its MCP endpoint:           {url}/mcp  (a browser gets a page to try it)
 
 Connect Claude Code:
 
@@ -52,7 +53,15 @@ def main() -> None:
 
     # The application is made once the port is known, which is part of what tokens are for.
     # Without a proxy, any client could send X-Forwarded-For.
-    config = uvicorn.Config(Starlette(), host=options.host, port=options.port, proxy_headers=False)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    config = uvicorn.Config(
+        Starlette(),
+        host=options.host,
+        port=options.port,
+        proxy_headers=False,
+        log_config=None,  # one format for all records
+        access_log=False,  # the mux logs each request, with the name of its tool
+    )
     # Printed once the port is bound (0 takes a free one): connections are accepted, or wait until
     # the application has started.
     with config.bind_socket() as listener, ExitStack() as stack:

@@ -21,7 +21,7 @@ from example_app.pages import PAGES
 from example_app.seed import fill
 from example_app.suite import create_suite
 from example_app.workshop import Workshop
-from genmcp import Endpoint, JobOptions, Mux, Suite
+from genmcp import Endpoint, JobOptions, LoggingTelemetry, Mux, Suite
 from genmcp.auth import Bearer
 
 __all__ = ["create_app", "secret_for", "store_for"]
@@ -55,6 +55,7 @@ def create_app(
         # default of 30, to try out a crash quickly.
         jobs=JobOptions(lease=3),
         secret=secret_for(path),
+        telemetry=LoggingTelemetry(),
     )
     endpoint = Endpoint(mux, auth=auth, copy_assigns=["user"], keep_assigns=["user"], console=True)
 

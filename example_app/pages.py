@@ -22,11 +22,13 @@ PAGE = """<!doctype html>
   td, th {{ border-bottom: 1px solid #ddd; padding: .3rem .6rem; text-align: left; }}
   .low {{ color: #b00; font-weight: bold; }}
 </style>
-<nav><a href="/">Parts</a> <a href="/repairs">Repairs</a></nav>
+<nav><a href="/">Parts</a> <a href="/repairs">Repairs</a> <a href="/mcp">MCP console</a></nav>
 <h1>{title}</h1>
 {body}
 </html>
 """
+
+PARTS = "<table><tr><th>Part<th>Name<th>Quantity<th>By</tr>"
 
 
 # `def`: Starlette runs it in a thread, since SQLite blocks.
@@ -82,7 +84,7 @@ def sheet(request: Request) -> HTMLResponse:
         f"<p>For {escape(found.customer)}, since {escape(found.opened)}"
         f"{f', closed {escape(found.closed)}' if found.closed else ''}.</p>"
         f"<ul>{''.join(f'<li>{escape(item)}' for item in found.checklist)}</ul>"
-        f"<table><tr><th>Part<th>Name<th>Quantity<th>By</tr>{lines}</table>"
+        f"{f'{PARTS}{lines}</table>' if lines else '<p>No parts have been taken for it.</p>'}"
         f"<p>Parts: {money(found.cost)}</p>",
     )
 
