@@ -110,7 +110,7 @@ class Unauthorized(HttpStatusError):
     """The server requires authentication (HTTP 401)."""
 
     sent = False
-    advice = "give credentials: auth=OAuth(...), or auth= with an access token"
+    advice = "give credentials with auth=; the log of the server says why it refuses those it got"
 
     @property
     def challenge(self) -> str | None:

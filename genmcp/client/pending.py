@@ -226,11 +226,13 @@ class TimeoutPauses:
         self._machine = machine
         self._timer = timer
         self._allowed: float | None = None  # the seconds that `opening` had left
+        self._waiting = 0
 
     def set(self, request_id: RequestId, *, waiting: bool) -> None:
         """Pause the timeouts of a request, or continue them."""
         now = asyncio.get_running_loop().time()
         limit = self.opening
+        self._waiting += 1 if waiting else -1
         if waiting:
             self._machine.pause(request_id, now)
             if limit is not None and (due := limit.when()) is not None and due > now:
@@ -239,7 +241,7 @@ class TimeoutPauses:
             return
         self._machine.resume(request_id, now)
         self._timer.set(self._machine.next_check)
-        if limit is not None and self._allowed is not None:
+        if limit is not None and self._allowed is not None and not self._waiting:
             limit.reschedule(now + self._allowed)
             self._allowed = None
 

@@ -1,11 +1,13 @@
 """HTTP requests with authorization: the headers of each one, and what follows a 401 or 403."""
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
+from genmcp._core.auth.metadata import is_loopback_url
 from genmcp._core.auth.steps import FlowFailed
 from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
 from genmcp.client.auth.flows import FlowAuthorization
@@ -18,6 +20,8 @@ from genmcp.client.transports.base import (
     OnWait,
 )
 from genmcp.errors import ConfigurationError
+
+logger = logging.getLogger("genmcp.client")
 
 # A request can be rejected for a nonce (DPoP), an expired token, and a missing scope, and each may
 # happen again with the new token.
@@ -72,10 +76,11 @@ class AuthorizedRequester(HttpRequester):
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             with _waiting(pause), self._as_client_error():
                 sent = await authorization.headers(method, url)
+                added = _encoded(sent)
             response = await self._requester.request(
                 method,
                 path,
-                [*given, *_encoded(sent)],
+                [*given, *added],
                 body,
                 counts_against_limit=counts_against_limit,
             )
@@ -193,6 +198,8 @@ def authorized(
     if options.client is not None and options.client.auth is not None:
         raise ConfigurationError("give either auth= or an HttpOptions.client that has auth")
     authorization = authorization_for(auth, url.geturl(), options)
+    if url.scheme != "https" and not is_loopback_url(url.geturl()):
+        logger.warning("%s gets access tokens without TLS", requester.server_name)
     if in_process and isinstance(authorization, FlowAuthorization):
         raise ConfigurationError(
             f"{type(auth).__name__} needs the URL of a server; for one in this process, give an "

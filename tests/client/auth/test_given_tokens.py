@@ -332,6 +332,14 @@ def test_token_of_a_hub_server_is_masked() -> None:
         ServerConfig("one", command="x", auth="secret")
 
 
+async def test_token_without_tls_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Usual within a cluster, and a mistake elsewhere. Nothing to say on loopback."""
+    for url in ("https://h/mcp", "http://127.0.0.1/mcp", "http://example.com/mcp?key=k"):
+        await transport_to(url, auth="abc").close()
+    [warning] = caplog.messages
+    assert warning == "http://example.com/mcp?*** gets access tokens without TLS"
+
+
 async def test_token_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Neither at success nor at failure, at any level."""
     caplog.set_level(logging.DEBUG)
