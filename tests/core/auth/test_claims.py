@@ -237,6 +237,11 @@ def test_json_is_strict(text: bytes) -> None:
         parse_object(text)
 
 
+def test_strict_json_is_read() -> None:
+    """Members of one name in different objects are no duplicates."""
+    assert parse_object(b'{"sub": "a", "act": {"sub": "b"}}') == {"sub": "a", "act": {"sub": "b"}}
+
+
 def test_introspection_needs_an_active_token() -> None:
     """RFC 7662, 2.2: `active` is a boolean; the issuer and `exp` are optional."""
     rules = Rules(
