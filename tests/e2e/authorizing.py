@@ -14,10 +14,12 @@ from fastmcp import Client as FastMCPClient
 from fastmcp import FastMCP
 from fastmcp.client.auth import OAuth as FastMCPOAuth
 from fastmcp.server.auth import RemoteAuthProvider
+from fastmcp.server.auth.oidc_proxy import OIDCProxy
 from fastmcp.server.auth.providers.in_memory import InMemoryOAuthProvider
 from fastmcp.server.auth.providers.jwt import JWTVerifier
 from fastmcp.server.dependencies import get_access_token as fastmcp_access_token
 from joserfc import jwk, jwt
+from key_value.aio.stores.memory import MemoryStore
 from mcp import Client
 from mcp.client.auth import OAuthClientProvider, TokenStorage
 from mcp.client.streamable_http import streamable_http_client
@@ -49,6 +51,7 @@ from tests.e2e.processes import kill, serving
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
 SERVER_ID, SERVER_SECRET = "rs", "of-a-resource-server"  # to introspect tokens
+PROXY_ID = "proxy"  # with the same secret
 SIGNER_ID, SIGNER = "signer", jwk.ECKey.generate_key("P-256")  # a service with a key
 CLIENT_ID, REDIRECT = "app", "http://127.0.0.1:9999/callback"  # registered in advance
 
@@ -80,6 +83,8 @@ async def own_issuer(
     issuer = Issuer(resources=[resource], user=USER, consent="ask", opaque=opaque)
     issuer.add_client(SERVER_ID, secret=SERVER_SECRET)
     issuer.add_client(SIGNER_ID, keys=SIGNER.as_dict(private=False))
+    proxied = f"{resource.removesuffix('/mcp')}/auth/callback"
+    issuer.add_client(PROXY_ID, secret=SERVER_SECRET, redirect_uris=[proxied])
     issuer.add_client(CLIENT_ID, redirect_uris=[REDIRECT])
     async with issuer.serve(port) as url:
         yield await found_at(url)
@@ -155,6 +160,12 @@ def official_server(resource: str, server: AuthorizationServer) -> ASGIApp:
     return it.streamable_http_app()
 
 
+async def fastmcp_whoami_tool() -> str:
+    """Returns the user."""
+    token = fastmcp_access_token()
+    return f"{token and token.claims['sub']}"
+
+
 def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
     """Return a server of FastMCP."""
     verifier = JWTVerifier(
@@ -169,12 +180,7 @@ def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
     )
     it = FastMCP("fastmcp", auth=auth)
 
-    @it.tool
-    async def whoami() -> str:
-        """Returns the user."""
-        token = fastmcp_access_token()
-        return f"{token and token.claims['sub']}"
-
+    it.tool(fastmcp_whoami_tool, name="whoami")
     return it.http_app()
 
 
@@ -196,6 +202,23 @@ def fastmcp_with_authorization(resource: str) -> ASGIApp:
         token = fastmcp_access_token()
         return " ".join(token.scopes) if token else ""
 
+    return it.http_app()
+
+
+def fastmcp_proxy(resource: str, server: AuthorizationServer) -> ASGIApp:
+    """Return a server of FastMCP that registers clients, and logs in at *server* for them all."""
+    auth = OIDCProxy(
+        config_url=f"{server.issuer}/.well-known/openid-configuration",
+        client_id=PROXY_ID,
+        client_secret=SERVER_SECRET,
+        token_endpoint_auth_method="client_secret_basic",
+        base_url=resource.removesuffix("/mcp"),
+        algorithm="ES256",
+        required_scopes=["read"],
+        client_storage=MemoryStore(),
+    )
+    it = FastMCP("fastmcp", auth=auth)
+    it.tool(fastmcp_whoami_tool, name="whoami")
     return it.http_app()
 
 

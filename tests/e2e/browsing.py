@@ -30,12 +30,13 @@ class Form(HTMLParser):
 
 async def browse(url: str) -> str:
     """Log in as `USER` and accept everything; return the URL that the browser is sent to."""
+    end = parameters(url)["redirect_uri"]
     async with httpx.AsyncClient() as http:
         response = await http.get(url)
         for _ in range(12):
             if response.is_redirect:
                 location = urljoin(str(response.url), response.headers["location"])
-                if {"code", "error"} & parse_qs(urlsplit(location).query).keys():
+                if location.startswith(end):
                     return location
                 response = await http.get(location)
             else:

@@ -212,6 +212,18 @@ async def test_own_client_renews_its_token_without_a_login(
     assert len(seen) == 6
 
 
+async def test_own_client_logs_in_by_a_proxy(
+    resource: str, free_port: int, login_port: int
+) -> None:
+    """FastMCP's proxy registers the client, asks for consent, and logs in at an issuer."""
+    async with (
+        asyncio.timeout(60),
+        authorizing.own_issuer(resource, login_port) as issuer,
+        serve(authorizing.fastmcp_proxy(resource, issuer), free_port),
+    ):
+        assert await authorizing.own_whoami(resource) == USER
+
+
 async def test_own_client_logs_in_where_the_server_issues_its_tokens(
     resource: str, free_port: int
 ) -> None:
