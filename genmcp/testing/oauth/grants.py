@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genmcp.testing.oauth.assertions import ID_JAG, ID_JAG_TYPE, new_id_jag, read_assertion
-from genmcp.testing.oauth.clients import (
-    BEARER,
-    CODE,
-    GRANTS,
-    REFRESH,
-    Clients,
-    IssuerClient,
-)
+from genmcp.testing.oauth.clients import BEARER, CODE, GRANTS, REFRESH, Clients, IssuerClient
 from genmcp.testing.oauth.keys import read_proof, s256
 from genmcp.testing.oauth.ledger import IssuedGrant, Ledger
 from genmcp.testing.oauth.refusal import IssuerRequest, OAuthRefusal
@@ -132,11 +125,8 @@ class TokenGrants:
         """Exchange an assertion of a trusted issuer (RFC 7523), such as an ID-JAG."""
         claims, typ = read_assertion(self.ledger, request.required("assertion"))
         client = None
-        if (
-            typ == ID_JAG_TYPE
-            or request.headers.get("authorization")
-            or "client_id" in (request.params)
-        ):
+        named_by = {"client_id", "client_assertion"} & request.params.keys()
+        if typ == ID_JAG_TYPE or named_by or "authorization" in request.headers:
             client = await self.clients.authenticate(request)
             if BEARER not in client.grant_types:
                 raise OAuthRefusal("unauthorized_client", f"not registered for {BEARER}")

@@ -18,7 +18,7 @@ class IssuerFaults:
     """Faults that can be switched on while a test runs. `clear()` switches all off.
 
     Attributes:
-        delay: seconds before the response, by endpoint.
+        delay: seconds before the response, by endpoint: `faults.delay["token"] = 5`.
         metadata: members of both metadata documents to replace; None removes one.
         redirect: parameters of the redirect to replace, such as `iss`; None removes one.
         tokens: members of the token response to replace; None removes one.
@@ -45,8 +45,7 @@ class IssuerFaults:
         """Answer requests to an endpoint with an error, before they have any effect.
 
         Args:
-            endpoint: "metadata", "jwks", "register", "authorize", "token", "introspect" or
-                "revoke".
+            endpoint: its name, as in `IssuerRequest.endpoint`.
             status: the HTTP status.
             error: the OAuth error, such as "invalid_grant".
             times: for this number of requests. Default: until `clear()`.

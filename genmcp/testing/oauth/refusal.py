@@ -11,7 +11,8 @@ class IssuerRequest:
     Its repr shows neither parameters nor headers, which contain secrets.
 
     Attributes:
-        endpoint: "metadata", "jwks", "register", "authorize", "token", "introspect" or "revoke".
+        endpoint: "metadata" (RFC 8414), "openid" (OpenID Connect Discovery), "jwks", "register",
+            "authorize", "token", "introspect" or "revoke".
         method: the HTTP method.
         path: the path of the URL.
         params: the parameters of the query or the form, or the members of a registration. The
@@ -19,6 +20,7 @@ class IssuerRequest:
         headers: the headers, with names in lower case.
         status: the status of the response; 0 until it is sent.
         error: the OAuth error of the response, such as "invalid_grant".
+        pairs: all parameters in their order, also repeated ones.
     """
 
     endpoint: str
