@@ -10,7 +10,7 @@ import msgspec
 
 from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp._core.auth.challenges import bearer_challenge
-from genmcp._core.auth.dpop import InvalidProof, bound_key
+from genmcp._core.auth.dpop import InvalidProof
 from genmcp._core.server import Reject
 from genmcp._transports.admission import in_process_access
 from genmcp._transports.request import (
@@ -213,7 +213,7 @@ class Authenticator:
     def _binds(self, access: Access) -> bool:
         """Return whether a request with *access* needs a proof, and thus `admits`."""
         required = self._dpop is not None and self._dpop.required
-        return required or bound_key(access.claims.get("cnf")) is not None
+        return required or access.claims.get("cnf") is not None
 
     def _log(self, reason: str, message: str, detail: str) -> None:
         if reason not in self._throttles and len(self._throttles) >= _REASONS:

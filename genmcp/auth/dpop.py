@@ -13,7 +13,6 @@ from genmcp._core.auth.dpop import (
     WINDOW,
     InvalidProof,
     Proof,
-    bound_key,
     key_of_proof,
     new_nonce,
 )
@@ -140,7 +139,7 @@ def check_unbound(access: Access, dpop: Dpop | None) -> None:
         InvalidToken: it is bound to a key, so that whoever sent it may have stolen it; or tokens
             without a key are not accepted.
     """
-    if bound_key(access.claims.get("cnf")) is None:
+    if access.claims.get("cnf") is None:
         if dpop is not None and dpop.required:
             raise InvalidToken("only tokens that are bound to a key are accepted here (DPoP)")
     elif dpop is None:

@@ -100,6 +100,15 @@ async def test_bound_token_is_refused_without_the_option() -> None:
     assert "DPoP" not in proven.headers["www-authenticate"]
 
 
+@pytest.mark.parametrize("dpop", [None, "accepted"])
+async def test_token_that_is_bound_in_any_way_is_refused_as_bearer(dpop: Any) -> None:
+    """Also by a thumbprint that is none: the issuer meant to bind it."""
+    async with served(dpop) as target:
+        responses = [await target.send(bearing(target, cnf=cnf)) for cnf in ({"jkt": 7}, {}, "x")]
+
+    assert [each.status_code for each in responses] == [401, 401, 401]
+
+
 async def test_bound_token_is_refused_as_bearer_after_it_was_proven() -> None:
     """The verdict on a token is kept, and must not open a way without a proof."""
     async with served("accepted") as target:

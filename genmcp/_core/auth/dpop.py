@@ -94,9 +94,11 @@ class Proof:
             raise InvalidProof("the jti of the DPoP proof is empty or too long")
         if htm != method:  # RFC 9110, 9.1: methods are case-sensitive
             raise InvalidProof("the DPoP proof is for another HTTP method", f"not {method}")
-        expected = {target_uri(url) for url in urls}
-        if target_uri(htu) not in expected:
-            detail = f"found {htu[:200]!r}, expected {' or '.join(sorted(expected))}"
+        expected, found = {target_uri(url) for url in urls}, target_uri(htu)
+        if found not in expected:
+            # Without the query, which may have a secret.
+            shown = found.partition("?")[0][:200]
+            detail = f"found {shown!r}, expected {' or '.join(sorted(expected))}"
             raise InvalidProof("the DPoP proof is for another URL", detail)
         if abs(now - self.issued) > window:
             late = f"iat differs by {now - self.issued:.0f} s from the clock"
@@ -137,8 +139,8 @@ class Proof:
         Raises:
             InvalidToken: the token is bound to another key, or to none.
         """
-        bound = bound_key(confirmation)
-        if bound is None:
+        bound = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
+        if not isinstance(bound, str):
             raise InvalidToken("the token is not bound to a key")
         if not compare_digest(bound.encode("utf-8", "replace"), self.thumbprint.encode()):
             raise InvalidToken("the token is bound to another key than that of the DPoP proof")
@@ -205,12 +207,6 @@ def key_of_proof(
     if not _PRIVATE.isdisjoint(jwk):
         raise InvalidProof("the DPoP proof contains a private key")
     return jwk
-
-
-def bound_key(confirmation: object) -> str | None:
-    """Return the thumbprint in the claim `cnf` of a token, None if it is not bound to a key."""
-    bound = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
-    return bound if isinstance(bound, str) else None
 
 
 def new_nonce(seal: Seal, ttl: float = WINDOW) -> str:

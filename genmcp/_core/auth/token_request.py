@@ -142,6 +142,7 @@ def request_token(
         repeated = True
     secrets = [*(form.get(name, "") for name in _SECRETS), options.client_secret or ""]
     secrets.append(record.client.secret or "")
+    secrets += [value for name, value in headers if name == "DPoP"]
     shown_secrets = [each for each in secrets if len(each) >= _SECRET]
     default = ("bearer", "dpop") if options.prover else ("bearer",)
     return _read(options, response, shown_secrets, token_types or default)
@@ -153,6 +154,9 @@ def with_tokens(options: FlowOptions, record: Record, response: TokenResponse) -
     lifetime = _lifetime(response.expires_in)
     scopes = valid_scopes(scopes_of(response.scope)) or record.scopes or record.requested
     bound = response.token_type.lower() == "dpop"
+    if options.prover is not None and not bound:
+        text = "not bound to a key: the authorization server does not support DPoP"
+        options.observe(FlowFinding("token", text, record.token_endpoint, ok=False))
     options.observe(
         FlowFinding(
             "token",

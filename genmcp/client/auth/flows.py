@@ -172,10 +172,11 @@ class FlowAuthorization(Authorization):
             request.foreground,
             _challenge_of(request),
         )
+        asks = request.foreground and self.interactive
         record = await self._shared.run(
             kind,
-            lambda: self._run(self._rejected(self._options, rejection), asks=request.foreground),
-            asks=request.foreground,
+            lambda: self._run(self._rejected(self._options, rejection), asks=asks),
+            asks=asks,
         )
         if record is None:
             return False
@@ -207,11 +208,9 @@ class FlowAuthorization(Authorization):
             # RFC 9449, 9. Once for each nonce, and not for ever at a server with always new ones.
             fresh = self._keys.nonce(request.url) != request.sent.nonce
             return fresh and request.attempt <= _MAX_PROOFS
-        if "invalid_dpop_proof" in errors:
-            # The connection may have broken after the server has seen the proof. Neither another
-            # token nor a login helps otherwise.
-            return request.attempt == 1
-        return None
+        # Otherwise neither another token nor a login helps. And the server may have seen this very
+        # proof before: a proxy has sent the request twice, and the first one was carried out.
+        return False if "invalid_dpop_proof" in errors else None
 
     async def _renewed(self, held: Record | None) -> Record | None:
         kind = ("usable", self._options.url, held and held.generation)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
+from genmcp._core.auth.flow import RejectedAttempt
 from genmcp._core.auth.grants import ID_TOKEN, SAML2
 from genmcp._core.auth.metadata import check_public_url
 from genmcp._core.auth.record import Record, record_key
@@ -18,7 +19,7 @@ from genmcp._core.auth.service_flow import (
     rejected_service,
     usable_service,
 )
-from genmcp._core.auth.steps import FlowOptions
+from genmcp._core.auth.steps import FlowOptions, Steps
 from genmcp.client.auth.base import Authorization
 from genmcp.client.auth.dpop import DpopKeys
 from genmcp.client.auth.fetcher import DEFAULT_FETCH_TIMEOUT, Fetcher
@@ -118,10 +119,10 @@ class ServiceOptions:
         def runner(_asks: bool) -> FlowRunner:
             return FlowRunner(key, self.tokens, Fetcher(self.fetch_timeout, tls))
 
-        def usable(options: FlowOptions, held: Record | None) -> Any:
+        def usable(options: FlowOptions, held: Record | None) -> Steps[Record | None]:
             return usable_service(options, grant, held)
 
-        def rejected(options: FlowOptions, rejection: Any) -> Any:
+        def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
             return rejected_service(options, grant, rejection)
 
         return _ServiceAuthorization(flow, runner, self._shared, rejected, usable=usable)

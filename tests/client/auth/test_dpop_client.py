@@ -9,6 +9,7 @@ import pytest
 from joserfc.jwk import ECKey
 from msgspec.structs import replace
 
+from genmcp import Endpoint, Suite, tool
 from genmcp._core.auth.dpop import proof_claims
 from genmcp._core.auth.record import record_key
 from genmcp.auth import Dpop
@@ -152,17 +153,26 @@ def late(*args: Any, **options: Any) -> dict[str, Any]:
     return proof_claims(*args, **{**options, "now": options["now"] - 100})
 
 
-async def test_lost_proof_is_replaced() -> None:
-    """The connection has broken after the server has seen the proof: it is sent anew."""
-    async with guarded_place(dpop="required") as place:
-        auth = service(place)
-        await called(place, auth, revision="2026-07-28")
-        before = len(place.proofs)
-        place.replay = True
-        await called(place, auth, revision="2026-07-28")
+async def test_request_that_may_have_run_is_not_repeated() -> None:
+    """A proxy sends a call twice: the first one runs, and the refusal of the copy comes back."""
+    runs = []
 
-    assert len(place.proofs) == 2 * before + 1
-    assert len(place.grants()) == 1
+    @tool
+    async def order(part: str) -> str:
+        """Order a part."""
+        runs.append(part)
+        return part
+
+    async with guarded_place(dpop="required") as place:
+        place.app = Endpoint(Suite(name="parts", version="1", tools=[order]), auth=place.bearer)
+        async with Client(place.url, auth=service(place)) as client:
+            await client.tools()
+            place.replay = True
+            with pytest.raises(Unauthorized, match="used before"):
+                await client.call("order", {"part": "bolt"})
+
+    assert runs == ["bolt"]
+    assert place.grants() == ["client_credentials"]
 
 
 async def test_private_key_is_in_no_repr() -> None:

@@ -9,7 +9,6 @@ from genmcp._core.auth.dpop import (
     WINDOW,
     InvalidProof,
     Proof,
-    bound_key,
     key_of_proof,
     new_nonce,
     proof_claims,
@@ -237,9 +236,3 @@ def test_token_bound_to_another_key_is_refused(confirmation: object, reason: str
         Proof(claims(), THUMBPRINT).check_binding(confirmation)
 
     assert not isinstance(caught.value, InvalidProof)
-
-
-def test_confirmation_names_a_bound_key() -> None:
-    """A server needs it to refuse a bound token that is sent as Bearer."""
-    assert bound_key({"jkt": THUMBPRINT}) == THUMBPRINT
-    assert bound_key(None) is None

@@ -435,6 +435,14 @@ def test_service_binds_its_token_to_a_key() -> None:
     assert proofs == [f"proof of POST {ISSUER}/token"] * 2
 
 
+def test_token_without_the_key_is_reported() -> None:
+    """An authorization server without DPoP ignores the proof, and the token can be stolen."""
+    world = service(prover=Key())
+
+    assert had(world).dpop_key is None
+    assert any("does not support DPoP" in each.text for each in world.findings if not each.ok)
+
+
 def test_employee_sends_no_proof_to_the_provider() -> None:
     """An ID-JAG is bound to no key."""
     world = service(issuer=ISSUER, prover=Key())
