@@ -161,6 +161,17 @@ async def test_challenge_has_scopes_of_endpoint_and_operation(
     assert f'scope="{expected}"' in response.headers["www-authenticate"]
 
 
+async def test_stream_needs_scopes_of_endpoint(http: httpx.AsyncClient) -> None:
+    """A GET names no component: its challenge has the scopes of the endpoint."""
+    verify = Tokens(half=access("ada", "read"))
+    headers = {"accept": "text/event-stream", "authorization": "Bearer half"}
+    async with serve(guarded(reorder, scopes=["read", "write"], verify=verify)) as url:
+        response = await http.get(f"{url}/mcp", headers=headers)
+
+    assert response.status_code == 403
+    assert 'scope="read write"' in response.headers["www-authenticate"]
+
+
 async def test_implied_scopes_are_granted(http: httpx.AsyncClient) -> None:
     """Hierarchies are the server's to know; they apply transitively and may be circular."""
     implies = {"admin": ["write"], "write": ["read"], "read": ["admin"]}
