@@ -224,7 +224,9 @@ def _stored_finding(record: Record | None) -> FlowFinding:
         return FlowFinding("stored", "none", ok=False)
     described = "; ".join(f"{label} {text}" for label, text in _describe(record))
     text = f"login at {record.issuer}; {described}"
-    return FlowFinding("stored", text, ok=record.access_token is not None)
+    expired = record.expires is not None and record.expires <= time.time()
+    usable = record.access_token is not None and (not expired or record.refresh_token is not None)
+    return FlowFinding("stored", text, ok=usable)
 
 
 def _describe(record: Record) -> Iterator[tuple[str, str]]:

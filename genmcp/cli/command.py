@@ -321,19 +321,21 @@ def _add_requests(add_parser: AddParser) -> None:
 def _add_logins(add_parser: AddParser) -> None:
     help = "log in at a server over HTTP, and store the tokens"
     parser = _add_command(add_parser, "login", login.login, help)
+    login.add_server_options(parser)
+    login.add_login_options(parser)
     help = "print the URL only; the URL of the redirect can be pasted"
     parser.add_argument("--no-browser", action="store_false", dest="browser", help=help)
     help = "the port of the redirect URI, for a client that is registered with one"
     parser.add_argument("--port", type=_port, default=0, metavar="N", help=help)
-    default = DEFAULT_LOGIN_TIMEOUT
+    add, default = parser.add_argument, DEFAULT_LOGIN_TIMEOUT
     help = f"how long the user may take ({default:g})"
-    add = parser.add_argument
     add("--login-timeout", type=_seconds, default=default, metavar="SECONDS", help=help)
-    login.add_login_options(parser)
     help = "revoke and remove the tokens of a login; status 1 if they cannot be revoked"
-    login.add_login_options(_add_command(add_parser, "logout", login.logout, help))
-    help = "explain what a server demands of a client; status 1 if a client cannot log in"
-    login.add_login_options(_add_command(add_parser, "auth", login.auth, help))
+    login.add_server_options(_add_command(add_parser, "logout", login.logout, help))
+    help = "explain the steps of a login; status 1 if a client could not log in"
+    parser = _add_command(add_parser, "auth", login.auth, help)
+    login.add_server_options(parser)
+    login.add_login_options(parser)
 
 
 def _id(text: str) -> str:

@@ -45,14 +45,19 @@ _TOKENS_HELP: Final = (
 Work = Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]
 
 
-def add_login_options(parser: argparse.ArgumentParser) -> None:
+def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `login`, `logout` and `auth` to *parser*."""
     parser.add_argument("url", help="the URL of the MCP server")
-    add = parser.add_argument_group("authorization").add_argument
+    parser.add_argument("--tokens", metavar="WHERE", help=_TOKENS_HELP)
+    help = f"the id of a registered client; its secret is read from ${SECRET_VARIABLE}"
+    parser.add_argument("--client-id", metavar="ID", help=help)
+
+
+def add_login_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `login` and `auth` to *parser*."""
+    add = parser.add_argument
     help = "a scope to ask for, instead of those that the server names; repeatable"
     add("--scope", action="append", dest="scopes", metavar="SCOPE", help=help)
-    help = f"the id of a registered client; its secret is read from ${SECRET_VARIABLE}"
-    add("--client-id", metavar="ID", help=help)
     add("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata")
     add("--resource", metavar="URL", default="", help="the resource, if the metadata has another")
     help = "leave out the parameter `resource`, which some authorization servers reject"
@@ -61,7 +66,6 @@ def add_login_options(parser: argparse.ArgumentParser) -> None:
     add("--assume-pkce", action="store_true", help=help)
     help = "bind the tokens to a key of this client (DPoP); extra: auth"
     add("--dpop", action="store_true", help=help)
-    add("--tokens", metavar="WHERE", help=_TOKENS_HELP)
 
 
 def add_auth_options(add: Callable[..., Any]) -> None:
@@ -180,25 +184,29 @@ def _request(arguments: argparse.Namespace) -> LoginRequest:
         ConfigurationError: one of them is invalid.
     """
     url = arguments.url
-    if urlsplit(url).scheme not in ("http", "https"):
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # a malformed IPv6 address
+        scheme = ""
+    if scheme not in ("http", "https"):
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
     tokens = _storage(arguments.tokens)
-    given = vars(arguments)  # only `login` has the options of a prompt
-    stored = _options_of(_stored(tokens, url))
+    options = _options_of(_stored(tokens, url))
     if arguments.client_id is not None:
-        stored |= _client(arguments.client_id)
-    if arguments.dpop:
-        stored["dpop"] = True
+        options |= _client(arguments.client_id)
+    given = vars(arguments)  # each command has some of the options
+    if given.get("dpop"):
+        options["dpop"] = True
     oauth = OAuth(
         CLIENT_NAME,
-        scopes=_scopes(arguments.scopes),
-        issuer=arguments.issuer,
-        resource=arguments.resource,
-        assume_pkce=arguments.assume_pkce,
+        scopes=_scopes(given.get("scopes")),
+        issuer=given.get("issuer"),
+        resource=given.get("resource", ""),
+        assume_pkce=given.get("assume_pkce", False),
         tokens=tokens,
         port=given.get("port", 0),
         login_timeout=given.get("login_timeout", DEFAULT_LOGIN_TIMEOUT),
-        **stored,
+        **options,
     )
     return LoginRequest(url=url, oauth=oauth, browser=given.get("browser", True))
 

@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_token_is_taken_from_the_environment(
         (("tools", "URL", "--login", "--header", "authorization: Bearer x"), "Authorization"),
         (("login", "tests.cli.shop:suite"), "is not a URL: only servers over HTTP"),
         (("login", "http://"), "is not a URL"),
+        (("auth", "http://[::1"), "is not a URL"),
+        (("logout", "URL", "--scope", "a"), "unrecognized arguments"),
         (("login", "URL", "--port", "70000"), "port"),
         (("login", "URL", "--issuer", "login.example.com"), "issuer"),
         (("login", "URL", "--login-timeout", "0"), "login_timeout"),
@@ -343,6 +346,21 @@ def test_explanation_of_an_unavailable_authorization_server(server: Guarded, run
         f"{server.issuer.url}/.well-known/openid-configuration",
     ]
     assert "HTTP 503" in run("login", server.url)[2]
+
+
+def test_explanation_describes_the_stored_login(server: Guarded, run: Run) -> None:
+    """Its lifetime in a readable unit; a token that can no longer be used is marked."""
+    run("login", server.url)
+    for members, text in (
+        ({"expires": time.time() + 300_000}, "ok  stored .*access token expires in 3 d;"),
+        ({"expires": time.time() + 90.5}, "ok  stored .*access token expires in 9[01] s;"),
+        ({"expires": None}, "ok  stored .*access token of an unknown lifetime;"),
+        ({"expires": 1.0}, "ok  stored .*access token has expired; refresh token yes;"),
+        ({"refresh_token": None}, "--  stored .*access token has expired; refresh token no;"),
+        ({"access_token": None}, "--  stored .*access token none: a login is needed;"),
+    ):
+        server.change(**members)
+        assert re.search(f"^{text}", run("auth", server.url)[1], re.MULTILINE)
 
 
 def test_bound_tokens_are_used_again(serve: SERVE, run: Run) -> None:
