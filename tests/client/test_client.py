@@ -43,7 +43,7 @@ LEGACY = VERSIONS[:-1]
 
 
 @tool
-async def add(a: float, b: float) -> float:
+async def add(a: float, b: float) -> Any:
     """Adds two numbers."""
     return a + b
 

@@ -12,7 +12,7 @@ from genmcp.protocol.prompts import PromptReference
 
 
 @tool
-async def add(a: float, b: float) -> float:
+async def add(a: float, b: float) -> Any:
     """Adds."""
     return a + b
 
