@@ -27,6 +27,7 @@ from tests.support.serving import serve
 
 pytestmark = [
     pytest.mark.timeout(300),  # the first run installs packages
+    pytest.mark.usefixtures("npm_packages"),
     pytest.mark.filterwarnings("ignore:Using in-memory token storage"),
 ]
 AUTHORIZATION_SERVERS: dict[str, Any] = {

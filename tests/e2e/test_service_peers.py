@@ -35,7 +35,10 @@ from tests.e2e.authorizing import (
 from tests.e2e.browsing import USER, browse
 from tests.support.serving import serve
 
-pytestmark = pytest.mark.timeout(300)  # the first run installs a package
+pytestmark = [
+    pytest.mark.timeout(300),  # the first run installs packages
+    pytest.mark.usefixtures("npm_packages"),
+]
 AUTHORIZATION_SERVERS: dict[str, Any] = {
     "issuer": authorizing.own_issuer,
     "oidc-provider": authorizing.oidc_provider,
