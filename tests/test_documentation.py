@@ -163,11 +163,17 @@ def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) 
 async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Path) -> None:
     """The program logs in with a browser, which follows the URL that is opened."""
     program = modules / f"{name}.py"
-    issuer = Issuer()
+    issuer, idp = Issuer(), Issuer()
     suite = importlib.import_module("search").suite
-    async with guarded_place(issuer, suite=suite) as place:
-        issuer.add_client("reports", secret="known to both")
+    async with guarded_place(issuer, suite=suite, dpop="accepted") as place, idp.serve():
+        for client in ("reports", "agent"):
+            issuer.add_client(client, secret="known to both")
+        idp.add_client("agent-at-idp", secret="known to both", known_as="agent")
+        issuer.trust(idp.url, idp.jwks)
+        assertion = modules / "assertion"
+        assertion.write_text(idp.id_token("pod", issuer.url))
         code = MODULES[name].replace("https://mcp.example.com/mcp", place.url)
+        code = code.replace("https://idp.example.com", idp.url)
         program.write_text(code.replace("https://login.example.com", issuer.url))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(program)),
@@ -176,7 +182,9 @@ async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Pa
                 "PYTHONPATH": str(ROOT),
                 "BROWSER": f"{sys.executable} -m tests.support.browser %s",
                 "PARTS_TOKEN": issuer.token("ann", ["parts:read"], audience=place.url),
-                "REPORTS_SECRET": "known to both",
+                **dict.fromkeys(("REPORTS_SECRET", "AGENT_SECRET", "IDP_SECRET"), "known to both"),
+                "WORKLOAD_TOKEN_FILE": str(assertion),
+                "ID_TOKEN": idp.id_token("ann", "agent-at-idp"),
                 "XDG_DATA_HOME": str(modules),
             },
             stdin=DEVNULL,
