@@ -4,7 +4,6 @@ The functions take a `LoginRequest`, and know nothing of arguments and terminals
 line of their output to a function. No token is in any of them.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
@@ -17,7 +16,7 @@ from genmcp._core.auth.metadata import ResourceMetadata
 from genmcp._core.auth.record import Record, record_key
 from genmcp._core.auth.revocation import log_out
 from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, Steps
-from genmcp.cli.output import one_line
+from genmcp.cli.output import as_command_options, one_line
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.fetcher import Fetcher
 from genmcp.client.auth.oauth import OAuth, flow_options, redirect_uri_of
@@ -29,19 +28,6 @@ from genmcp.client.options import ClientOptions
 T = TypeVar("T")
 WriteLine = Callable[[str], None]
 
-# The advice of a flow names options of `OAuth`. Those of the commands have other names.
-_OPTIONS: Final = {
-    r"\bresource=None\b": "--no-resource",
-    r"\bassume_pkce=True\b": "--assume-pkce",
-    r"\bdpop=True\b": "--dpop",
-    r"\bOAuth\(port=\.\.\.\)": "--port",
-    r"\bOAuth\(login_timeout=\.\.\.\)": "--login-timeout",
-    r"\bclient_id=,?": "--client-id",
-    r"\bscopes=": "--scope",
-    r"\bissuer=(?=')": "--issuer ",
-    r"\bissuer=,?": "--issuer",
-    r"\bresource=(?=')": "--resource ",
-}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -139,13 +125,6 @@ async def explain_login(request: LoginRequest, write: WriteLine) -> bool:
     else:
         write("A client can log in.")
     return not failure
-
-
-def as_command_options(text: str) -> str:
-    """Return *text* with the options of `OAuth` replaced by those of the commands."""
-    for pattern, option in _OPTIONS.items():
-        text = re.sub(pattern, option, text)
-    return text
 
 
 async def _find_login(request: LoginRequest) -> ResourceMetadata | None:

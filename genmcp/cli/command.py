@@ -19,7 +19,6 @@ from genmcp.cli.output import OutputError, log_to_stderr, sanitize
 from genmcp.cli.serve import ServeOptions, serve_http, serve_stdio_target
 from genmcp.cli.target import ModuleImportError, add_target_options, load_attribute, load_mux
 from genmcp.cli.worker import DEFAULT_GRACE, METRICS_PATH, HostPort, WorkerOptions, run_worker
-from genmcp.client.auth.asking import DEFAULT_LOGIN_TIMEOUT
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.inspection import STATES
@@ -327,9 +326,8 @@ def _add_logins(add_parser: AddParser) -> None:
     parser.add_argument("--no-browser", action="store_false", dest="browser", help=help)
     help = "the port of the redirect URI, for a client that is registered with one"
     parser.add_argument("--port", type=_port, default=0, metavar="N", help=help)
-    add, default = parser.add_argument, DEFAULT_LOGIN_TIMEOUT
-    help = f"how long the user may take ({default:g})"
-    add("--login-timeout", type=_seconds, default=default, metavar="SECONDS", help=help)
+    help = "how long the user may take (300)"
+    parser.add_argument("--login-timeout", type=_seconds, metavar="SECONDS", help=help)
     help = "revoke and remove the tokens of a login; status 1 if they cannot be revoked"
     login.add_server_options(_add_command(add_parser, "logout", login.logout, help))
     help = "explain the steps of a login; status 1 if a client could not log in"

@@ -5,31 +5,22 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from genmcp._core.auth.record import Record, record_key
-from genmcp._core.auth.steps import FlowFailed
-from genmcp.cli.authorization import (
-    LoginRequest,
-    WriteLine,
-    as_command_options,
-    explain_login,
-    log_in,
-    log_out_of,
-)
-from genmcp.cli.output import OutputWriter, private_output, sanitize
-from genmcp.client.auth.asking import DEFAULT_LOGIN_TIMEOUT
-from genmcp.client.auth.base import Auth, Authorization, RejectedRequest
-from genmcp.client.auth.files import FileTokens
-from genmcp.client.auth.keyring_tokens import KeyringTokens
-from genmcp.client.auth.oauth import OAuth
-from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
+from genmcp.cli.output import as_command_options, private_output, sanitize
+from genmcp.client.auth.base import Auth, Authorization, Authorizer, RejectedRequest
 from genmcp.client.errors import ClientError
 from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
+
+# What a login needs is imported by the functions that need it: most commands do not.
+if TYPE_CHECKING:
+    from genmcp._core.auth.record import Record
+    from genmcp.cli.authorization import LoginRequest, WriteLine
+    from genmcp.client.auth.tokens import TokenStorage
 
 CLIENT_NAME: Final = "genmcp"
 """The name under which the commands register. It belongs to the names of their records."""
@@ -42,7 +33,7 @@ _TOKENS_HELP: Final = (
     f"where logins are stored: a folder, or {_KEYRING!r} for the keyring of the system"
 )
 
-Work = Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]
+Work: TypeAlias = "Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]"
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -79,16 +70,22 @@ def add_auth_options(add: Callable[..., Any]) -> None:
 
 def login(arguments: argparse.Namespace) -> int:
     """Log in at a server, and store the tokens."""
+    from genmcp.cli.authorization import log_in
+
     return _run(arguments, log_in)
 
 
 def logout(arguments: argparse.Namespace) -> int:
     """Revoke and remove the tokens of a server. The status is 1 if one may still be valid."""
+    from genmcp.cli.authorization import log_out_of
+
     return _run(arguments, log_out_of)
 
 
 def auth(arguments: argparse.Namespace) -> int:
     """Explain the steps of a login. The status is 1 if a client could not log in."""
+    from genmcp.cli.authorization import explain_login
+
     return _run(arguments, explain_login)
 
 
@@ -113,6 +110,8 @@ def auth_of(arguments: argparse.Namespace, url: object, configured: Auth | None)
         if not token:
             raise ConfigurationError(f"--token: the variable {TOKEN_VARIABLE} is not set")
         return token
+    from genmcp.client.auth.oauth import OAuth
+
     tokens = _storage(arguments.tokens)
     oauth = OAuth(CLIENT_NAME, tokens=tokens, **_options_of(_stored(tokens, url)))
     return _attended(oauth)
@@ -121,22 +120,26 @@ def auth_of(arguments: argparse.Namespace, url: object, configured: Auth | None)
 def _attended(auth: Auth | None) -> Auth | None:
     """Return *auth*, which begins a login at a terminal only."""
     is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    return UnattendedLogin(auth) if isinstance(auth, OAuth) and not is_interactive else auth
+    if is_interactive or not isinstance(auth, Authorizer):
+        return auth
+    from genmcp.client.auth.oauth import OAuth
+
+    return UnattendedLogin(auth) if isinstance(auth, OAuth) else auth
 
 
 class UnattendedLogin:
     """Authorization by stored tokens without a terminal, such as in a script.
 
     Args:
-        oauth: the settings of the login. Tokens are renewed as usual.
+        settings: those of the login, such as `OAuth`. Tokens are renewed as usual.
     """
 
-    def __init__(self, oauth: OAuth) -> None:
-        self._oauth = oauth
+    def __init__(self, settings: Authorizer) -> None:
+        self._settings = settings
 
     def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*."""
-        return _UnattendedAuthorization(self._oauth.authorization(url, http))
+        return _UnattendedAuthorization(self._settings.authorization(url, http))
 
 
 class _UnattendedAuthorization(Authorization):
@@ -163,26 +166,33 @@ class _UnattendedAuthorization(Authorization):
 
 
 def _run(arguments: argparse.Namespace, work: Work) -> int:
+    from genmcp._core.auth.steps import FlowFailed
+    from genmcp.client.auth.tokens import TokensUnavailable
+
     request = _request(arguments)
     with private_output() as output:
         try:
-            succeeded = asyncio.run(_work(work, request, output))
+            succeeded = asyncio.run(_perform(work, request, output.write_line))
         except (ClientError, FlowFailed, TokensUnavailable) as error:
             sys.stderr.write(f"genmcp: {sanitize(as_command_options(str(error)))}\n")
             return 1
     return 1 if succeeded is False else 0
 
 
-async def _work(work: Work, request: LoginRequest, output: OutputWriter) -> bool | None:
-    return await work(request, output.write_line)
+async def _perform(work: Work, request: "LoginRequest", write: "WriteLine") -> bool | None:
+    return await work(request, write)
 
 
-def _request(arguments: argparse.Namespace) -> LoginRequest:
+def _request(arguments: argparse.Namespace) -> "LoginRequest":
     """Return the login that the arguments denote.
 
     Raises:
         ConfigurationError: one of them is invalid.
     """
+    from genmcp.cli.authorization import LoginRequest
+    from genmcp.client.auth.asking import DEFAULT_LOGIN_TIMEOUT
+    from genmcp.client.auth.oauth import OAuth
+
     url = arguments.url
     try:
         scheme = urlsplit(url).scheme
@@ -195,6 +205,7 @@ def _request(arguments: argparse.Namespace) -> LoginRequest:
     if arguments.client_id is not None:
         options |= _client(arguments.client_id)
     given = vars(arguments)  # each command has some of the options
+    timeout = given.get("login_timeout")
     if given.get("dpop"):
         options["dpop"] = True
     oauth = OAuth(
@@ -205,13 +216,13 @@ def _request(arguments: argparse.Namespace) -> LoginRequest:
         assume_pkce=given.get("assume_pkce", False),
         tokens=tokens,
         port=given.get("port", 0),
-        login_timeout=given.get("login_timeout", DEFAULT_LOGIN_TIMEOUT),
+        login_timeout=DEFAULT_LOGIN_TIMEOUT if timeout is None else timeout,
         **options,
     )
     return LoginRequest(url=url, oauth=oauth, browser=given.get("browser", True))
 
 
-def _options_of(stored: Record | None) -> dict[str, Any]:
+def _options_of(stored: "Record | None") -> dict[str, Any]:
     """Return the options of `OAuth` that a stored login was made with."""
     if stored is None:
         return {}
@@ -223,19 +234,23 @@ def _client(client_id: str) -> dict[str, Any]:
     return {"client_id": client_id, "secret": os.environ.get(SECRET_VARIABLE)}
 
 
-def _stored(tokens: TokenStorage, url: str) -> Record | None:
+def _stored(tokens: "TokenStorage", url: str) -> "Record | None":
     """Return the record of the login at *url*.
 
     Raises:
         ConfigurationError: the storage cannot be used.
     """
+    from genmcp.client.auth.tokens import TokensUnavailable
+
     try:
         return asyncio.run(_get(tokens, url))
     except TokensUnavailable as error:
         raise ConfigurationError(str(error)) from None
 
 
-async def _get(tokens: TokenStorage, url: str) -> Record | None:
+async def _get(tokens: "TokenStorage", url: str) -> "Record | None":
+    from genmcp._core.auth.record import record_key
+
     return await tokens.get(record_key(url, CLIENT_NAME))
 
 
@@ -244,5 +259,8 @@ def _scopes(values: list[str] | None) -> list[str] | None:
     return None if values is None else [scope for value in values for scope in value.split()]
 
 
-def _storage(where: str | None) -> TokenStorage:
+def _storage(where: str | None) -> "TokenStorage":
+    from genmcp.client.auth.files import FileTokens
+    from genmcp.client.auth.keyring_tokens import KeyringTokens
+
     return KeyringTokens() if where == _KEYRING else FileTokens(where)

@@ -7,6 +7,7 @@ escape sequences. Output to a pipe or a file is left as it is.
 import base64
 import logging
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,20 @@ _INDENT: Final = "    "
 # The number of nested lists in the text of a type. A schema of lists may be recursive.
 _MAX_LIST_DEPTH: Final = 4
 
+# The advice of a flow names options of `OAuth`. Those of the commands have other names.
+_OAUTH_OPTIONS: Final = {
+    r"\bresource=None\b": "--no-resource",
+    r"\bassume_pkce=True\b": "--assume-pkce",
+    r"\bdpop=True\b": "--dpop",
+    r"\bOAuth\(port=\.\.\.\)": "--port",
+    r"\bOAuth\(login_timeout=\.\.\.\)": "--login-timeout",
+    r"\bclient_id=,?": "--client-id",
+    r"\bscopes=": "--scope",
+    r"\bissuer=(?=')": "--issuer ",
+    r"\bissuer=,?": "--issuer",
+    r"\bresource=(?=')": "--resource ",
+}
+
 
 def sanitize(text: str) -> str:
     """Return *text* without unprintable characters other than line ends and tabs."""
@@ -45,6 +60,13 @@ def sanitize(text: str) -> str:
 def one_line(text: str) -> str:
     """Return *text*, sanitized, in one line."""
     return " ".join(sanitize(text).split())
+
+
+def as_command_options(text: str) -> str:
+    """Return *text* with the options of `OAuth` replaced by those of the commands."""
+    for pattern, option in _OAUTH_OPTIONS.items():
+        text = re.sub(pattern, option, text)
+    return text
 
 
 class OutputError(Exception):

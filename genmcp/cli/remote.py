@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.authorization import as_command_options
 from genmcp.cli.output import (
     OutputWriter,
+    as_command_options,
     content_of,
     describe_prompt,
     describe_resource,

@@ -469,3 +469,13 @@ def test_one_of_many_processes_renews_the_token(server: Guarded, run: Run) -> No
     assert grants == ["authorization_code", "refresh_token"]
     assert len(server.issuer.received("authorize")) == 1
     assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
+
+
+def test_commands_without_a_login_import_none() -> None:
+    """A server that is started with `genmcp serve` has no use for it."""
+    code = "import genmcp.cli.command, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
+    modules = done.stdout.decode().split()
+
+    assert "genmcp.cli.login" in modules
+    assert not {"genmcp.client.auth.oauth", "genmcp._core.auth.flow", "keyring"} & {*modules}
