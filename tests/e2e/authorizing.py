@@ -340,17 +340,28 @@ async def fastmcp_whoami(url: str) -> str:
         return str(result.content[0].text)
 
 
-async def typescript_whoami(url: str) -> str:
-    """Call `whoami` with the client of the TypeScript SDK."""
+async def typescript_calls(url: str, *tools: str) -> list[str]:
+    """Call tools with the client of the TypeScript SDK, with as many logins as it wants."""
     node, modules = npm_package(*SDK)
     process = await asyncio.create_subprocess_exec(
-        node, str(TYPESCRIPT), url, str(modules), stdin=PIPE, stdout=PIPE
+        node, str(TYPESCRIPT), url, str(modules), *tools, stdin=PIPE, stdout=PIPE
     )
     assert process.stdin
     assert process.stdout
+    results = []
     try:
-        target = (await process.stdout.readline()).decode().strip()
-        process.stdin.write(f"{await browse(target)}\n".encode())
-        return (await process.stdout.readline()).decode().strip()
+        async for line in process.stdout:
+            text = line.decode().strip()
+            if text.startswith("="):
+                results.append(text[1:])
+            else:
+                process.stdin.write(f"{await browse(text)}\n".encode())
     finally:
         await kill(process)
+    return results
+
+
+async def typescript_whoami(url: str) -> str:
+    """Call `whoami` with the client of the TypeScript SDK."""
+    (result,) = await typescript_calls(url, "whoami")
+    return result

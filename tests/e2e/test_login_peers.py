@@ -113,6 +113,22 @@ async def test_official_client_steps_up(
     assert storage.tokens.access_token != before
 
 
+async def test_typescript_client_steps_up(resource: str, free_port: int, login_port: int) -> None:
+    """It asks for the scopes of the challenge alone, so the challenge has to name all.
+
+    It has registered for those of the first challenge, which oidc-provider would enforce.
+    """
+    async with (
+        asyncio.timeout(60),
+        authorizing.own_issuer(resource, login_port) as issuer,
+        serve(authorizing.own_server(resource, issuer), free_port),
+    ):
+        user, scopes = await authorizing.typescript_calls(resource, "whoami", "write")
+
+    assert user == USER
+    assert {"read", "write"} <= set(scopes.split())
+
+
 @by_authorization_server
 async def test_own_client_steps_up(
     start: Any, resource: str, free_port: int, login_port: int

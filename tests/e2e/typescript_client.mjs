@@ -1,11 +1,11 @@
-// A client of the TypeScript SDK that logs in and calls `whoami`. Arguments: the URL of the server
-// and the modules folder. It prints the URL that its user has to visit, reads a line with the URL
-// that the browser ended at, and prints the result.
+// A client of the TypeScript SDK that logs in and calls tools. Arguments: the URL of the server,
+// the modules folder, and the names of the tools. It prints each URL that its user has to visit,
+// reads a line with the URL that the browser ended at, and prints each result after `=`.
 import { createInterface } from 'node:readline/promises';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-const [url, modules] = process.argv.slice(2);
+const [url, modules, ...tools] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { Client } = await load('@modelcontextprotocol/sdk/client/index.js');
@@ -20,7 +20,9 @@ const provider = {
     clientMetadata: {
         client_name: 'typescript',
         redirect_uris: ['http://127.0.0.1:9999/callback'],
-        grant_types: ['authorization_code', 'refresh_token'],
+        // With a refresh token it would answer a challenge for further scopes by a refresh, which
+        // cannot widen them (1.32.2).
+        grant_types: ['authorization_code'],
         application_type: 'native',
     },
     state: () => 'of-typescript',
@@ -36,20 +38,30 @@ const provider = {
 const newTransport = () => new StreamableHTTPClientTransport(new URL(url), {
     authProvider: provider,
 });
-const lines = createInterface({ input: process.stdin });
-let client = new Client({ name: 'typescript', version: '1.0.0' });
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+
+async function finishLogin(transport, error) {
+    if (!(error instanceof UnauthorizedError)) throw error;
+    const ended = new URL((await lines.next()).value);
+    await transport.finishAuth(ended.searchParams.get('code'));
+}
+
 const first = newTransport();
 try {
-    await client.connect(first);
+    await new Client({ name: 'typescript', version: '1.0.0' }).connect(first);
     throw new Error('connected without a login');
 } catch (error) {
-    if (!(error instanceof UnauthorizedError)) throw error;
+    await finishLogin(first, error);
 }
-const ended = new URL((await lines[Symbol.asyncIterator]().next()).value);
-await first.finishAuth(ended.searchParams.get('code'));
-client = new Client({ name: 'typescript', version: '1.0.0' });
-await client.connect(newTransport());
-const result = await client.callTool({ name: 'whoami', arguments: {} });
-console.log(result.content[0].text);
-await client.close();
-lines.close();
+const client = new Client({ name: 'typescript', version: '1.0.0' });
+const transport = newTransport();
+await client.connect(transport);
+for (const name of tools) {
+    const call = () => client.callTool({ name, arguments: {} });
+    const result = await call().catch(async (error) => {
+        await finishLogin(transport, error);
+        return call();
+    });
+    console.log(`=${result.content[0].text}`);
+}
+process.exit(0);
