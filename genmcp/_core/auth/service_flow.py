@@ -33,7 +33,7 @@ from genmcp._core.auth.grants import (
     exchange_request,
 )
 from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.registration import own_client
+from genmcp._core.auth.registration import choose_client, own_client
 from genmcp._core.auth.steps import (
     Call,
     Failure,
@@ -197,9 +197,17 @@ def rejected_service(
         return None  # the token is new
     observe_challenge(options, rejection, challenge)
     found = yield from discover(options, challenge, code=False)
-    if stored is not None and stored.issuer != found.issuer:
-        stored = None
-    client = own_client(options, found.server) or RegisteredClient(id=options.client_id or "")
+    # A server that has moved to another authorization server gets no credentials of the first one.
+    client = RegisteredClient(id="")
+    if options.client_id is not None:
+        chosen = choose_client(options, found, stored)
+        if chosen is None:
+            raise FlowFailed(
+                f"the authorization server {shown(found.issuer)} does not know the client",
+                Failure.REGISTRATION,
+                advice="client_id= with the id that its operator gives you",
+            )
+        client = chosen
     scopes = select_scopes(options, challenge, found.scopes, asked)
     return (yield from _requested(options, grant, new_record(found, client), scopes))
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from genmcp._core.auth.grants import ID_JAG, ID_TOKEN
 from genmcp._core.auth.record import Record
@@ -268,19 +269,38 @@ def test_other_refusals_are_errors(status: int, text: str) -> None:
     assert obtained(service(), status=status, text=text) is None
 
 
-def test_server_that_moves_gets_a_new_token() -> None:
-    """The scopes of the old authorization server mean nothing to the new one."""
-    world = service(scopes=["a"])
+def moved(world: World) -> None:
+    """Let the server use another authorization server."""
+    there = "https://new.example.com"
+    world.prm["authorization_servers"] = [there]
+    metadata = {**world.metadata, "issuer": there, "token_endpoint": f"{there}/token"}
+    world.pages[f"{there}/.well-known/oauth-authorization-server"] = page(metadata)
+    world.pages[f"{there}/token"] = page({"access_token": "moved", "token_type": "Bearer"})
+
+
+def test_server_that_moves_gets_no_credentials() -> None:
+    """2026-07-28, "Authorization Server Binding": an error, and no secret for the new one."""
+    world = service()
     first = had(world)
-    moved = "https://new.example.com"
-    world.prm["authorization_servers"] = [moved]
-    metadata = {**world.metadata, "issuer": moved, "token_endpoint": f"{moved}/token"}
-    world.pages[f"{moved}/.well-known/oauth-authorization-server"] = page(metadata)
-    world.pages[f"{moved}/token"] = page({"access_token": "moved", "token_type": "Bearer"})
+    moved(world)
 
-    record = obtained(world, used=first)
+    with pytest.raises(FlowFailed, match="belongs to the authorization server") as caught:
+        obtained(world, used=first)
 
-    assert record is not None and (record.issuer, record.access_token) == (moved, "moved")
+    assert caught.value.failure is Failure.ISSUER
+    assert not any("new.example.com/token" in url for url in world.urls)
+
+
+def test_client_that_nobody_knows_is_an_error() -> None:
+    """A client id metadata document, where the authorization server supports none."""
+    world = service(client_id="https://reports.example.com/client.json", client_secret=None)
+    world.options = replace(world.options, sign=lambda claims: "a.b.c")
+
+    with pytest.raises(FlowFailed, match="client_id=") as caught:
+        obtained(world)
+
+    assert caught.value.failure is Failure.REGISTRATION
+    assert world.to("/token") == []
 
 
 def test_workload_sends_its_assertion_once() -> None:
