@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 import h11
 
 _HOST: Final = "127.0.0.1"  # not `localhost`, which may be another address: RFC 8252, 8.3
-_HOST_6: Final = "::1"
 _MAX_HEAD: Final = 64 * 1024  # bytes of a request; a code may be long
 _REQUEST_TIMEOUT: Final = 10.0  # seconds for a browser to send one
 _MAX_CONNECTIONS: Final = 32
@@ -92,8 +91,7 @@ class LoopbackListener:
         if self._server is None:
             self._server = await self._listen(parts.port or 0)
         port = self._server.sockets[0].getsockname()[1]
-        host = f"[{_HOST_6}]" if parts.hostname == _HOST_6 else parts.hostname
-        self.redirect_uri = parts._replace(netloc=f"{host}:{port}").geturl()
+        self.redirect_uri = parts._replace(netloc=f"{parts.hostname}:{port}").geturl()
         return self
 
     async def __aexit__(
@@ -138,8 +136,7 @@ class LoopbackListener:
         return False
 
     async def _listen(self, port: int) -> asyncio.Server:
-        host = _HOST_6 if urlsplit(self.redirect_uri).hostname == _HOST_6 else _HOST
-        return await asyncio.start_server(self._connected, host, port)
+        return await asyncio.start_server(self._connected, _HOST, port)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -177,11 +174,8 @@ class LoopbackListener:
         target = urlsplit(request.target.decode("ascii", "replace"))
         host = dict(request.headers).get(b"host", b"").decode("ascii", "replace").lower()
         # Another name that resolves to this machine: DNS rebinding.
-        if (
-            target.path != (expected.path or "/")
-            or host != expected.netloc
-            or request.method != b"GET"
-        ):
+        is_here = host == expected.netloc and target.path == (expected.path or "/")
+        if not is_here or request.method != b"GET":
             return _UNKNOWN
         if self._received.done():
             return _SECOND

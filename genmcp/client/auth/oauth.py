@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from genmcp._core.auth.flow import rejected
-from genmcp._core.auth.metadata import check_public_url, is_loopback_url
+from genmcp._core.auth.metadata import check_public_url
 from genmcp._core.auth.record import record_key
 from genmcp._core.auth.steps import FlowFinding, FlowOptions
 from genmcp.client.auth.asking import CALLBACK, DEFAULT_LOGIN_TIMEOUT, AskFunction, UserPrompt
@@ -118,7 +118,8 @@ class OAuth:
         if self.port:
             raise ConfigurationError("OAuth: give either port or redirect_uri, which has a port")
         check_public_url("OAuth.redirect_uri", self.redirect_uri)
-        is_ours = is_loopback_url(self.redirect_uri) and self.redirect_uri.startswith("http://")
+        parts = urlsplit(self.redirect_uri)
+        is_ours = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")
         if self.ask is None and not is_ours:
             raise ConfigurationError(
                 "OAuth.redirect_uri must begin with http://127.0.0.1 or http://localhost, where "

@@ -416,6 +416,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
         (lambda: OAuth("a", port=80, redirect_uri="http://127.0.0.1:8080/c"), "either port"),
         (lambda: OAuth("a", redirect_uri="https://app.example/c"), "ask="),
         (lambda: OAuth("a", redirect_uri="http://app.example/c"), "redirect_uri"),
+        (lambda: OAuth("a", redirect_uri="http://[::1]:8080/c"), "ask="),
         (lambda: OAuth("a", ask=cast(Any, 7)), "must be a function"),
         (lambda: OAuth("a", tokens=cast(Any, 7)), "a TokenStorage"),
         (lambda: OAuth("a", login_timeout=0), "login_timeout must be positive"),
