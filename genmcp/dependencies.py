@@ -50,6 +50,9 @@ def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - it reads as a 
     parameters that are annotated `Channel` (`Run` in a job), and dependencies of its own. Within a
     call each function is called once, however many parameters depend on it.
 
+    A parameter that is marked by FastAPI's `Depends` is a dependency, too, unless its function
+    takes something of an HTTP request.
+
     In an `async def` hook, a `def` dependency runs in a thread. In a `def` hook, which runs in a
     thread itself, dependencies run in the same thread; they must not be `async def`.
 
@@ -170,9 +173,18 @@ def _dependencies_of(function: Callable[..., Any]) -> Mapping[str, Dependency]:
         hint = hints.get(name)
         notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
         for each in (parameter.default, *notes):
-            if isinstance(each, Dependency):
-                found[name] = each
+            if (dependency := _dependency_of(each)) is not None:
+                found[name] = dependency
     return found
+
+
+def _dependency_of(mark: Any) -> Dependency | None:
+    """Return the dependency that *mark* stands for; FastAPI's `Depends` is one as well."""
+    if isinstance(mark, Dependency):
+        return mark
+    if type(mark).__module__ == "fastapi.params" and callable(getattr(mark, "dependency", None)):
+        return Dependency(mark.dependency)
+    return None
 
 
 def _hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
+import fastapi
 import pytest
 
 from genmcp import (
@@ -399,6 +400,23 @@ async def test_tests_may_replace_a_dependency() -> None:
     assert after.text == "a: session of None in Bonn with session of None"
 
 
+async def test_dependency_of_fastapi_is_one_here() -> None:
+    """An application has its sessions declared already."""
+    annotated = Annotated[dict[str, str], fastapi.Depends(settings)]
+
+    @tool
+    async def where(settings: annotated) -> str:
+        return str(settings["city"])
+
+    async with client_of(where) as client:
+        assert (await client.call("where")).text == "Bonn"
+
+
+def needs_request(request: fastapi.Request) -> str:
+    return str(request.url)
+
+
+async def takes_request(url: Annotated[str, fastapi.Depends(needs_request)]) -> None: ...
 def needs_text(text: str) -> str:
     return text
 
@@ -419,6 +437,7 @@ async def takes_run(value: Annotated[str, Depends(job_session)]) -> None: ...
         (takes_text, "takes_text: its dependency needs_text has a parameter text that nobody"),
         (takes_needy, "its dependency needs_text has a parameter text that nobody passes"),
         (takes_async, "takes_async: its dependency open_session is async: make takes_async an"),
+        (takes_request, "its dependency needs_request has a parameter request that nobody passes"),
         (takes_run, "a parameter run that nobody passes: annotate it Channel, make it"),
     ],
 )
