@@ -1,6 +1,5 @@
 """The store of a deployment, and the services in it, as the commands for operators open them."""
 
-import argparse
 import asyncio
 import os
 import secrets
@@ -8,10 +7,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
 
+import msgspec
+
 from genmcp._core.outcome import Outcome
 from genmcp._core.task import Task
 from genmcp._core.waiting import Finished
 from genmcp.cli.output import OutputError, OutputWriter, private_output
+from genmcp.cli.parsing import option, options_as
 from genmcp.cli.target import load_mux
 from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
 from genmcp.stores import open_store
@@ -48,30 +50,53 @@ class Deployment(NamedTuple):
         raise TaskNotFound(id)
 
 
-def add_deployment_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to *parser* that select a store and services."""
-    add = parser.add_argument_group("deployment").add_argument
-    add("--store", metavar="URL", help=f"the URL of the store (default: {_VARIABLE})")
-    help = "module:attribute of a Mux, Endpoint or Server, whose store and engine are used"
-    add("--app", metavar="APP", help=help)
-    help = "the name of a service: its server's, or the audience of its Mux (default: all)"
-    add("--service", metavar="NAME", help=help)
-    parser.add_argument("--json", action="store_true", help="write JSON")
+class DeploymentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that select a store and services, and the form of the output."""
+
+    store: str | None = None
+    app: str | None = None
+    service: str | None = None
+    json: bool = False
+
+
+deployment_options: Final = options_as(
+    DeploymentOptions,
+    option(
+        "--store",
+        section="deployment",
+        metavar="URL",
+        help=f"the URL of the store (default: {_VARIABLE})",
+    ),
+    option(
+        "--app",
+        section="deployment",
+        metavar="APP",
+        help="module:attribute of a Mux, Endpoint or Server, whose store and engine are used",
+    ),
+    option(
+        "--service",
+        section="deployment",
+        metavar="NAME",
+        help="the name of a service: its server's, or the audience of its Mux (default: all)",
+    ),
+    option("--json", is_flag=True, help="write JSON"),
+)
+"""Adds `DeploymentOptions` to a command."""
 
 
 def run_on_deployment(
-    arguments: argparse.Namespace,
+    options: DeploymentOptions,
     command: Callable[[Deployment, OutputWriter], Awaitable[int | None]],
     *,
     with_services: bool = True,
 ) -> int:
-    """Run *command* on the deployment that *arguments* select; return the exit status.
+    """Run *command* on the deployment that *options* select; return the exit status.
 
     *with_services*: whether the command needs the services, which are read from the store.
     """
 
     async def run(output: OutputWriter) -> int:
-        async with _open(arguments, with_services=with_services) as deployment:
+        async with _open(options, with_services=with_services) as deployment:
             return await command(deployment, output) or 0
 
     with private_output() as output:
@@ -86,7 +111,7 @@ def run_on_deployment(
 
 @asynccontextmanager
 async def _open(
-    arguments: argparse.Namespace, *, with_services: bool
+    options: DeploymentOptions, *, with_services: bool
 ) -> AsyncGenerator[Deployment, None]:
     """Open a deployment, and close it afterwards.
 
@@ -94,10 +119,10 @@ async def _open(
         ConfigurationError: no store is named, it is not shared with other processes, or the engine
             that GENMCP_ENGINE names cannot be used.
     """
-    if arguments.app is not None:
-        if arguments.store or arguments.service:
+    if options.app is not None:
+        if options.store or options.service:
             raise ConfigurationError("--app cannot be combined with --store or --service")
-        mux = load_mux(arguments.app)
+        mux = load_mux(options.app)
         _check_shared(mux.store)
         try:
             inspector = TaskInspector(mux.tasks.service, mux.tasks.cancel)
@@ -105,7 +130,7 @@ async def _open(
         finally:
             await mux.aclose()
         return
-    url = arguments.store or os.environ.get(_VARIABLE)
+    url = options.store or os.environ.get(_VARIABLE)
     if not url:
         raise ConfigurationError(
             f"no store: give --store URL or --app module:attribute, or set {_VARIABLE}"
@@ -119,7 +144,7 @@ async def _open(
             # As in the processes of the deployment: `cancel` and `retry` need the same engine.
             engine = open_engine(None, store)
             stack.push_async_callback(engine.aclose)
-            names = [arguments.service] if arguments.service else await services_of(store)
+            names = [options.service] if options.service else await services_of(store)
             services = [_inspector(store, engine, name) for name in names]
         yield Deployment(store, services)
 

@@ -1,32 +1,60 @@
 """`genmcp jobs`: lists the tasks in the store of a deployment; retries, cancels and drops them."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import click
 import msgspec
 
-from genmcp.cli.deployment import Deployment, run_on_deployment
+from genmcp.cli.deployment import (
+    Deployment,
+    DeploymentOptions,
+    deployment_options,
+    run_on_deployment,
+)
 from genmcp.cli.output import OutputWriter, one_line
+from genmcp.cli.parsing import COUNT, ID, argument, command, group, option
 from genmcp.tasks.inspection import OPEN, STATES, TaskSummary
 
 _HEADINGS: Final = ("ID", "STATE", "TOOL", "QUEUE", "OWNER", "AGE", "DETAILS")
 _UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 _MESSAGES: Final = 20  # shown by `genmcp jobs show`
 
+jobs: Final = group("jobs", "list, show, retry, cancel and drop tasks in a store")
+"""The commands for operators of a store."""
 
-def list_jobs(arguments: argparse.Namespace) -> int:
+_ids: Final = argument("ids", "the ids of tasks", nargs=-1, required=True, type=ID, metavar="ID...")
+
+
+@command("list", "list tasks, by default open ones")
+@deployment_options
+@option(
+    "--state",
+    "given_states",
+    multiple=True,
+    type=click.Choice(STATES),
+    help="a state to list; repeatable",
+)
+@option("--queue", metavar="NAME", help="list the open tasks of a queue")
+@option("--owner", metavar="NAME", help="list the tasks of a principal")
+@option("--limit", type=COUNT, default=100, metavar="N", help="the maximum number of tasks (100)")
+def list_jobs(
+    options: DeploymentOptions,
+    given_states: Sequence[str],
+    queue: str | None,
+    owner: str | None,
+    limit: int,
+) -> int:
     """List tasks, sorted by their age; by default those that have not ended.
 
     If there are more than the limit, they are not the oldest ones: the store has no such index, and
     ended tasks may be many.
     """
-    states = arguments.state or (STATES if arguments.owner else OPEN)
-    queue, owner, limit = arguments.queue, arguments.owner, arguments.limit
+    states = given_states or (STATES if owner else OPEN)
 
-    async def command(deployment: Deployment, output: OutputWriter) -> None:
+    async def run(deployment: Deployment, output: OutputWriter) -> None:
         found: list[TaskSummary] = []
         for service in deployment.services:
             async for task in service.tasks(states, queue=queue, owner=owner):
@@ -35,7 +63,7 @@ def list_jobs(arguments: argparse.Namespace) -> int:
                 found.append(TaskSummary.of(task, service.name))
         more, found = len(found) > limit, found[:limit]
         found.sort(key=lambda task: task.created)
-        if arguments.json:
+        if options.json:
             output.write_json(found)
             return
         if not found:
@@ -47,14 +75,17 @@ def list_jobs(arguments: argparse.Namespace) -> int:
         if more:
             output.write_line(f"(more than {limit} tasks; --limit N shows more)")
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(options, run)
 
 
-def show_job(arguments: argparse.Namespace) -> int:
+@command("show", "show a task and its messages")
+@deployment_options
+@argument("id", "the id of the task", type=ID)
+def show_job(options: DeploymentOptions, id: str) -> int:
     """Show everything that is known of a task, and its last messages."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> None:
-        service, task = await deployment.find(arguments.id)
+    async def run(deployment: Deployment, output: OutputWriter) -> None:
+        service, task = await deployment.find(id)
         messages = await service.messages(task.id, _MESSAGES)
         job = task.job if task.failed is None else task.failed.job
         fields: dict[str, Any] = {
@@ -63,7 +94,7 @@ def show_job(arguments: argparse.Namespace) -> int:
             **({} if task.result is None else {"result": msgspec.Raw(task.result)}),
             **({} if task.error is None else {"error": msgspec.Raw(task.error)}),
         }
-        if arguments.json:
+        if options.json:
             output.write_json({**fields, "messages": [msgspec.Raw(each) for each in messages]})
             return
         width = max(map(len, fields))
@@ -72,15 +103,18 @@ def show_job(arguments: argparse.Namespace) -> int:
         for message in messages:
             output.write_line(f"{'message':{width}}  {one_line(message.decode(errors='replace'))}")
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(options, run)
 
 
-def cancel_jobs(arguments: argparse.Namespace) -> int:
+@command("cancel", "cancel tasks that have not ended")
+@deployment_options
+@_ids
+def cancel_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
     """Cancel tasks. The exit status is 1 if one of them had ended before."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> int:
+    async def run(deployment: Deployment, output: OutputWriter) -> int:
         status = 0
-        for id in arguments.ids:
+        for id in ids:
             service, before = await deployment.find(id)
             after = await service.cancel(id)
             ended = before.ended or after.end != "cancelled"
@@ -88,30 +122,40 @@ def cancel_jobs(arguments: argparse.Namespace) -> int:
             status = status or int(ended)
         return status
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(options, run)
 
 
-def retry_jobs(arguments: argparse.Namespace) -> int:
+@command("retry", "repeat the jobs of failed tasks, as new tasks")
+@deployment_options
+@_ids
+def retry_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
     """Repeat the jobs of failed tasks, as new tasks."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> None:
-        for id in arguments.ids:
+    async def run(deployment: Deployment, output: OutputWriter) -> None:
+        for id in ids:
             service, _ = await deployment.find(id)
             output.write_line(f"{id}: retried as {(await service.retry(id)).id}")
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(options, run)
 
 
-def drop_jobs(arguments: argparse.Namespace) -> int:
+@command("drop", "delete the records of tasks that have ended")
+@deployment_options
+@_ids
+def drop_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
     """Delete the records of tasks that have ended."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> None:
-        for id in arguments.ids:
+    async def run(deployment: Deployment, output: OutputWriter) -> None:
+        for id in ids:
             service, _ = await deployment.find(id)
             await service.drop(id)
             output.write_line(f"{id}: dropped")
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(options, run)
+
+
+for _each in (list_jobs, show_job, retry_jobs, cancel_jobs, drop_jobs):
+    jobs.add_command(_each)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

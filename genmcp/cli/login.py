@@ -1,16 +1,17 @@
 """The commands `login`, `logout` and `auth`, and the options `--login` and `--token` of others."""
 
-import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec.structs import replace
 
 from genmcp.cli.output import as_command_options, private_output, sanitize
+from genmcp.cli.parsing import PORT, SECONDS, Decorator, argument, command, option, options_as
 from genmcp.client.auth.base import Auth, Authorization, Authorizer, RejectedRequest
 from genmcp.client.errors import ClientError
 from genmcp.client.options import HttpOptions
@@ -36,61 +37,151 @@ _TOKENS_HELP: Final = (
 Work: TypeAlias = "Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]"
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `login`, `logout` and `auth` to *parser*."""
-    parser.add_argument("url", help="the URL of the MCP server")
-    parser.add_argument("--tokens", metavar="WHERE", help=_TOKENS_HELP)
-    help = f"the id of a registered client; its secret is read from ${SECRET_VARIABLE}"
-    parser.add_argument("--client-id", metavar="ID", help=help)
+CONNECTION: Final = "connection"  # the section of these options
 
 
-def add_login_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `login` and `auth` to *parser*."""
-    add = parser.add_argument
-    help = "a scope to ask for, instead of those that the server names; repeatable"
-    add("--scope", action="append", dest="scopes", metavar="SCOPE", help=help)
-    add("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata")
-    add("--resource", metavar="URL", default="", help="the resource, if the metadata has another")
-    help = "leave out the parameter `resource`, which some authorization servers reject"
-    add("--no-resource", action="store_const", const=None, dest="resource", help=help)
-    help = "accept an authorization server that does not list the PKCE method S256"
-    add("--assume-pkce", action="store_true", help=help)
-    help = "bind the tokens to a key of this client (DPoP); extra: auth"
-    add("--dpop", action="store_true", help=help)
+class AuthOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options by which a command that calls a server is authorized."""
+
+    login: bool = False
+    tokens: str | None = None
+    token: bool = False
 
 
-def add_auth_options(add: Callable[..., Any]) -> None:
-    """Add the options of commands that call a server, by the `add_argument` of their group."""
-    help = "authorize by the tokens of `genmcp login`, and log in if there are none"
-    add("--login", action="store_true", help=help)
-    add("--tokens", metavar="WHERE", help=_TOKENS_HELP)
-    help = f"authorize by the access token in the variable ${TOKEN_VARIABLE}"
-    add("--token", action="store_true", help=help)
+auth_parameters: Final[Sequence[Decorator]] = (
+    option(
+        "--login",
+        section=CONNECTION,
+        is_flag=True,
+        help="authorize by the tokens of `genmcp login`, and log in if there are none",
+    ),
+    option("--tokens", section=CONNECTION, metavar="WHERE", help=_TOKENS_HELP),
+    option(
+        "--token",
+        section=CONNECTION,
+        is_flag=True,
+        help=f"authorize by the access token in the variable ${TOKEN_VARIABLE}",
+    ),
+)
+"""The parameters of `AuthOptions`, for `options_as`."""
 
 
-def login(arguments: argparse.Namespace) -> int:
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The server of a login, and where the login is stored."""
+
+    url: str
+    tokens: str | None = None
+    client_id: str | None = None
+
+
+class LoginOptions(ServerOptions, frozen=True, kw_only=True):
+    """The server of a login, and how the login is made."""
+
+    scopes: Sequence[str] = ()
+    issuer: str | None = None
+    resource: str = ""
+    no_resource: bool = False
+    assume_pkce: bool = False
+    dpop: bool = False
+    no_browser: bool = False
+    port: int = 0
+    login_timeout: float | None = None
+
+
+_server_parameters: Final[Sequence[Decorator]] = (
+    argument("url", "the URL of the MCP server"),
+    option("--tokens", metavar="WHERE", help=_TOKENS_HELP),
+    option(
+        "--client-id",
+        metavar="ID",
+        help=f"the id of a registered client; its secret is read from ${SECRET_VARIABLE}",
+    ),
+)
+
+_login_parameters: Final[Sequence[Decorator]] = (
+    *_server_parameters,
+    option(
+        "--scope",
+        "scopes",
+        multiple=True,
+        metavar="SCOPE",
+        help="a scope to ask for, instead of those that the server names; repeatable",
+    ),
+    option("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata"),
+    option(
+        "--resource",
+        metavar="URL",
+        default="",
+        help="the resource, if the metadata has another",
+    ),
+    option(
+        "--no-resource",
+        is_flag=True,
+        help="leave out the parameter `resource`, which some authorization servers reject",
+    ),
+    option(
+        "--assume-pkce",
+        is_flag=True,
+        help="accept an authorization server that does not list the PKCE method S256",
+    ),
+    option(
+        "--dpop",
+        is_flag=True,
+        help="bind the tokens to a key of this client (DPoP); extra: auth",
+    ),
+)
+
+_prompt_parameters: Final[Sequence[Decorator]] = (
+    option(
+        "--no-browser",
+        is_flag=True,
+        help="print the URL only; the URL of the redirect can be pasted",
+    ),
+    option(
+        "--port",
+        type=PORT,
+        default=0,
+        metavar="N",
+        help="the port of the redirect URI, for a client that is registered with one",
+    ),
+    option(
+        "--login-timeout",
+        type=SECONDS,
+        metavar="SECONDS",
+        help="how long the user may take (300)",
+    ),
+)
+
+
+@command("login", "log in at a server over HTTP, and store the tokens")
+@options_as(LoginOptions, *_login_parameters, *_prompt_parameters)
+def login(options: LoginOptions) -> int:
     """Log in at a server, and store the tokens."""
     from genmcp.cli.authorization import log_in
 
-    return _run(arguments, log_in)
+    return _run(options, log_in)
 
 
-def logout(arguments: argparse.Namespace) -> int:
+@command("logout", "revoke and remove the tokens of a login; status 1 if they cannot be revoked")
+@options_as(ServerOptions, *_server_parameters)
+def logout(options: ServerOptions) -> int:
     """Revoke and remove the tokens of a server. The status is 1 if one may still be valid."""
     from genmcp.cli.authorization import log_out_of
 
-    return _run(arguments, log_out_of)
+    return _run(LoginOptions(**msgspec.structs.asdict(options)), log_out_of)
 
 
-def auth(arguments: argparse.Namespace) -> int:
+@command("auth", "explain the steps of a login; status 1 if a client could not log in")
+@options_as(LoginOptions, *_login_parameters)
+def auth(options: LoginOptions) -> int:
     """Explain the steps of a login. The status is 1 if a client could not log in."""
     from genmcp.cli.authorization import explain_login
 
-    return _run(arguments, explain_login)
+    return _run(options, explain_login)
 
 
-def auth_of(arguments: argparse.Namespace, url: object, configured: Auth | None) -> Auth | None:
-    """Return the authorization by the arguments of `add_auth_options`, by default *configured*.
+def auth_of(arguments: AuthOptions, url: object, configured: Auth | None) -> Auth | None:
+    """Return the authorization by *arguments*, by default *configured*.
 
     Raises:
         ConfigurationError: they exclude each other, or the target has no URL.
@@ -165,7 +256,7 @@ class _UnattendedAuthorization(Authorization):
         await self._inner.close()
 
 
-def _run(arguments: argparse.Namespace, work: Work) -> int:
+def _run(arguments: LoginOptions, work: Work) -> int:
     from genmcp._core.auth.steps import FlowFailed
     from genmcp.client.auth.tokens import TokensUnavailable
 
@@ -183,8 +274,8 @@ async def _perform(work: Work, request: "LoginRequest", write: "WriteLine") -> b
     return await work(request, write)
 
 
-def _request(arguments: argparse.Namespace) -> "LoginRequest":
-    """Return the login that the arguments denote.
+def _request(arguments: LoginOptions) -> "LoginRequest":
+    """Return the login that *arguments* denote.
 
     Raises:
         ConfigurationError: one of them is invalid.
@@ -204,22 +295,21 @@ def _request(arguments: argparse.Namespace) -> "LoginRequest":
     options = _options_of(_stored(tokens, url))
     if arguments.client_id is not None:
         options |= _client(arguments.client_id)
-    given = vars(arguments)  # each command has some of the options
-    timeout = given.get("login_timeout")
-    if given.get("dpop"):
+    timeout = arguments.login_timeout
+    if arguments.dpop:
         options["dpop"] = True
     oauth = OAuth(
         CLIENT_NAME,
-        scopes=_scopes(given.get("scopes")),
-        issuer=given.get("issuer"),
-        resource=given.get("resource", ""),
-        assume_pkce=given.get("assume_pkce", False),
+        scopes=_scopes(arguments.scopes),
+        issuer=arguments.issuer,
+        resource=None if arguments.no_resource else arguments.resource,
+        assume_pkce=arguments.assume_pkce,
         tokens=tokens,
-        port=given.get("port", 0),
+        port=arguments.port,
         login_timeout=DEFAULT_LOGIN_TIMEOUT if timeout is None else timeout,
         **options,
     )
-    return LoginRequest(url=url, oauth=oauth, browser=given.get("browser", True))
+    return LoginRequest(url=url, oauth=oauth, browser=not arguments.no_browser)
 
 
 def _options_of(stored: "Record | None") -> dict[str, Any]:
@@ -254,9 +344,9 @@ async def _get(tokens: "TokenStorage", url: str) -> "Record | None":
     return await tokens.get(record_key(url, CLIENT_NAME))
 
 
-def _scopes(values: list[str] | None) -> list[str] | None:
-    """Return the scopes of `--scope`, of which one value may have several."""
-    return None if values is None else [scope for value in values for scope in value.split()]
+def _scopes(values: Sequence[str]) -> list[str] | None:
+    """Return the scopes of `--scope`, of which one value may have several; None without any."""
+    return [scope for value in values for scope in value.split()] if values else None
 
 
 def _storage(where: str | None) -> "TokenStorage":

@@ -1,16 +1,16 @@
 """The commands that talk to a server as a client: `genmcp tools`, `call`, `read` and so on."""
 
-import argparse
 import asyncio
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import msgspec
 
 from genmcp._mux.mux import Mux
@@ -28,7 +28,15 @@ from genmcp.cli.output import (
     wrap,
     write_contents,
 )
-from genmcp.cli.target import resolve_target, with_stderr
+from genmcp.cli.parsing import Decorator, argument, command, option, options_as
+from genmcp.cli.target import (
+    TargetCommand,
+    TargetOptions,
+    quoting_hint,
+    resolve_target,
+    target_parameters,
+    with_stderr,
+)
 from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler
 from genmcp.cli.values import check_arguments, convert_arguments, parse_pairs, unknown_keys
 from genmcp.client.client import Client
@@ -67,7 +75,38 @@ _OPEN_DELAY: Final = 3.0
 _CLOSE_DELAY: Final = 0.5
 
 
-def list_components(kind: str, arguments: argparse.Namespace) -> int:
+class RemoteOptions(TargetOptions, frozen=True, kw_only=True):
+    """The options of a command that calls a server: its target, and the form of the output."""
+
+    json: bool = False
+    output: str | None = None
+
+
+remote_options: Final = options_as(
+    RemoteOptions,
+    *target_parameters,
+    option("--json", is_flag=True, help="write the whole result as JSON"),
+    option("-o", "--output", metavar="FILE", help="write to FILE instead of standard output"),
+)
+"""Adds `RemoteOptions` to a command."""
+
+
+def _pairs(description: str) -> Decorator:
+    return argument("pairs", description, nargs=-1, metavar="[KEY=VALUE]...")
+
+
+def list_command(kind: str) -> click.Command:
+    """Return the command that lists the components of a *kind*."""
+
+    @command(kind.removeprefix("resource "), f"list the {kind} of a server", TargetCommand)
+    @remote_options
+    def listing(options: RemoteOptions) -> int:
+        return list_components(kind, options)
+
+    return listing
+
+
+def list_components(kind: str, options: RemoteOptions) -> int:
     """List the components of a *kind*, and return the exit status.
 
     Lines are wrapped at a terminal only. Programs that read a pipe get whole lines.
@@ -82,7 +121,7 @@ def list_components(kind: str, arguments: argparse.Namespace) -> int:
                 raise
             items = []
         if not items:
-            status.write(f"genmcp: {arguments.target} has no {kind}\n")
+            status.write(f"genmcp: {options.target} has no {kind}\n")
         return items
 
     def write(output: OutputWriter, items: Any) -> None:
@@ -91,23 +130,33 @@ def list_components(kind: str, arguments: argparse.Namespace) -> int:
             for line in describe(item):
                 output.write_line(wrap(line, width) if output.is_terminal else line)
 
-    return _run(arguments, fetch, write)
+    return _run(options, fetch, write)
 
 
-def call(arguments: argparse.Namespace) -> int:
+@command("call", "call a tool of a server", TargetCommand)
+@remote_options
+@argument("name", "the tool")
+@_pairs(
+    "arguments, converted by the schema of the tool; lists are split at commas; key:=value is JSON"
+)
+@option(
+    "--arguments",
+    metavar="JSON",
+    help="arguments as a JSON object; @FILE reads a file, - reads standard input",
+)
+def call(options: RemoteOptions, name: str, pairs: Sequence[str], arguments: str | None) -> int:
     """Call a tool. The exit status is 1 if the result is an error."""
     failed = False
-    json_arguments = _load_arguments(arguments.arguments)
-    _parse_pairs(arguments)  # reports a malformed pair before the server is contacted
+    json_arguments = _load_arguments(arguments)
+    _parse_pairs(options.target, pairs)  # reports a malformed pair before the server is contacted
 
     async def fetch(client: Client, status: StatusLine) -> CallToolResult:
         nonlocal failed
-        name = arguments.name
         # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
         # the server validates them.
         found = next((tool for tool in await client.tools() if tool.name == name), None)
         schema = found.input_schema if found else {}
-        values = {**json_arguments, **convert_arguments(schema, arguments.pairs)}
+        values = {**json_arguments, **convert_arguments(schema, pairs)}
         check_arguments(schema, values)
         for key in unknown_keys(schema, values):
             known = ", ".join(schema["properties"])
@@ -116,33 +165,47 @@ def call(arguments: argparse.Namespace) -> int:
         failed = result.is_error
         return result
 
-    return _run(arguments, fetch, _write_result) or failed
+    return _run(options, fetch, _write_result) or int(failed)
 
 
-def read(arguments: argparse.Namespace) -> int:
+@command("read", "read a resource of a server", TargetCommand)
+@remote_options
+@argument("uri", "the resource")
+def read(options: RemoteOptions, uri: str) -> int:
     """Read a resource."""
 
     def write(output: OutputWriter, result: ReadResourceResult) -> None:
         write_contents(output, [content_of(each) for each in result.contents])
 
-    return _run(arguments, lambda client, _: client.read(arguments.uri), write)
+    return _run(options, lambda client, _: client.read(uri), write)
 
 
-def prompt(arguments: argparse.Namespace) -> int:
+@command("prompt", "get a prompt of a server", TargetCommand)
+@remote_options
+@argument("name", "the prompt")
+@_pairs("arguments")
+def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> int:
     """Get a prompt."""
-    pairs = _parse_pairs(arguments)
+    values = _parse_pairs(options.target, pairs)
 
     def write(output: OutputWriter, result: GetPromptResult) -> None:
         for message in result.messages:
             output.write_line(f"{message.role}: {text_of(content_of(message.content))}")
 
-    return _run(arguments, lambda client, _: client.prompt(arguments.name, pairs), write)
+    return _run(options, lambda client, _: client.prompt(name, values), write)
 
 
-def complete(arguments: argparse.Namespace) -> int:
+@command("complete", "list the completions of an argument", TargetCommand)
+@remote_options
+@argument("name", "the prompt, or the resource template")
+@argument("variable", "the argument, or the variable of the template", metavar="ARGUMENT")
+@argument("value", "the beginning of the value", default="", metavar="[VALUE]")
+@_pairs("the other arguments")
+def complete(
+    options: RemoteOptions, name: str, variable: str, value: str, pairs: Sequence[str]
+) -> int:
     """List the completions of an argument of a prompt or resource template."""
-    name, argument, value = arguments.name, arguments.argument, arguments.value
-    context = parse_pairs(arguments.pairs)
+    context = parse_pairs(pairs)
     is_template = "{" in name or "://" in name
     reference = ResourceTemplateReference(name) if is_template else PromptReference(name)
 
@@ -151,12 +214,14 @@ def complete(arguments: argparse.Namespace) -> int:
             output.write_line(each)
 
     def fetch(client: Client, status: StatusLine) -> Awaitable[Completion]:
-        return client.complete(reference, argument, value, context)
+        return client.complete(reference, variable, value, context)
 
-    return _run(arguments, fetch, write)
+    return _run(options, fetch, write)
 
 
-def discover(arguments: argparse.Namespace) -> int:
+@command("discover", "show the capabilities of a server", TargetCommand)
+@remote_options
+def discover(options: RemoteOptions) -> int:
     """Show the name, revisions and capabilities of a server."""
     title, revision = "", ""
 
@@ -181,16 +246,16 @@ def discover(arguments: argparse.Namespace) -> int:
             instructions = textwrap.indent(result.instructions.strip(), "    ")
             output.write_line(f"instructions:\n{instructions}")
 
-    return _run(arguments, fetch, write)
+    return _run(options, fetch, write)
 
 
-def _run(arguments: argparse.Namespace, fetch: Fetch, write: Write) -> int:
+def _run(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
     """Write the value that *fetch* gets from the server, and return the exit status.
 
     With `--json` the value is written as JSON, otherwise by *write*.
     """
     with private_output() as output:
-        resolved = resolve_target(arguments)
+        resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
         is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         client = Client(
@@ -203,13 +268,13 @@ def _run(arguments: argparse.Namespace, fetch: Fetch, write: Write) -> int:
         async def connect() -> Any:
             opening = asyncio.ensure_future(client.open())
             try:
-                notice = f"waiting for an answer (Ctrl-C ends this): {arguments.target}"
+                notice = f"waiting for an answer (Ctrl-C ends this): {options.target}"
                 async with _show_after(status, notice, _OPEN_DELAY):
                     await asyncio.shield(opening)
                 return await fetch(client, status)
             finally:
                 # After Ctrl-C too: the process of a stdio server must not outlive the command.
-                notice = f"waiting for the server to end: {arguments.target}"
+                notice = f"waiting for the server to end: {options.target}"
                 async with _show_after(status, notice, _CLOSE_DELAY):
                     opening.cancel()
                     await asyncio.wait([opening])
@@ -222,9 +287,9 @@ def _run(arguments: argparse.Namespace, fetch: Fetch, write: Write) -> int:
         except (ClientError, McpError) as error:
             sys.stderr.write(f"genmcp: {sanitize(_error_text(error))}\n")
             return 1
-        path = arguments.output
+        path = options.output
         with output if path is None else OutputWriter(path=path) as chosen:
-            if arguments.json:
+            if options.json:
                 chosen.write_json(value)
             else:
                 write(chosen, value)
@@ -278,23 +343,17 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
         raise ConfigurationError(f"--arguments: {error}") from None
 
 
-def _parse_pairs(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the `key=value` pairs of the command line.
+def _parse_pairs(target: str, pairs: Sequence[str]) -> dict[str, str]:
+    """Return the `key=value` *pairs* of the command line.
 
     Raises:
         ConfigurationError: a pair is malformed. The text hints at missing quotes around a command.
     """
     try:
-        return parse_pairs(arguments.pairs)
+        return parse_pairs(pairs)
     except ConfigurationError as error:
-        target = arguments.target
         hint = "" if " " in target or ":" in target else quoting_hint(target)
         raise ConfigurationError(f"{error}{hint}") from None
-
-
-def quoting_hint(target: str) -> str:
-    """Return a hint that the command of a stdio server must be quoted."""
-    return f" (a command of several words must be quoted: '{target} ...')"
 
 
 def _error_text(error: Exception) -> str:

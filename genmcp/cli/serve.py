@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType, MethodType
 from typing import Any, Final
@@ -24,8 +24,10 @@ from genmcp._transports.shutdown import uvicorn_server
 from genmcp._transports.stdio import Streams, private_streams, serve_streams
 from genmcp._wire.http import Security
 from genmcp.cli.output import OutputError, log_to_stderr
-from genmcp.cli.target import load_attribute, load_mux
+from genmcp.cli.parsing import COUNT, PORT, SECONDS, Decorator, argument, command, option
+from genmcp.cli.target import SERVED, load_attribute, load_mux
 from genmcp.cli.worker import (
+    METRICS_PATH,
     add_prometheus,
     check_store,
     describe_state,
@@ -40,6 +42,7 @@ logger = logging.getLogger("genmcp")
 
 # The environment variable that passes the `ServeOptions` to worker processes, as JSON.
 _OPTIONS_VARIABLE: Final = "GENMCP_SERVE"
+_HTTP: Final = "HTTP"  # the section of the options
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +108,96 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if "reset_contextvars" in inspect.signature(uvicorn.Config).parameters:
             settings["reset_contextvars"] = True
         return settings
+
+
+def _flag(name: str, help: str) -> Decorator:
+    """Return a decorator that adds the option *name* without a value; None if it is not given."""
+    return option(name, section=_HTTP, is_flag=True, default=None, help=help)
+
+
+_DEFAULTS: Final = ServeOptions(target="")
+
+
+# The options for HTTP have no defaults here, so that `serve` recognizes those that are given.
+@command("serve", "serve over HTTP, or over standard streams, until SIGTERM or SIGINT")
+@argument("target", SERVED)
+@option(
+    "--stdio",
+    is_flag=True,
+    help="serve the client that started this process over standard input and output",
+)
+@option("--host", section=_HTTP, help=f"the address to listen on ({_DEFAULTS.host})")
+@option(
+    "--port",
+    section=_HTTP,
+    type=PORT,
+    metavar="N",
+    help=f"the port ({_DEFAULTS.port}); 0 is any free port",
+)
+@option("--path", section=_HTTP, help=f"the path of the URL ({_DEFAULTS.path})")
+@option("--workers", section=_HTTP, type=COUNT, metavar="N", help="the number of processes (1)")
+@option(
+    "--allowed-host",
+    "allowed_hosts",
+    section=_HTTP,
+    multiple=True,
+    metavar="NAME",
+    help="a host name to accept, '*' for any; repeatable",
+)
+@option(
+    "--grace",
+    section=_HTTP,
+    type=SECONDS,
+    metavar="SECONDS",
+    help="how long open calls and running jobs may continue at shutdown",
+)
+@option(
+    "--drain",
+    section=_HTTP,
+    type=SECONDS,
+    metavar="SECONDS",
+    help="how long to accept requests after SIGTERM, while the server reports that it is not "
+    f"ready ({_DEFAULTS.drain:g})",
+)
+@option(
+    "--health-path",
+    section=_HTTP,
+    metavar="PATH",
+    help=f"the path that responds while the process is alive ({_DEFAULTS.health_path})",
+)
+@option(
+    "--ready-path",
+    section=_HTTP,
+    metavar="PATH",
+    help=f"the path that responds whether requests should be sent here ({_DEFAULTS.ready_path})",
+)
+@_flag("--no-health", "serve neither of these paths")
+@_flag("--metrics", f"serve {METRICS_PATH} for Prometheus (extra: prometheus)")
+@_flag(
+    "--proxy-headers",
+    "take client address and scheme from X-Forwarded-For and X-Forwarded-Proto, set by a proxy",
+)
+@option(
+    "--forwarded-allow-ips",
+    section=_HTTP,
+    metavar="ADDRESSES",
+    help="trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers",
+)
+@_flag("--reload", "restart when a file changes")
+@_flag("--console", "serve a page with which to try the server in a browser")
+def serve(target: str, stdio: bool, allowed_hosts: Sequence[str], **options: Any) -> int:
+    """Serve *target*."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if allowed_hosts:
+        given["allowed_hosts"] = [*allowed_hosts]
+    if stdio:
+        if given:
+            raise ConfigurationError("--stdio cannot be combined with options for HTTP")
+        serve_stdio_target(target)
+        return 0
+    if given.get("reload") and given.get("workers", 1) > 1:
+        raise ConfigurationError("--reload cannot be combined with --workers")
+    return serve_http(ServeOptions(target=target, **given))
 
 
 def serve_http(options: ServeOptions) -> int:
@@ -287,9 +380,9 @@ def _check_paths(options: ServeOptions) -> None:
         "--health-path": options.health_path,
         "--ready-path": options.ready_path,
     }
-    for option, path in paths.items():
+    for name, path in paths.items():
         if not path.startswith("/"):
-            raise ConfigurationError(f"{option}: a path begins with a slash, unlike {path!r}")
+            raise ConfigurationError(f"{name}: a path begins with a slash, unlike {path!r}")
     if not options.no_health and len({path.rstrip("/") for path in paths.values()}) < len(paths):
         raise ConfigurationError(f"{', '.join(paths)} must differ: {', '.join(paths.values())}")
 

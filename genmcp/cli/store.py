@@ -1,6 +1,5 @@
 """`genmcp store`: statistics of a store, and checks whether it is fit for use."""
 
-import argparse
 import os
 import secrets
 import time
@@ -11,9 +10,15 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.cli.deployment import Deployment, run_on_deployment
+from genmcp.cli.deployment import (
+    Deployment,
+    DeploymentOptions,
+    deployment_options,
+    run_on_deployment,
+)
 from genmcp.cli.jobs import duration, table
 from genmcp.cli.output import OutputWriter
+from genmcp.cli.parsing import command, group, option
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
 from genmcp.tasks import ENGINE_VARIABLE, open_engine
@@ -24,6 +29,9 @@ _CHECK_TTL: Final = 60.0  # seconds, if the check itself is killed
 _MAX_OFFSET: Final = 5.0  # seconds between two clocks that harm nothing
 _TOP_OWNERS: Final = 10
 _QUEUE_HEADINGS: Final = ("QUEUE", "SERVED", "WAITING", "HELD", "OLDEST")
+
+store_group: Final = group("store", "show statistics of a store, check it, and migrate its schema")
+"""The commands for a store itself."""
 
 
 class ServiceStats(msgspec.Struct, frozen=True):
@@ -36,13 +44,15 @@ class ServiceStats(msgspec.Struct, frozen=True):
     owners: dict[str, int]
 
 
-def show_stats(arguments: argparse.Namespace) -> int:
+@command("stats", "show how full a store is, and the queues and tasks of its services")
+@deployment_options
+def show_stats(options: DeploymentOptions) -> int:
     """Show how full the store is, and the queues and tasks of its services."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> None:
+    async def run(deployment: Deployment, output: OutputWriter) -> None:
         totals = await deployment.store.totals()
         services = [await _stats(service) for service in deployment.services]
-        if arguments.json:
+        if options.json:
             output.write_json({"totals": _totals_json(totals), "services": services})
             return
         output.write_line(f"store: {deployment.store!r}")
@@ -52,19 +62,23 @@ def show_stats(arguments: argparse.Namespace) -> int:
             for line in _service_lines(service):
                 output.write_line(line)
 
-    return run_on_deployment(arguments, command)
+    return run_on_deployment(options, run)
 
 
-def check_store(arguments: argparse.Namespace) -> int:
+@command(
+    "check", "write to a store and read from it, and report problems; status 1 if there are any"
+)
+@deployment_options
+def check_store(options: DeploymentOptions) -> int:
     """Check the store by writes and reads. The exit status is 1 if there is a problem."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> int:
+    async def run(deployment: Deployment, output: OutputWriter) -> int:
         store = deployment.store
         write, read = await _round_trips(store)
         offset = store.now() - time.time()
         totals = await store.totals()
         problems = [*await store.problems(), *_problems(store, offset, totals)]
-        if arguments.json:
+        if options.json:
             output.write_json(
                 {
                     "durable": store.durable,
@@ -85,14 +99,20 @@ def check_store(arguments: argparse.Namespace) -> int:
             output.write_line(f"problem: {problem}")
         return int(bool(problems))
 
-    return run_on_deployment(arguments, command, with_services=False)
+    return run_on_deployment(options, run, with_services=False)
 
 
-def migrate_store(arguments: argparse.Namespace) -> int:
+@command(
+    "migrate",
+    "create or update the schema of a store such as PostgreSQL, and the tables of an engine",
+)
+@deployment_options
+@option("--dry-run", is_flag=True, help="show what would be done, and change nothing")
+def migrate_store(options: DeploymentOptions, dry_run: bool) -> int:
     """Create or update the schema of the store, and the tables of the engine."""
 
-    async def command(deployment: Deployment, output: OutputWriter) -> None:
-        store, dry_run = deployment.store, arguments.dry_run
+    async def run(deployment: Deployment, output: OutputWriter) -> None:
+        store = deployment.store
         done = []
         if statements := await store.migrate(dry_run=dry_run):
             done.append(statements if dry_run else f"migrated {store!r}")
@@ -106,7 +126,11 @@ def migrate_store(arguments: argparse.Namespace) -> int:
                     done.append(statements if dry_run else f"migrated the tables of {name}")
         output.write_line("\n".join(done) or "there is nothing to migrate")
 
-    return run_on_deployment(arguments, command, with_services=False)
+    return run_on_deployment(options, run, with_services=False)
+
+
+for _each in (show_stats, check_store, migrate_store):
+    store_group.add_command(_each)
 
 
 async def _stats(service: TaskInspector) -> ServiceStats:

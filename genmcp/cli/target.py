@@ -1,6 +1,5 @@
 """The target of a command: a module attribute, or a server and the options to reach it."""
 
-import argparse
 import importlib
 import re
 import shlex
@@ -19,7 +18,9 @@ from msgspec.structs import replace
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
-from genmcp.cli.login import add_auth_options, auth_of
+from genmcp.cli.login import CONNECTION, AuthOptions, auth_of, auth_parameters
+from genmcp.cli.parsing import Command as BaseCommand
+from genmcp.cli.parsing import Decorator, argument, option
 from genmcp.cli.values import parse_pairs
 from genmcp.client.auth.base import Auth
 from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
@@ -27,6 +28,9 @@ from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import server_of
 from genmcp.server import Server
+
+SERVED: Final = "module:attribute of a Mux, Endpoint, or Server such as a Suite"
+"""What `load_mux` takes, for `--help`."""
 
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
@@ -135,24 +139,77 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
     auth: Auth | None = None
 
 
-def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments to *parser* that select a server and configure the connection."""
-    help = "a URL, a stdio command (in quotes), module:attribute, or a file with mcpServers"
-    parser.add_argument("target", help=help)
-    add = parser.add_argument_group("connection").add_argument
-    help = "an environment variable for a stdio server, which inherits few; repeatable"
-    add("-e", "--env", action="append", default=[], metavar="KEY=VALUE", help=help)
-    help = "a header of every HTTP request; repeatable"
-    add("--header", action="append", default=[], metavar="'NAME: VALUE'", help=help)
-    add("--server", metavar="NAME", help="which of the mcpServers of the file")
-    add_auth_options(add)
-    help = "timeout for connecting (30), without a message (60), and of a request (600)"
-    add("--timeout", type=float, metavar="SECONDS", help=help)
-    add("--revision", help="the protocol revision to use, instead of the newest that both support")
+class TargetOptions(AuthOptions, frozen=True, kw_only=True):
+    """The target of a command, and how the connection to it is configured."""
+
+    target: str
+    env: Sequence[str] = ()
+    header: Sequence[str] = ()
+    server: str | None = None
+    timeout: float | None = None
+    revision: str | None = None
 
 
-def resolve_target(arguments: argparse.Namespace) -> ResolvedTarget:
-    """Return the target and options given by the arguments of `add_target_options`.
+target_parameters: Final[Sequence[Decorator]] = (
+    argument(
+        "target",
+        "a URL, a stdio command (in quotes), module:attribute, or a file with mcpServers",
+    ),
+    option(
+        "-e",
+        "--env",
+        section=CONNECTION,
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="an environment variable for a stdio server, which inherits few; repeatable",
+    ),
+    option(
+        "--header",
+        section=CONNECTION,
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        help="a header of every HTTP request; repeatable",
+    ),
+    option(
+        "--server",
+        section=CONNECTION,
+        metavar="NAME",
+        help="which of the mcpServers of the file",
+    ),
+    *auth_parameters,
+    option(
+        "--timeout",
+        section=CONNECTION,
+        type=float,
+        metavar="SECONDS",
+        help="timeout for connecting (30), without a message (60), and of a request (600)",
+    ),
+    option(
+        "--revision",
+        section=CONNECTION,
+        metavar="REVISION",
+        help="the protocol revision to use, instead of the newest that both support",
+    ),
+)
+"""The parameters of `TargetOptions`, for `options_as`."""
+
+
+class TargetCommand(BaseCommand):
+    """A command whose first argument is a target."""
+
+    def extra_hint(self, values: dict[str, Any]) -> str:
+        """Return a hint at missing quotes, if the target may be the first word of a command."""
+        target = values.get("target") or ":"
+        return "" if {*" :/"} & {*target} else quoting_hint(target)
+
+
+def quoting_hint(target: str) -> str:
+    """Return a hint that the command of a stdio server must be quoted."""
+    return f" (a command of several words must be quoted: '{target} ...')"
+
+
+def resolve_target(arguments: TargetOptions) -> ResolvedTarget:
+    """Return the target and the options of the client that *arguments* denote.
 
     Raises:
         ConfigurationError: the target is malformed, or an option does not apply to it.

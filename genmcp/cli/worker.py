@@ -16,8 +16,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from genmcp._mux.mux import Mux, add_telemetry
-from genmcp._transports.health import Health
+from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp.cli.output import OutputError
+from genmcp.cli.parsing import COUNT, SECONDS, argument, command, converted, option
+from genmcp.cli.target import SERVED, load_attribute, load_mux
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import log_problems
@@ -185,6 +187,59 @@ class HostPort(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@command("worker", "run jobs, without serving requests, until SIGTERM or SIGINT")
+@argument("target", SERVED)
+@option(
+    "--lifespan",
+    metavar="APP",
+    help="module:attribute of an ASGI application to start before, and to shut down after",
+)
+@option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="a queue to run jobs of, instead of those in JobOptions; repeatable",
+)
+@option("--concurrency", type=COUNT, metavar="N", help="the number of concurrent jobs")
+@option(
+    "--grace",
+    type=SECONDS,
+    default=DEFAULT_GRACE,
+    metavar="SECONDS",
+    help=f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})",
+)
+@option(
+    "--health",
+    type=converted("address", HostPort.parse),
+    metavar="HOST:PORT",
+    help=f"serve {HEALTH_PATH} and {READY_PATH} here, for the probes of a supervisor",
+)
+@option(
+    "--metrics",
+    is_flag=True,
+    help=f"serve {METRICS_PATH} for Prometheus at the address of --health (extra: prometheus)",
+)
+def worker(
+    target: str,
+    lifespan: str | None,
+    queues: Sequence[str],
+    concurrency: int | None,
+    grace: float,
+    health: HostPort | None,
+    metrics: bool,
+) -> None:
+    """Run the jobs of *target*."""
+    mux = load_mux(target)
+    app = None if lifespan is None else load_attribute(lifespan)
+    if app is not None and not callable(app):
+        raise ConfigurationError(f"--lifespan: {lifespan} is not an ASGI application: {app!r}")
+    if metrics and health is None:
+        raise ConfigurationError("--metrics needs an address: --health HOST:PORT")
+    options = WorkerOptions(queues=queues or None, concurrency=concurrency, shutdown_grace=grace)
+    asyncio.run(run_worker(mux, options, app, health=health, metrics=metrics))
 
 
 class _ProbeServer(uvicorn.Server):

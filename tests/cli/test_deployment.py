@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ import pytest
 import yaml
 
 from genmcp import Client, ClientOptions
-from genmcp.cli.command import create_parser
+from genmcp.cli.command import create_group
 from tests.cli.test_operating import Process, until_ready
 from tests.support.asgi import PATIENCE
 from tests.support.balancer import Balancer
@@ -44,7 +45,8 @@ def manifests() -> dict[tuple[str, str], dict[str, Any]]:
 
 def parsed(words: Sequence[str]) -> Any:
     """Return the arguments of a `genmcp` command; the test fails if it has no such options."""
-    return create_parser().parse_args([*words])
+    name, *rest = words
+    return SimpleNamespace(**create_group().commands[name].make_context(name, rest).params)
 
 
 def commands_of_page() -> list[str]:

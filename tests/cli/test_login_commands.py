@@ -128,7 +128,7 @@ def test_token_is_taken_from_the_environment(
         (("login", "tests.cli.shop:suite"), "is not a URL: only servers over HTTP"),
         (("login", "http://"), "is not a URL"),
         (("auth", "http://[::1"), "is not a URL"),
-        (("logout", "URL", "--scope", "a"), "unrecognized arguments"),
+        (("logout", "URL", "--scope", "a"), "no such option: --scope"),
         (("login", "URL", "--port", "70000"), "port"),
         (("login", "URL", "--issuer", "login.example.com"), "issuer"),
         (("login", "URL", "--login-timeout", "0"), "login_timeout"),

@@ -149,8 +149,8 @@ def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
         (["call", SHOP, "add", "a=1", "a=2"], 2, "a is given twice"),
         (["call", "python", "shop.py", "add", "a=1"], 2, "'add' is not key=value (a command of"),
         (["tools", "python", "shop.py"], 2, "unrecognized arguments: shop.py (a command of"),
-        (["tools", SHOP, "--no"], 2, "unrecognized arguments: --no\n"),
-        (["--no"], 2, "unrecognized arguments: --no\n"),
+        (["tools", SHOP, "--no"], 2, "no such option: --no\n"),
+        (["--no"], 2, "no such option: --no\n"),
         (["prompt", SHOP, "greet", "city"], 2, "'city' is not key=value\n"),
     ],
 )

@@ -1,6 +1,5 @@
 """Targets of commands, and the options to reach them."""
 
-import argparse
 import json
 import shlex
 import sys
@@ -12,7 +11,8 @@ from threading import Thread
 import pytest
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.target import add_target_options, parse_target, resolve_target
+from genmcp.cli.parsing import command, options_as
+from genmcp.cli.target import TargetOptions, parse_target, resolve_target, target_parameters
 from genmcp.client.options import Command
 from genmcp.errors import ConfigurationError
 
@@ -124,9 +124,13 @@ def test_target_is_validated_alone_in_its_file(
 
 
 def way(*arguments: str) -> object:
-    parser = argparse.ArgumentParser()
-    add_target_options(parser)
-    return resolve_target(parser.parse_args(arguments))
+    @command("way", "show the way")
+    @options_as(TargetOptions, *target_parameters)
+    def way(options: TargetOptions) -> object:
+        return resolve_target(options)
+
+    with way.make_context("way", [*arguments]) as context:
+        return way.callback and context.invoke(way.callback, **context.params)
 
 
 @pytest.mark.parametrize(
