@@ -46,7 +46,7 @@ class DescribedArgument(click.Argument):
         self.description = description
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command of `genmcp`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -116,7 +116,7 @@ class Group(click.Group):
 
 
 def command(
-    name: str, help: str, cls: type[Command] = Command
+    name: str, help: str, cls: type[CliCommand] = CliCommand
 ) -> Callable[[Function], click.Command]:
     """Return a decorator that makes a function the command *name*.
 

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp.cli.login import CONNECTION, AuthOptions, auth_of, auth_parameters
-from genmcp.cli.parsing import Command as BaseCommand
-from genmcp.cli.parsing import Decorator, argument, option
+from genmcp.cli.parsing import CliCommand, Decorator, argument, option
 from genmcp.cli.values import parse_pairs
 from genmcp.client.auth.base import Auth
 from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
@@ -194,7 +193,7 @@ target_parameters: Final[Sequence[Decorator]] = (
 """The parameters of `TargetOptions`, for `options_as`."""
 
 
-class TargetCommand(BaseCommand):
+class TargetCommand(CliCommand):
     """A command whose first argument is a target."""
 
     def extra_hint(self, values: dict[str, Any]) -> str:
