@@ -6,7 +6,13 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from inspect import isawaitable, iscoroutinefunction
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
@@ -33,6 +39,8 @@ class UserPrompt:
         ask: Replaces both browser and listener. Default: none.
         timeout: Seconds for the user to log in.
         browser: Whether to open a browser, beside printing the URL. Default: True.
+        turn: Returns a block that other prompts wait for: two windows at once would confuse.
+            Default: none waits.
     """
 
     def __init__(
@@ -42,23 +50,26 @@ class UserPrompt:
         timeout: float = DEFAULT_LOGIN_TIMEOUT,
         *,
         browser: bool = True,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._redirect_uri = redirect_uri
         self._ask = ask
         self._timeout = timeout
         self._browser = browser
+        self._turn = turn
         self._listener: LoopbackListener | None = None
         self._exits = AsyncExitStack()
 
     async def listen(self, step: Listen) -> str:
-        """Open the port of the redirect URI, and return the URI.
+        """Wait for the other prompts, open the port of the redirect URI, and return the URI.
 
         Raises:
             FlowFailed: The port is in use.
         """
+        await self.close()
+        await self._exits.enter_async_context(self._turn())
         if self._ask is not None:
             return self._redirect_uri
-        await self.close()
         listener = LoopbackListener(self._redirect_uri, step.preferred)
         try:
             self._listener = await self._exits.enter_async_context(listener)

@@ -1,7 +1,8 @@
 """Authorization of a connection by flows, and flows that are shared by all who need them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -45,23 +46,28 @@ class SharedFlows:
     def __init__(self) -> None:
         # By event loop as well: a `SyncClient` has one of its own.
         self._running: dict[Hashable, _RunningFlow] = {}
-        self._logins: dict[asyncio.AbstractEventLoop, _LoginQueue] = {}
+        self._queues: dict[Hashable, _FlowQueue] = {}
 
     async def run(
-        self, kind: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, asks: bool = False
+        self,
+        kind: Hashable,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        queue: Hashable | None = None,
     ) -> T:
         """Run *work*, or wait for the same work that runs already; return its result.
 
         Args:
             kind: Identifies the work.
             work: Runs the flow.
-            asks: Whether it may ask the user, which one flow does at a time.
+            queue: Identifies work that runs one after the other, such as the logins at one server:
+                the second finds the tokens of the first. Default: runs at once.
         """
         loop = asyncio.get_running_loop()
         key = (loop, kind)
         running = self._running.get(key)
         if running is None:
-            task = loop.create_task(self._ask(work) if asks else work())
+            task = loop.create_task(work() if queue is None else self._queued(queue, work))
             running = self._running[key] = _RunningFlow(task)
             task.add_done_callback(partial(self._end, key, running))
         running.waiting += 1
@@ -78,21 +84,31 @@ class SharedFlows:
         if self._running.get(key) is running:  # not a later one
             del self._running[key]
 
-    async def _ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        loop = asyncio.get_running_loop()
-        queue = self._logins.setdefault(loop, _LoginQueue())
-        queue.length += 1
+    @asynccontextmanager
+    async def turn(self, queue: Hashable = "user") -> AsyncIterator[None]:
+        """Wait for the blocks before this one in *queue*, in this event loop.
+
+        Args:
+            queue: Identifies the queue. Default: that of all flows that ask the user.
+        """
+        key = (asyncio.get_running_loop(), queue)
+        found = self._queues.setdefault(key, _FlowQueue())
+        found.length += 1
         try:
-            async with queue.lock:
-                return await work()
+            async with found.lock:
+                yield
         finally:
-            queue.length -= 1
-            if not queue.length:
-                del self._logins[loop]
+            found.length -= 1
+            if not found.length:
+                del self._queues[key]
+
+    async def _queued(self, queue: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with self.turn(queue):
+            return await work()
 
 
-class _LoginQueue:
-    """The flows of one event loop that may ask the user."""
+class _FlowQueue:
+    """A lock, and the number of flows that hold it or wait for it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -167,7 +183,7 @@ class FlowAuthorization(Authorization):
             "rejected",
             self._options.url,
             request.status,
-            used and used.generation,
+            used,
             request.attempt > 1,
             request.foreground,
             _challenge_of(request),
@@ -176,7 +192,8 @@ class FlowAuthorization(Authorization):
         record = await self._shared.run(
             kind,
             lambda: self._run(self._rejected(self._options, rejection), asks=asks),
-            asks=asks,
+            # Of this server only: a slow one must not hold up the renewals at the others.
+            queue=self._options.url if asks else None,
         )
         if record is None:
             return False

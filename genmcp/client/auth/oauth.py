@@ -139,7 +139,11 @@ class OAuth:
 
         def runner(asks: bool) -> FlowRunner:
             prompt = (
-                UserPrompt(redirect_uri_of(self), self.ask, self.login_timeout) if asks else None
+                UserPrompt(
+                    redirect_uri_of(self), self.ask, self.login_timeout, turn=self._shared.turn
+                )
+                if asks
+                else None
             )
             return FlowRunner(key, self.tokens, Fetcher(self.fetch_timeout, tls), prompt)
 

@@ -1,5 +1,12 @@
-"""Running a flow: its steps become requests, questions to the user, and changes of the storage."""
+"""Running a flow: its steps become requests, questions to the user, and changes of the storage.
 
+A renewal is not cancelled between its request and the storage of its outcome: the authorization
+server may have replaced the refresh token already, and without the new one the user would have to
+log in again. A cancellation is raised once the lock of the record is released. That delays it by
+the timeout of the requests at most.
+"""
+
+import asyncio
 from contextlib import AsyncExitStack
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -43,6 +50,8 @@ class FlowRunner:
         self._fetcher = fetcher
         self._prompt = prompt
         self._lock = AsyncExitStack()
+        self._is_locked = False
+        self._is_cancelled = False  # while locked
 
     async def run(self, steps: Steps[T]) -> T:
         """Run *steps* to their end, and return their result.
@@ -54,22 +63,38 @@ class FlowRunner:
             TokensUnavailable: The storage cannot be used.
         """
         try:
-            outcome: Any = None
-            error: Exception | None = None
-            while True:
-                try:
-                    step = steps.send(outcome) if error is None else steps.throw(error)
-                except StopIteration as stop:
-                    result: T = stop.value
-                    return result
-                try:
-                    outcome, error = await self._perform(step), None
-                except Exception as failure:  # of the storage, or of the user's function
-                    error = failure
+            return await self._run(steps)
         finally:
             steps.close()
             # A lock that is not released holds up the other processes until it expires.
             await run_to_completion(self._close())
+            if self._is_cancelled:
+                raise asyncio.CancelledError
+
+    async def _run(self, steps: Steps[T]) -> T:
+        outcome: Any = None
+        error: Exception | None = None
+        while not self._is_cancelled or self._is_locked:
+            try:
+                step = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            perform = self._perform_to_completion if self._is_locked else self._perform
+            try:
+                outcome, error = await perform(step), None
+            except Exception as failure:  # of the storage, or of the user's function
+                error = failure
+        raise asyncio.CancelledError
+
+    async def _perform_to_completion(self, step: Step) -> object:
+        task = asyncio.get_running_loop().create_task(self._perform(step))
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError:
+                self._is_cancelled = True
+        return task.result()
 
     async def _perform(self, step: Step) -> object:
         match step:
@@ -80,13 +105,16 @@ class FlowRunner:
             case Swap():
                 return await self._tokens.swap(self._key, step.old, step.new)
             case Lock():
-                return await self._lock.enter_async_context(self._tokens.lock(self._key))
+                await self._lock.enter_async_context(self._tokens.lock(self._key))
+                self._is_locked = True
+                return None
             case Listen():
                 return await self._user().listen(step)
             case Ask():
                 return await self._user().ask(step)
             case Unlock():
                 await self._lock.aclose()
+                self._is_locked = False
                 return None
             case Call():
                 result = step.function()

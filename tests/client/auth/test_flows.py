@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.steps import Ask, Fetch, Fetched, FlowFailed, Load, Lock, Swap, Unlock
+from genmcp._core.auth.steps import (
+    Ask,
+    Fetch,
+    Fetched,
+    FlowFailed,
+    Listen,
+    Load,
+    Lock,
+    Swap,
+    Unlock,
+)
 from genmcp.client.auth import MemoryTokens
+from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.fetcher import Fetcher
 from genmcp.client.auth.flows import SharedFlows
 from genmcp.client.auth.runner import FlowRunner
@@ -45,7 +56,7 @@ async def test_failure_of_a_shared_flow_reaches_all_that_wait() -> None:
         await release.wait()
         raise FlowFailed("denied")
 
-    waiting = [asyncio.create_task(shared.run("a", work, asks=True)) for _ in range(3)]
+    waiting = [asyncio.create_task(shared.run("a", work, queue="server")) for _ in range(3)]
     await asyncio.sleep(0)
     release.set()
     found = await asyncio.gather(*waiting, return_exceptions=True)
@@ -65,7 +76,7 @@ async def test_shared_flow_outlives_a_request_that_is_cancelled() -> None:
             raise
         return "done"
 
-    first, second = (asyncio.create_task(shared.run("a", work, asks=True)) for _ in range(2))
+    first, second = (asyncio.create_task(shared.run("a", work, queue="server")) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
@@ -74,23 +85,23 @@ async def test_shared_flow_outlives_a_request_that_is_cancelled() -> None:
     assert await second == "done"
 
     release.clear()
-    alone = asyncio.create_task(shared.run("a", work, asks=True))
+    alone = asyncio.create_task(shared.run("a", work, queue="server"))
     for _ in range(3):
         await asyncio.sleep(0)
     alone.cancel()
     await asyncio.gather(alone, return_exceptions=True)
     assert ended == 1
     release.set()
-    assert await shared.run("a", work, asks=True) == "done"
+    assert await shared.run("a", work, queue="server") == "done"
 
 
-async def test_one_flow_at_a_time_asks_the_user() -> None:
-    """Two windows at once would confuse; a flow that does not ask waits for neither."""
+async def test_flows_of_one_queue_run_one_after_the_other() -> None:
+    """The second login at a server finds the tokens of the first; other servers do not wait."""
     shared, release = SharedFlows(), asyncio.Event()
-    asking: list[str] = []
+    running: list[str] = []
 
-    async def ask(name: str) -> str:
-        asking.append(name)
+    async def login(name: str) -> str:
+        running.append(name)
         await release.wait()
         return name
 
@@ -98,15 +109,43 @@ async def test_one_flow_at_a_time_asks_the_user() -> None:
         return "renewed"
 
     logins = [
-        asyncio.create_task(shared.run(name, lambda name=name: ask(name), asks=True))  # type: ignore[misc]
+        asyncio.create_task(shared.run(name, lambda name=name: login(name), queue="server"))  # type: ignore[misc]
         for name in "ab"
     ]
     for _ in range(3):
         await asyncio.sleep(0)
-    assert asking == ["a"]
-    assert await shared.run("c", renew) == "renewed"
+    assert running == ["a"]
+    assert await shared.run("c", renew, queue="another server") == "renewed"
+    assert await shared.run("d", renew) == "renewed"
     release.set()
     assert await asyncio.gather(*logins) == ["a", "b"]
+
+
+async def test_one_prompt_at_a_time_asks_the_user() -> None:
+    """Two windows at once would confuse."""
+    shared, release = SharedFlows(), asyncio.Event()
+    asked: list[str] = []
+
+    async def browse(url: str) -> str:
+        asked.append(url)
+        await release.wait()
+        return url
+
+    async def log_in(url: str) -> str:
+        prompt = UserPrompt(ask=browse, turn=shared.turn)
+        try:
+            return await prompt.ask(Ask(url, await prompt.listen(Listen())))
+        finally:
+            await prompt.close()
+
+    logins = [asyncio.create_task(log_in(url)) for url in ("https://a", "https://b", "https://c")]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asked == ["https://a"]
+    logins[1].cancel()
+    release.set()
+    found = await asyncio.gather(*logins, return_exceptions=True)
+    assert [found[0], found[2]] == asked == ["https://a", "https://c"]
 
 
 class Recording(MemoryTokens):
@@ -170,3 +209,57 @@ async def test_runner_raises_the_failure_of_a_step_in_the_flow() -> None:
 
     found = await FlowRunner("key", MemoryTokens(), Fetcher()).run(flow())
     assert "cannot be asked" in found
+
+
+class SlowServer(Fetcher):
+    """Answers when it is told to. Not a mock: it only has no network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.release = asyncio.Event(), asyncio.Event()
+
+    async def fetch(self, step: Fetch) -> Fetched:
+        self.asked.set()
+        await self.release.wait()
+        return Fetched(200, body=b"rotated")
+
+
+async def test_renewal_that_is_cancelled_stores_its_tokens() -> None:
+    """The server has replaced the refresh token: without the new one, a login is needed."""
+    tokens, server = Recording(), SlowServer()
+    after: list[str] = []
+
+    def renewal() -> Generator[Any, Any, None]:
+        yield Lock()
+        yield Fetch(url="https://as/token")
+        yield Swap(None, RECORD)
+        yield Unlock()
+        after.append((yield Load()))
+
+    running = asyncio.create_task(FlowRunner("key", tokens, server).run(renewal()))
+    await server.asked.wait()
+    for _ in range(2):
+        running.cancel()
+        await asyncio.sleep(0)
+    assert not running.done()
+    server.release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await tokens.get("key"), tokens.held, after) == (RECORD, 0, [])
+
+
+async def test_wait_for_the_lock_can_be_cancelled() -> None:
+    """Another process may hold it for long."""
+    tokens = Recording()
+
+    def renewal() -> Generator[Any, Any, None]:
+        yield Lock()
+
+    async with tokens.lock("key"):
+        running = asyncio.create_task(FlowRunner("key", tokens, Fetcher()).run(renewal()))
+        await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    async with tokens.lock("key"):
+        assert tokens.held == 1
