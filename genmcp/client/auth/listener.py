@@ -116,13 +116,17 @@ class LoopbackListener:
         browser can send one.
         """
         assert self._received is not None
-        self._state = parse_qs(urlsplit(authorization_url).query).get("state", [""])[0]
+        self._state = parse_qs(urlsplit(authorization_url).query).get("state", [""])[-1]
         return await self._received
 
     def offer(self, url: str) -> bool:
         """Take the URL of a redirect, which the user may paste as well; return whether it fits."""
         assert self._received is not None
-        found, expected = urlsplit(url), urlsplit(self.redirect_uri)
+        expected = urlsplit(self.redirect_uri)
+        try:
+            found = urlsplit(url)
+        except ValueError:
+            return False
         state = parse_qs(found.query).get("state", [])
         fits = (
             (found.scheme, found.netloc, found.path or "/")
@@ -136,7 +140,13 @@ class LoopbackListener:
         return False
 
     async def _listen(self, port: int) -> asyncio.Server:
-        return await asyncio.start_server(self._connected, _HOST, port)
+        server = await asyncio.start_server(self._connected, _HOST, port, start_serving=False)
+        try:
+            await server.start_serving()
+        except BaseException:  # a cancellation, too, must not leave the port open
+            server.close()
+            raise
+        return server
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -171,7 +181,10 @@ class LoopbackListener:
         """Take the URL of a request if it is the redirect; return the page for the browser."""
         assert self._received is not None
         expected = urlsplit(self.redirect_uri)
-        target = urlsplit(request.target.decode("ascii", "replace"))
+        try:
+            target = urlsplit(request.target.decode("ascii", "replace"))
+        except ValueError:
+            return _UNKNOWN
         host = dict(request.headers).get(b"host", b"").decode("ascii", "replace").lower()
         # Another name that resolves to this machine: DNS rebinding.
         is_here = host == expected.netloc and target.path == (expected.path or "/")

@@ -111,7 +111,13 @@ async def test_error_of_the_authorization_server_is_not_shown(browser: httpx.Asy
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nA: " + b"x" * 70000]
+    "data",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"x" * 70000,
+        b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
 )
 async def test_broken_requests_are_survived(browser: httpx.AsyncClient, data: bytes) -> None:
     """Browsers open connections ahead, and port scanners send anything."""
@@ -133,6 +139,25 @@ async def test_port_is_closed_after_the_login(browser: httpx.AsyncClient) -> Non
         pass
     with pytest.raises(httpx.ConnectError):
         await browser.get(listener.redirect_uri)
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_cancelled_listener_leaves_no_port(steps: int) -> None:
+    """A fixed port would be in use until the program ends."""
+    async with LoopbackListener(CALLBACK) as free:
+        fixed = free.redirect_uri
+    opening = asyncio.create_task(LoopbackListener(fixed).__aenter__())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    opening.cancel()
+    try:
+        opened = await opening
+    except asyncio.CancelledError:
+        pass
+    else:
+        await opened.__aexit__(None, None, None)
+    async with LoopbackListener(fixed):
+        pass
 
 
 async def test_port_of_an_earlier_login_is_preferred() -> None:
