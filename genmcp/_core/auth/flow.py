@@ -360,7 +360,10 @@ def observe_challenge(
     """Report the challenge of *rejection* to `options.observe`."""
     text = f"HTTP {rejection.status} without a challenge of OAuth"
     if challenge is not None:
-        shown_params = ", ".join(f"{name}={shown(text)}" for name, text in challenge.params.items())
+        # A server may repeat the token, such as in error_description.
+        token = (rejection.used.access_token if rejection.used else None) or ""
+        named = ((name, clean(text, [token])) for name, text in challenge.params.items())
+        shown_params = ", ".join(f"{name}={shown(text)}" for name, text in named)
         text = f"HTTP {rejection.status}: {challenge.scheme} {shown_params}"
     options.observe(FlowFinding("challenge", text.rstrip(), options.url, ok=challenge is not None))
 

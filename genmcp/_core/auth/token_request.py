@@ -219,7 +219,7 @@ def clean(text: str, secrets: Collection[str] = ()) -> str:
 
     A server may repeat parts of the request in its error.
     """
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return " ".join(re.sub(r"[^\x20-\x7e]", "?", text)[:_TEXT].split())
 
@@ -311,5 +311,6 @@ def _lifetime(expires_in: float | str | None) -> float | None:
         seconds = float(expires_in) if expires_in is not None else None
     except ValueError:
         return None
-    # Not a number, if it is NaN; and a token that is used once, if it is 0 or less.
-    return None if seconds is None or not seconds < _MAX_LIFE else max(seconds, 0.0)
+    # Also of NaN, and of 0, with which some servers mean that it is unknown: such a token is used
+    # until it is rejected. As one that has expired already it would cause one login after another.
+    return seconds if seconds is not None and 0 < seconds < _MAX_LIFE else None

@@ -28,6 +28,7 @@ logger = logging.getLogger("genmcp.client")
 _MAX_ATTEMPTS: Final = 6
 _MAX_BODY: Final = 64 * 1024  # bytes of the body of a 401 or 403 that an error may show
 _BODY_TIMEOUT: Final = 5.0  # seconds to read it
+_MIN_SECRET: Final = 6  # bytes; a shorter value may be part of any word
 
 
 class AuthorizedRequester(HttpRequester):
@@ -87,7 +88,7 @@ class AuthorizedRequester(HttpRequester):
             authorization.answered(url, response.headers)
             if response.status not in (401, 403):
                 return response
-            response = await _read(response)
+            response = await _read(response, sent)
             if attempt == _MAX_ATTEMPTS:
                 break
             rejected = RejectedRequest(
@@ -163,8 +164,11 @@ def _waiting(on_wait: OnWait | None) -> Iterator[None]:
         on_wait(False)
 
 
-async def _read(response: HttpResponse) -> HttpResponse:
-    """Read and close a response; a body that is too long or too slow is ignored."""
+async def _read(response: HttpResponse, sent: Mapping[str, str]) -> HttpResponse:
+    """Read and close a response; a body that is too long or too slow is ignored.
+
+    Credentials that the server repeats are masked: the body becomes a part of the error.
+    """
     content = b""
     try:
         with suppress(ClientError, TimeoutError):
@@ -172,6 +176,10 @@ async def _read(response: HttpResponse) -> HttpResponse:
                 content = await response.read(_MAX_BODY)
     finally:
         await response.close()
+    for value in sent.values():
+        secret = value.rpartition(" ")[2].encode("latin-1")
+        if len(secret) >= _MIN_SECRET:
+            content = content.replace(secret, b"***")
     return _ReadResponse(response.server_name, response.status, response.headers, content)
 
 

@@ -25,6 +25,7 @@ from genmcp.client.auth import Authorization, OAuth, RejectedRequest
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.transports.targets import transport_to
 from tests.client.auth.guarded import Guarded, suite
+from tests.client.scripted import Asked, served
 from tests.client.sinks import Recorder, request
 from tests.support.serving import serve
 
@@ -62,6 +63,19 @@ async def test_wrong_token_is_unauthorized() -> None:
     assert caught.value.challenge == 'Bearer error="invalid_token"'
     assert "outdated" not in str(caught.value)
     assert guarded.seen == [("POST", "Bearer outdated")]
+
+
+async def test_token_that_a_server_repeats_is_not_shown() -> None:
+    """Gateways do so in their errors, and errors end in logs."""
+
+    async def gateway(asked: Asked) -> None:
+        await asked.reply(401, {"error": f"not valid: {asked.headers.get('authorization')}"})
+
+    async with served(gateway) as url:
+        with pytest.raises(Unauthorized, match=r"not valid: Bearer \*\*\*") as caught:
+            await Client(url, auth="0utdated-token").open()
+
+    assert b"0utdated" not in caught.value.content
 
 
 @pytest.mark.parametrize("is_async", [False, True])

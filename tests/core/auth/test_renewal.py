@@ -272,3 +272,15 @@ def test_record_of_a_document_client_is_used() -> None:
     world = logged_in(client_id="https://client.example.com/id.json")
 
     assert world.run(usable(world.options)) == world.record
+
+
+def test_token_that_a_challenge_repeats_is_not_reported() -> None:
+    """The findings are logged."""
+    world = logged_in()
+    used = record_of(world)
+    text = f'Bearer error="invalid_token", error_description="no such token: {used.access_token}"'
+
+    world.run(rejected(world.options, challenge(text, used=used)))
+
+    [found] = [each.text for each in world.findings if each.topic == "challenge"]
+    assert "no such token: ***" in found
