@@ -334,6 +334,7 @@ def test_http_preflight_allows_what_any_revision_sends() -> None:
         b"accept",
         b"authorization",
         b"content-type",
+        b"dpop",
         b"last-event-id",
         b"mcp-method",
         b"mcp-name",
