@@ -144,7 +144,7 @@ async def test_client_uses_ours_over_http(revision: str) -> None:
     async with serve(Endpoint(suite())) as url, connected(url, revision) as client:
         assert client.revision == revision
         results = [client.call("add", {"a": n, "b": 1}) for n in range(20)]
-        assert [result.data for result in await asyncio.gather(*results)] == [
+        assert [result.text for result in await asyncio.gather(*results)] == [
             str(float(n + 1)) for n in range(20)
         ]
 
@@ -170,7 +170,7 @@ async def test_client_begins_a_session_anew() -> None:
         assert begun == 1
         endpoints.reverse()
         calls = [client.call("add", {"a": n, "b": 1}) for n in range(3)]
-        assert [result.data for result in await asyncio.gather(*calls)] == ["1.0", "2.0", "3.0"]
+        assert [result.text for result in await asyncio.gather(*calls)] == ["1.0", "2.0", "3.0"]
         assert begun == 2
 
 
