@@ -170,7 +170,8 @@ def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) ->
     found = yield from discover(options, challenge)
     stored: Record | None = yield Load()
     kept = stored if stored is not None and fits(options, stored) else None
-    return (yield from _login(options, found, challenge, kept))
+    keep = kept is not None and lives(options, kept)
+    return (yield from _login(options, found, challenge, kept, keep=keep))
 
 
 def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
@@ -257,7 +258,8 @@ def _step_up(
     if {*needed} <= {*asked} or not rejection.interactive:
         return None
     found = yield from discover(options, challenge)
-    return (yield from _login(options, found, challenge, stored, widen=(*asked, *needed)))
+    widen = (*asked, *needed)
+    return (yield from _login(options, found, challenge, stored, widen=widen, keep=True))
 
 
 def _login(
@@ -266,13 +268,23 @@ def _login(
     challenge: Challenge | None,
     stored: Record | None,
     *,
-    widen: Sequence[str] | None = None,
+    widen: Sequence[str] = (),
+    keep: bool = False,
 ) -> Steps[Record]:
-    """Register if need be, ask the user, and store the tokens. *widen*: the scopes of a step-up."""
+    """Register if need be, ask the user, and store the tokens.
+
+    Args:
+        options: The options of the client.
+        found: The authorization server.
+        challenge: The challenge of the server.
+        stored: The present record.
+        widen: The scopes of a step-up.
+        keep: Whether the tokens of *stored* can still be used if the user does not log in.
+    """
     client = choose_client(options, found, stored)
     if stored is not None and stored.issuer != found.issuer:
         stored = None  # of another authorization server, whose scopes are not those of this one
-    earlier = (*(stored.requested if stored else ()), *(widen or ()))
+    earlier = (*(stored.requested if stored else ()), *widen)
     scopes = select_scopes(options, challenge, found.scopes, earlier)
     redirect_uri: str = yield Listen(stored.client.redirect_uri if stored else None)
     if client is not None and client.dynamic and client.redirect_uri != redirect_uri:
@@ -281,7 +293,7 @@ def _login(
     if client is not None:
         # A server that has forgotten the client shows an error, which only the user sees. If no
         # answer comes, the next login registers again.
-        forget = Swap(stored, None) if client.dynamic and widen is None else None
+        forget = Swap(stored, None) if client.dynamic and not keep else None
         try:
             return (yield from _consented(options, found, client, redirect_uri, scopes, forget))
         except FlowFailed as failed:
@@ -317,12 +329,7 @@ def _consented(
     request = authorization_request(options, found, client, redirect_uri, asked)
     endpoint = found.server.authorization_endpoint
     options.observe(FlowFinding("authorization", "the user is asked", endpoint or ""))
-    try:
-        redirected: str = yield Ask(request.url, redirect_uri)
-    except Exception:
-        if forget is not None:
-            yield forget
-        raise
+    redirected: str = yield Ask(request.url, redirect_uri, forget)
     code = code_of(request, redirected)
     params = code_params(request, code, found.resource)
     record = yield from obtain(options, found, client, params, requested=scopes)

@@ -14,8 +14,7 @@ A flow is a generator that does no I/O. Its runner performs each step and sends 
     ==========  ===================================================================
 
 The runner releases the lock also where the flow ends in between: a generator that is closed cannot
-yield. If the user gives no answer to `Ask`, the runner throws an exception into the flow, which may
-yield another step before it raises it.
+yield.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -84,16 +83,6 @@ class Listen(msgspec.Struct, frozen=True):
     preferred: str | None = None
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """Step: open *url* in a browser, and wait for the redirect to *redirect_uri*."""
-
-    url: str
-    redirect_uri: str
-
-    def __repr__(self) -> str:
-        return f"Ask(redirect_uri={self.redirect_uri!r})"
-
-
 class Load(msgspec.Struct, frozen=True):
     """Step: read the stored record."""
 
@@ -103,6 +92,24 @@ class Swap(msgspec.Struct, frozen=True):
 
     old: Record | None
     new: Record | None
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Step: open *url* in a browser, and wait for the redirect to *redirect_uri*.
+
+    Args:
+        url: The authorization URL.
+        redirect_uri: The redirect URI.
+        unanswered: Performed by the runner if there is no redirect: after a timeout, and also if
+            the wait is cancelled, as by Ctrl+C.
+    """
+
+    url: str
+    redirect_uri: str
+    unanswered: Swap | None = None
+
+    def __repr__(self) -> str:
+        return f"Ask(redirect_uri={self.redirect_uri!r})"
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -248,4 +255,5 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     observe: Callable[[FlowFinding], None] = _ignore
 
     def __repr__(self) -> str:
-        return f"FlowOptions(url={self.url!r}, client_id={self.client_id!r})"
+        url = self.url.partition("?")[0]  # the query may have the key of a user
+        return f"FlowOptions(url={url!r}, client_id={self.client_id!r})"

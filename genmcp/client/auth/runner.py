@@ -7,7 +7,7 @@ the timeout of the requests at most.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from genmcp._core.auth.steps import (
 from genmcp.cancellation import run_to_completion
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.fetcher import Fetcher
-from genmcp.client.auth.tokens import TokenStorage
+from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class FlowRunner:
             case Listen():
                 return await self._user().listen(step)
             case Ask():
-                return await self._user().ask(step)
+                return await self._ask(step)
             case Unlock():
                 await self._lock.aclose()
                 self._is_locked = False
@@ -119,6 +119,16 @@ class FlowRunner:
             case Call():
                 result = step.function()
                 return await result if isawaitable(result) else result
+
+    async def _ask(self, step: Ask) -> str:
+        user = self._user()
+        try:
+            return await user.ask(step)
+        except BaseException:
+            if step.unanswered is not None:
+                with suppress(TokensUnavailable):
+                    await run_to_completion(self._perform(step.unanswered))
+            raise
 
     def _user(self) -> UserPrompt:
         if self._prompt is None:

@@ -263,3 +263,26 @@ async def test_wait_for_the_lock_can_be_cancelled() -> None:
             await running
     async with tokens.lock("key"):
         assert tokens.held == 1
+
+
+async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
+    """The page of the server says that it does not know the client, and the user presses Ctrl+C."""
+    tokens, asked = MemoryTokens(), asyncio.Event()
+    await tokens.swap("key", None, RECORD)
+
+    async def browse(url: str) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return url
+
+    def login() -> Generator[Any, Any, None]:
+        uri = yield Listen()
+        yield Ask("https://as/authorize", uri, Swap(RECORD, None))
+
+    prompt = UserPrompt(ask=browse)
+    running = asyncio.create_task(FlowRunner("key", tokens, Fetcher(), prompt).run(login()))
+    await asked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await tokens.get("key") is None

@@ -161,7 +161,11 @@ class World:
                 return self.redirect_uri
             case Ask():
                 self.asks.append(step)
-                return self.redirected(step)
+                try:
+                    return self.redirected(step)
+                except TimeoutError:
+                    self.perform(step.unanswered)
+                    raise
             case Load():
                 return self.record
             case Swap():

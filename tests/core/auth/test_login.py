@@ -82,6 +82,18 @@ def test_client_that_gets_no_answer_is_forgotten() -> None:
     assert world.record is None
 
 
+def test_unanswered_login_keeps_tokens_that_can_be_used() -> None:
+    """Other programs use them, while somebody runs `genmcp login` once more and gives up."""
+    world = logged_in()
+    world.answer = TimeoutError("no answer")
+    before = record_of(world)
+
+    with pytest.raises(TimeoutError):
+        world.run(authorize(world.options))
+
+    assert world.record == before
+
+
 def test_unanswered_step_up_keeps_the_token() -> None:
     """It is valid for everything else."""
     world = logged_in()
