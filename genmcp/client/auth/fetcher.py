@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 DEFAULT_FETCH_TIMEOUT: Final = 10.0
 """Seconds for one request of a flow, from the connection to the end of the response."""
 
+_TOTAL: Final = 6
+"""How many times the timeout all requests of a flow may take. The timeouts of a call are paused
+meanwhile, and a server can name many slow URLs, and redirect each of them."""
+
 _MAX_ADDRESSES: Final = 4  # of a host name, tried one after the other
 
 
@@ -29,7 +33,7 @@ class Fetcher:
     """Sends the requests of one flow. Owned by its `FlowRunner`.
 
     Args:
-        timeout: Seconds for each request.
+        timeout: Seconds for each request; six times as many for all of them.
         tls: The TLS context; None trusts the certificates of the system.
     """
 
@@ -37,6 +41,7 @@ class Fetcher:
         self, timeout: float = DEFAULT_FETCH_TIMEOUT, tls: ssl.SSLContext | None = None
     ) -> None:
         self._timeout = timeout
+        self._left = _TOTAL * timeout
         self._tls = tls
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
@@ -44,13 +49,20 @@ class Fetcher:
         """Send a request and return the response; after a failure of the network, status 0."""
         import httpx
 
+        loop = asyncio.get_running_loop()
+        begun, limit = loop.time(), min(self._timeout, self._left)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(limit):
                 return await self._fetch(step)
         except TimeoutError:
-            return Fetched(0, error=f"no response within {self._timeout:g} s (fetch_timeout)")
+            text = f"no response within {limit:.3g} s"
+            if limit < self._timeout:
+                text += f", since the requests before took {_TOTAL * self._timeout - limit:.3g} s"
+            return Fetched(0, error=f"{text} (fetch_timeout)")
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             return Fetched(0, error=str(error) or type(error).__name__)
+        finally:
+            self._left = max(0.0, self._left - (loop.time() - begun))
 
     async def close(self) -> None:
         """Close the connections."""

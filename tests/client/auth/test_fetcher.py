@@ -83,6 +83,22 @@ async def test_slow_response_is_given_up() -> None:
     assert "fetch_timeout" in found.error
 
 
+async def test_slow_responses_have_a_bound_together() -> None:
+    """A server can name many URLs, while no timeout of the call runs."""
+    fetcher = Fetcher(0.02)
+
+    async def script(asked: Asked) -> None:
+        while (await asked.receive())["type"] != "http.disconnect":
+            pass
+
+    begun = asyncio.get_running_loop().time()
+    async with served(script) as url:
+        found = [await fetcher.fetch(Fetch(url=url)) for _ in range(150)]
+        await fetcher.close()
+    assert asyncio.get_running_loop().time() - begun < 1.5
+    assert "the requests before took 0.12 s (fetch_timeout)" in found[-1].error
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://[::1", "http://a..b/"])
 async def test_failure_is_a_response_without_status(fetcher: Fetcher, url: str) -> None:
     """The flow decides on its meaning."""
