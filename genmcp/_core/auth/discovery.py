@@ -215,7 +215,8 @@ def _check_resource(options: FlowOptions, metadata: ResourceMetadata, url: str) 
     if options.resource:
         expected, same = options.resource, resource == options.resource
     else:
-        expected, same = options.url, _covers(resource, options.url)
+        # Without the query, which has the key of a user at some servers.
+        expected, same = options.url.partition("?")[0], _covers(resource, options.url)
     if not same:
         raise FlowFailed(
             f"the protected resource metadata at {url} is for {shown(resource)}, not for "

@@ -334,3 +334,16 @@ def test_old_server_with_a_resource_of_the_option_gets_it() -> None:
 def test_private_addresses_are_known(address: str, private: bool) -> None:
     """Also those within an IPv6 address, which a gateway translates."""
     assert is_private_address(address) is private
+
+
+def test_query_of_the_url_is_not_shown() -> None:
+    """Some servers put the key of a user there."""
+    world = World(url=f"{URL}?key=s3cr3t")
+    world.prm["resource"] = "https://evil.example.com/mcp"
+
+    with pytest.raises(FlowFailed) as caught:
+        world.run(discover(world.options, None))
+
+    assert caught.value.failure is Failure.RESOURCE
+    assert f"not for '{URL}'" in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)

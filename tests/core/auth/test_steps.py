@@ -22,6 +22,7 @@ SECRET = "s3cr3t-value"
         Fetched(200, [("DPoP-Nonce", SECRET)], SECRET.encode()),
         Ask(f"https://as/authorize?state={SECRET}", "http://127.0.0.1:1/callback"),
         FlowOptions(url="https://h", now=lambda: 0.0, random=lambda: "", client_secret=SECRET),
+        FlowOptions(url=f"https://h/mcp?key={SECRET}", now=lambda: 0.0, random=lambda: ""),
     ],
 )
 def test_representation_has_no_secret(value: object) -> None:
