@@ -88,8 +88,11 @@ class RegistryEndpoint:
         try:
             mux = self.registry.current.find(name)
         except CompositeError as error:
-            # Admitted like a request to a server: strangers do not learn which servers exist.
-            await self._composite(scope, receive, send, partial(_reject_unknown, str(error)))
+            # Admitted like a request to a server: strangers do not learn which servers exist. A
+            # preflight comes without credentials, and gets the same response at each path.
+            preflight = scope["method"] == "OPTIONS"
+            reject = None if preflight else partial(_reject_unknown, str(error))
+            await self._composite(scope, receive, send, reject)
             return
         await self._endpoint(mux)(scope, receive, send)
 

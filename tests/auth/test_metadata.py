@@ -327,12 +327,14 @@ async def test_registry_below_a_mount_has_metadata_at_the_root(http: httpx.Async
 
 
 async def test_registry_hides_its_servers_from_strangers(http: httpx.AsyncClient) -> None:
-    """An unknown server is 401 as the others are; with a token it is 404."""
+    """An unknown server is 401 as the others are, also in a preflight; with a token it is 404."""
     async with serve(Starlette(routes=registry(Tokens()).routes("/mcp"))) as host:
         refused = await called(http, f"{host}/mcp/unknown")
+        preflights = [await http.options(f"{host}/mcp/{name}") for name in ("art", "unknown")]
         unknown = await called(http, f"{host}/mcp/unknown", "ada")
 
     assert (refused.status_code, unknown.status_code) == (401, 404)
+    assert [each.status_code for each in preflights] == [204, 204]
     assert "unknown" in unknown.json()["error"]["message"]
 
 
