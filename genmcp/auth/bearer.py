@@ -153,8 +153,14 @@ class Bearer(msgspec.Struct, frozen=True):
         """Return *access* with the scopes that its own include, and the identity of `principal`.
 
         Raises:
-            ConfigurationError: `principal` returned no identity.
+            ConfigurationError: the verifier returned no access, or one without an identity; or
+                `principal` returned no identity.
         """
+        if not isinstance(access, Access) or isinstance(access.scopes, str):
+            # Without the value, which may be the token.
+            raise ConfigurationError(
+                "verify= of Bearer must return an Access whose scopes are a set of texts"
+            )
         scopes = set(access.scopes)
         waiting = list(scopes) if self.implies else []
         while waiting:
@@ -163,6 +169,12 @@ class Bearer(msgspec.Struct, frozen=True):
             waiting += more
         access = replace(access, scopes=frozenset(scopes))
         if self.principal is None:
+            if not access.subject and not access.client_id:
+                # All such tokens would share one identity, with its sessions and tasks.
+                raise ConfigurationError(
+                    "verify= of Bearer returned an Access without subject and client_id: give it "
+                    "one of them, or pass principal= to Bearer"
+                )
             return access
         identity = self.principal(access)
         if not isinstance(identity, str) or not identity:

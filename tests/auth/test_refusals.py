@@ -10,6 +10,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from genmcp import Channel, Security, Tool, tool
 from genmcp._core.access import Access
@@ -22,6 +23,7 @@ from tests.support.tokens import HEADERS, Tokens, access, bearing, call, called,
 
 METADATA = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
 PAGE = "https://app.example.com"
+ADA: Any = access("ada")
 
 
 @pytest.fixture
@@ -468,6 +470,22 @@ async def test_identity_that_is_empty_is_500(
 
     assert response.status_code == 500
     assert "principal=" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Access(), Access(issuer="https://login.example.com"), "sesame", replace(ADA, scopes="r")],
+)
+async def test_verifier_must_return_an_identity(
+    wrong: Any, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without one, all tokens would share sessions and tasks. The log does not have the value."""
+    async with serve(guarded(verify=Tokens(sesame=wrong))) as url:
+        response = await called(http, f"{url}/mcp", "sesame")
+
+    assert response.status_code == 500
+    assert "verify= of Bearer" in caplog.text
+    assert "sesame" not in caplog.text
 
 
 @given(
