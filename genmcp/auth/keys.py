@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from genmcp._core.access import AuthorizationUnavailable
-from genmcp._core.auth.metadata import ServerMetadata, server_metadata_urls
+from genmcp._core.auth.metadata import server_metadata_urls
 from genmcp.auth.fetch import IssuerResponse, check_fetchable, fetch
 from genmcp.auth.jose import Key, read_key_set
 from genmcp.auth.verdicts import Clock, SingleFlight
@@ -22,6 +22,16 @@ _LIFETIME: Final = 3600.0  # seconds, of keys without Cache-Control
 _MIN_LIFETIME: Final = 300.0
 _MAX_LIFETIME: Final = 86400.0
 _RETRY: Final = 5.0  # seconds after a fetch without a result, as long as there are no keys at all
+
+
+class _Metadata(msgspec.Struct):
+    """The metadata of an authorization server, as far as it is about keys.
+
+    A mistake in any other member is no reason to refuse all tokens.
+    """
+
+    issuer: str
+    jwks_uri: str | None = None
 
 
 class PublishedKeys:
@@ -103,6 +113,10 @@ class PublishedKeys:
             raise
         else:
             self._keys, self._known, self._failure = keys, True, ""
+            if not keys:
+                # The old ones are withdrawn. But that none is published must be an error of the
+                # issuer: clients keep their tokens.
+                self._failure = f"the issuer {self._issuer} publishes no key that can be used"
             used_for = lifetime(document.headers.get("cache-control", ""))
             self._stale_at = self._monotonic() + used_for
 
@@ -117,7 +131,7 @@ class PublishedKeys:
         for url in server_metadata_urls(self._issuer):
             try:
                 document = await self._get(url)
-                metadata = msgspec.json.decode(document.body, type=ServerMetadata)
+                metadata = msgspec.json.decode(document.body, type=_Metadata)
                 # RFC 8414, 3.3: identical, or else one issuer could speak for another.
                 if metadata.issuer != self._issuer:
                     problems.append(f"{url}: is of the issuer {metadata.issuer[:200]!r}")

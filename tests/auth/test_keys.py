@@ -440,6 +440,34 @@ async def test_wrong_key_set_is_unavailable(document: bytes, problem: str) -> No
             await server.verifier().verify(server.token())
 
 
+@pytest.mark.parametrize("keys", [[], [{"kty": "oct", "k": "c2VjcmV0"}]])
+async def test_set_without_usable_keys_is_unavailable(keys: list[Any]) -> None:
+    """It withdraws the old keys; but clients keep their tokens, and the log says why."""
+    clock = ManualClock(START)
+    async with key_server() as server:
+        server.put("/keys", {"keys": [server.key.public_jwk]}, cache_control="max-age=300")
+        verifier = server.verifier(clock)
+        await verifier.verify(server.token())
+        server.put("/keys", {"keys": keys})
+        clock.now += 300
+
+        with pytest.raises(AuthorizationUnavailable, match="publishes no key that can be used"):
+            await verifier.verify(server.token())
+        server.publish()
+        clock.now += 30
+        accepted = await verifier.verify(server.token())
+
+    assert accepted.subject == "ada"
+
+
+async def test_mistake_in_other_metadata_does_not_matter() -> None:
+    """Some servers have null, or text, where RFC 8414 demands another type."""
+    async with key_server() as server:
+        server.publish(client_id_metadata_document_supported=None, scopes_supported="a b")
+
+        assert (await server.verifier().verify(server.token())).subject == "ada"
+
+
 async def test_redirect_within_the_origin_is_followed() -> None:
     """A few times: a loop ends."""
     async with key_server() as server:
