@@ -22,6 +22,7 @@ from genmcp._mux.continuations import has_tasks
 from genmcp._mux.limits import Limits, Owners
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
+from genmcp._mux.sinks import StoredRequest
 from genmcp._mux.tasks import Tasks, task_fields, task_result
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import ErrorBody
@@ -57,6 +58,7 @@ from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
+from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskChange, TaskService
 
 logger = logging.getLogger("genmcp")
@@ -118,11 +120,24 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         if isinstance(params, TaskParams):
             return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
+            channel._sink.require_scopes(await self._scopes_of(task.id))
             continuation = Continuation.unpack(task.continuation)
             # If one answer is invalid, none is accepted, and all questions stay open.
             answers = _valid_answers(continuation, task.work, params.input_responses)
             await service.answer(task.id, principal, answers)
         return Result()
+
+    async def _scopes_of(self, task: str) -> Sequence[str]:
+        """Return the scopes of the component that *task* runs, as far as they are known here."""
+        packed = await self._tasks.service.records.call(task)
+        if packed is None:  # it has just ended
+            return ()
+        try:
+            request = StoredRequest.unpack(packed).request()
+        except NotRunnableHere:
+            return ()
+        route = self._server.find(request.method, request.key)
+        return () if route is None else route.scopes
 
     async def honored(self, request: Request, access: Access | None) -> SubscriptionFilter:
         """Return the part of the filter of *request*, a listen request, that the server honors.

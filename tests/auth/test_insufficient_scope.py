@@ -226,6 +226,49 @@ async def test_answer_with_a_narrower_token_is_403() -> None:
     assert (answer.status, RAN) == (200, ["call", "after"])
 
 
+class Works(Tool):
+    """Works as a task, which then asks a question."""
+
+    name = "works"
+    scopes = ("parts:write",)
+
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return fetched.job().then(self.ask)
+
+    async def ask(self, request: ToolRequest, value: Any, channel: Channel) -> Continue:
+        return elicit("Sure?", {"type": "object", "properties": {}}).then(self.after)
+
+    async def after(self, request: ToolRequest, value: Any, channel: Channel) -> str:
+        return "worked"
+
+
+async def test_answer_to_a_task_with_a_narrower_token_is_403() -> None:
+    """Another client of the user must not accept what it could not begin."""
+    able = {**TASKS, "elicitation": {"form": {}}}
+    client = Client(endpoint(Works), capabilities=able, user=granted("parts:write"))
+    id = (await client.send(client.call("works"))).json["result"]["taskId"]
+    get = client.request("tasks/get", {"taskId": id})
+    async with asyncio.timeout(PATIENCE):
+        while not (asked := (await client.send(get)).json["result"].get("inputRequests")):
+            pass
+        update = client.request(
+            "tasks/update", {"taskId": id, "inputResponses": dict.fromkeys(asked, YES)}
+        )
+        client.scope["user"] = granted("parts:read")
+        refused = await client.send(update)
+        seen = (await client.send(get)).json["result"]
+        client.scope["user"] = granted("parts:write")
+        accepted = await client.send(update)
+        while (task := (await client.send(get)).json["result"])["status"] != "completed":
+            pass
+
+    assert refused.status == 403
+    assert 'scope="parts:write"' in refused.headers["www-authenticate"]
+    assert seen["status"] == "input_required"
+    assert accepted.status == 200
+    assert task["result"]["content"][0]["text"] == "worked"
+
+
 # Transports.
 
 
