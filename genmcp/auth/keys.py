@@ -24,7 +24,7 @@ _MAX_LIFETIME: Final = 86400.0
 _RETRY: Final = 5.0  # seconds after a fetch without a result, as long as there are no keys at all
 
 
-class _Metadata(msgspec.Struct):
+class _KeyLocation(msgspec.Struct):
     """The metadata of an authorization server, as far as it is about keys.
 
     A mistake in any other member is no reason to refuse all tokens.
@@ -131,7 +131,7 @@ class PublishedKeys:
         for url in server_metadata_urls(self._issuer):
             try:
                 document = await self._get(url)
-                metadata = msgspec.json.decode(document.body, type=_Metadata)
+                metadata = msgspec.json.decode(document.body, type=_KeyLocation)
                 # RFC 8414, 3.3: identical, or else one issuer could speak for another.
                 if metadata.issuer != self._issuer:
                     problems.append(f"{url}: is of the issuer {metadata.issuer[:200]!r}")
