@@ -120,7 +120,8 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         if isinstance(params, TaskParams):
             return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
-            channel._sink.require_scopes(await self._scopes_of(task.id))
+            if scopes := await self._scopes_of(task.id):
+                channel._sink.require_scopes(scopes)
             continuation = Continuation.unpack(task.continuation)
             # If one answer is invalid, none is accepted, and all questions stay open.
             answers = _valid_answers(continuation, task.work, params.input_responses)
