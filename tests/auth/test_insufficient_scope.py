@@ -24,6 +24,7 @@ from genmcp import (
     Mux,
     Provider,
     Resource,
+    ResourceRepo,
     Route,
     Run,
     ServerConfig,
@@ -38,6 +39,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.errors import ClientError
+from genmcp.errors import ResourceNotFound
 from genmcp.registry.registry import Registry
 from genmcp.testing import connect
 from tests.auth.scoped import RAN, Reorder, close, endpoint, granted, look, suite
@@ -371,6 +373,37 @@ async def test_resource_that_two_members_may_have_needs_scopes_of_each() -> None
 
     assert (opened.status, refused.status) == (200, 403)
     assert answer.json["result"]["contents"][0]["text"] == "a"
+
+
+async def test_hidden_resource_of_a_later_member_stays_unknown() -> None:
+    """A challenge with its scopes would disclose that it exists."""
+
+    class Empty(ResourceRepo):
+        """Has no resource."""
+
+        name = "empty"
+        template = "vault://{id}"
+
+        async def list(self, cursor: Any, channel: Channel, /) -> Any:
+            return []
+
+        async def read(self, key: dict[str, str], channel: Channel, /) -> Any:
+            raise ResourceNotFound(key["id"])
+
+    class Vault(Empty):
+        """Hidden from everyone."""
+
+        name = "vault"
+        scopes = ("vault",)
+
+        def visible(self, access: Access | None) -> bool:
+            return False
+
+    members = [Suite(name=each.name, version="1", resources=[each]) for each in (Empty, Vault)]
+    client = Client(Endpoint(Registry(members).server()), user=granted())
+    unknown = await client.send(client.request("resources/read", {"uri": "vault://gold"}))
+
+    assert (unknown.status, unknown.json["error"]["code"]) == (200, -32602)
 
 
 async def test_hub_says_that_access_is_denied_to_it() -> None:
