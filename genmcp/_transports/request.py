@@ -156,6 +156,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         """Set the access of the client, before anything of the request is served."""
         self.access = access
         self.principal = access.principal
+        self._client_key = None  # until now, the request counted towards its address
 
     def challenge(self, error: str, description: str, scopes: Sequence[str]) -> str:
         """Return the value of `WWW-Authenticate` for an operation that needs *scopes*.

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -39,8 +40,10 @@ _REASONS: Final = 32
 _LOG_INTERVAL: Final = 10.0
 """Seconds between two records for one reason: strangers must not fill the log."""
 
-_WITHOUT_CREDENTIALS: Final = "unauthorized"
+_ONE_ADDRESS: Final = 0.75
+"""The part of `max_verifications` that the clients at one address can use up."""
 
+_WITHOUT_CREDENTIALS: Final = "unauthorized"
 
 _KEYS: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The methods that name a component, and the member of their params that names it."""
@@ -85,7 +88,8 @@ class Authenticator:
             max_entries=bearer.max_verdicts,
             clock=SYSTEM_CLOCK,
         )
-        self._verifying: set[object] = set()  # a counter would need a lock: loops are in threads
+        # The address of each verification. Counters would need a lock: loops are in threads.
+        self._verifying: dict[object, str | None] = {}
         self._throttles: dict[str, LogThrottle] = {}
 
     def knows(self, http: HttpRequest) -> bool:
@@ -175,7 +179,7 @@ class Authenticator:
             AuthorizationUnavailable: it cannot be verified now.
         """
         try:
-            access = await self._verdicts.verify(token)
+            access = await self._verdicts.verify(token, http.client_key.address)
             if scheme == "dpop" and self._dpop is not None:
                 await self._dpop.check(http, access, token, self.bearer.resource)
             else:
@@ -188,19 +192,24 @@ class Authenticator:
             self._log(error.reason, "an access token was refused: %s", str(error))
             raise Refusal(401, "invalid_token", error.reason) from None
 
-    async def _verify(self, token: str) -> Access:
+    async def _verify(self, token: str, address: str | None) -> Access:
+        """Verify *token*, which a client at *address* has sent; None is one in this process."""
         # Here, where requests with the same token wait for one verification: a client that begins
         # with many requests must not reach the limit alone.
-        if (count := len(self._verifying)) >= self.bearer.max_verifications:
+        addresses, most = [*self._verifying.values()], self.bearer.max_verifications
+        # A stranger with random tokens leaves room for the new tokens of others.
+        alone = address is not None and addresses.count(address) >= ceil(_ONE_ADDRESS * most)
+        if len(addresses) >= most or alone:
             raise AuthorizationUnavailable(
-                f"{count} tokens are being verified (limit: max_verifications)", retry_after=1
+                f"{len(addresses)} tokens are being verified (limit: max_verifications)",
+                retry_after=1,
             )
         verification = object()
-        self._verifying.add(verification)
+        self._verifying[verification] = address
         try:
             return self.bearer.complete(await self._verifier.verify(token))
         finally:
-            self._verifying.remove(verification)
+            del self._verifying[verification]
 
     async def _refuse(self, http: HttpRequest, refusal: Refusal) -> None:
         """Respond with the status and challenge of *refusal*."""

@@ -47,7 +47,7 @@ class Verdicts:
     """The tokens of one endpoint that were verified a moment ago. Shared by all event loops.
 
     Args:
-        verify: verifies a token.
+        verify: verifies a token. It gets the arguments of `Verdicts.verify`.
         seconds: the time that a verdict is kept, unless the token expires before; 0 keeps none.
         max_entries: the maximum number of tokens that are kept, of accepted and of refused ones.
             The oldest are removed first.
@@ -56,7 +56,7 @@ class Verdicts:
 
     def __init__(
         self,
-        verify: Callable[[str], Awaitable[Access]],
+        verify: Callable[..., Awaitable[Access]],
         *,
         seconds: float,
         max_entries: int,
@@ -79,8 +79,12 @@ class Verdicts:
             return None
         return found.access
 
-    async def verify(self, token: str) -> Access:
+    async def verify(self, token: str, *client: str | None) -> Access:
         """Return the content of *token*: the verdict that is kept, or a new one.
+
+        Args:
+            token: the token.
+            client: what else the verification needs to know of the request that causes it.
 
         Raises:
             InvalidToken: the token is not valid.
@@ -93,12 +97,12 @@ class Verdicts:
         refused = self._refused.get(digest)
         if refused is not None and self._monotonic() < refused.until:
             raise InvalidToken(refused.reason, refused.detail)
-        return await self._flights.run(digest, lambda: self._decide(digest, token))
+        return await self._flights.run(digest, lambda: self._decide(digest, token, *client))
 
-    async def _decide(self, digest: bytes, token: str) -> Access:
+    async def _decide(self, digest: bytes, token: str, *client: str | None) -> Access:
         begun = self._monotonic()  # before the wait, in which the token may be revoked
         try:
-            access = await self._verify(token)
+            access = await self._verify(token, *client)
         except InvalidToken as error:
             until = begun + min(self._seconds, FAILURE_SECONDS)
             self._put(self._refused, digest, _BadToken(error.reason, error.detail, until))

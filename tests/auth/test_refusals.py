@@ -315,6 +315,28 @@ async def test_verifications_at_once_are_limited(http: httpx.AsyncClient) -> Non
     assert later.status_code == 200
 
 
+async def test_one_address_cannot_use_up_all_verifications(http: httpx.AsyncClient) -> None:
+    """A stranger who sends random tokens leaves room for the new tokens of others."""
+    verify = Slow()
+    find: Any = {"client_key": lambda scope: dict(scope["headers"])[b"x-client"].decode()}
+    async with serve(guarded(endpoint=find, verify=verify, max_verifications=4)) as url:
+
+        async def sent(token: str, address: str) -> int:
+            options = bearing(token, call("whoami"))
+            options["headers"]["x-client"] = address
+            return (await http.post(f"{url}/mcp", **options)).status_code
+
+        first = [asyncio.create_task(sent(f"random{n}", "192.0.2.1")) for n in range(3)]
+        await until(lambda: verify.waiting == 3, pause=0.01)
+        refused = await sent("random4", "192.0.2.1")
+        other = asyncio.create_task(sent("ada", "192.0.2.2"))
+        await until(lambda: verify.waiting == 4, pause=0.01)
+        verify.go = True
+
+        assert [await each for each in first] == [401] * 3
+        assert (refused, await other) == (503, 200)
+
+
 async def test_requests_with_one_token_wait_for_one_verification(
     http: httpx.AsyncClient,
 ) -> None:
