@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from genmcp.cli import jobs, login, remote, store
+from genmcp.cli import jobs, lists, login, remote, store
 from genmcp.cli.output import OutputError, log_to_stderr
 from genmcp.cli.parsing import Group, group, show_commands, usage_error_lines
 from genmcp.cli.serve import serve
@@ -108,14 +108,15 @@ def create_group() -> Group:
     add_version = click.version_option(version, message=version, help="show the version")
     commands = add_version(commands)
     commands.callback = _configure_logging
-    lists = map(remote.list_command, ("tools", "resources", "resource templates", "prompts"))
+    listing = map(lists.list_command, ("resources", "resource templates", "prompts"))
     for each in (
         serve,
         worker,
         jobs.jobs,
         store.store_group,
         remote.discover,
-        *lists,
+        lists.tools,
+        *listing,
         remote.call,
         remote.read,
         remote.prompt,

@@ -1,7 +1,7 @@
 """`genmcp jobs`: lists the tasks in the store of a deployment; retries, cancels and drops them."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,12 +14,11 @@ from genmcp.cli.deployment import (
     deployment_options,
     run_on_deployment,
 )
-from genmcp.cli.output import OutputWriter, one_line
+from genmcp.cli.output import OutputWriter, duration, one_line
 from genmcp.cli.parsing import COUNT, ID, argument, command, group, option
 from genmcp.tasks.inspection import OPEN, STATES, TaskSummary
 
 _HEADINGS: Final = ("ID", "STATE", "TOOL", "QUEUE", "OWNER", "AGE", "DETAILS")
-_UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 _MESSAGES: Final = 20  # shown by `genmcp jobs show`
 
 jobs: Final = group("jobs", "list, show, retry, cancel and drop tasks in a store")
@@ -70,8 +69,7 @@ def list_jobs(
             names = ", ".join(service.name for service in deployment.services) or "none"
             sys.stderr.write(f"no tasks found; services: {names}\n")
         now = deployment.store.now()
-        for line in table(_HEADINGS, [_row(task, now) for task in found]):
-            output.write_line(line)
+        output.write_table(_HEADINGS, [_row(task, now) for task in found])
         if more:
             output.write_line(f"(more than {limit} tasks; --limit N shows more)")
 
@@ -156,25 +154,6 @@ def drop_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
 
 for _each in (list_jobs, show_job, retry_jobs, cancel_jobs, drop_jobs):
     jobs.add_command(_each)
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield *rows* as aligned columns below *headings*; nothing if there are no rows."""
-    if not rows:
-        return
-    cells = [[one_line(cell) or "-" for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    for row in (headings, *cells):
-        padded = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(padded).rstrip()
-
-
-def duration(seconds: float) -> str:
-    """Return *seconds* as a short text, such as "5s", "12m" or "3d"."""
-    for unit, length in _UNITS:
-        if seconds >= length:
-            return f"{int(seconds // length)}{unit}"
-    return f"{max(0, int(seconds))}s"
 
 
 def _row(task: TaskSummary, now: float) -> list[str]:

@@ -10,30 +10,25 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
 
-from genmcp.cli.values import choices_of, properties_of, subschemas, types_of
 from genmcp.protocol.content import (
     AudioContent,
     EmbeddedResource,
     ImageContent,
     ResourceContents,
-    ResourceDefinition,
     ResourceLink,
     TextContent,
 )
-from genmcp.protocol.prompts import PromptDefinition
-from genmcp.protocol.resources import ResourceTemplateDefinition
-from genmcp.protocol.tools import ToolDefinition
 
 _INDENT: Final = "    "
-# The number of nested lists in the text of a type. A schema of lists may be recursive.
-_MAX_LIST_DEPTH: Final = 4
+_UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 
 # The advice of a flow names options of `OAuth`. Those of the commands have other names.
 _OAUTH_OPTIONS: Final = {
@@ -48,6 +43,34 @@ _OAUTH_OPTIONS: Final = {
     r"\bissuer=,?": "--issuer",
     r"\bresource=(?=')": "--resource ",
 }
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield *rows* as aligned columns below *headings*; nothing if there are no rows."""
+    if not rows:
+        return
+    cells = [[one_line(cell) or "-" for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for row in (headings, *cells):
+        padded = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)]
+        yield "  ".join(padded).rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* as a short text, such as "5s", "12m" or "3d"."""
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def load_rendering() -> ModuleType | None:
+    """Return the module that renders for a terminal; None without the extra `cli`."""
+    try:
+        from genmcp.cli import rendering
+    except ImportError:
+        return None
+    return rendering
 
 
 def sanitize(text: str) -> str:
@@ -87,6 +110,11 @@ class OutputWriter:
         self._path = path
         self.is_terminal = descriptor is not None and os.isatty(descriptor)
 
+    @property
+    def rendering(self) -> ModuleType | None:
+        """The module that renders for a terminal; None without one, or without the extra `cli`."""
+        return load_rendering() if self.is_terminal else None
+
     def write_line(self, text: str) -> None:
         """Write *text* with a line end; to a terminal, sanitized."""
         if self.is_terminal:
@@ -94,8 +122,22 @@ class OutputWriter:
         self.write_bytes((text if text.endswith("\n") else f"{text}\n").encode(errors="replace"))
 
     def write_json(self, value: Any) -> None:
-        """Write *value* as indented JSON."""
-        self.write_line(msgspec.json.format(msgspec.json.encode(value)).decode())
+        """Write *value* as indented JSON; to a terminal, highlighted."""
+        text = msgspec.json.format(msgspec.json.encode(value)).decode()
+        if (rendering := self.rendering) is None:
+            self.write_line(text)
+        else:
+            self.write_bytes(rendering.render_json(sanitize(text)).encode(errors="replace"))
+
+    def write_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Write *rows* as aligned columns below *headings*; nothing if there are no rows."""
+        if rows and (rendering := self.rendering) is not None:
+            cells = [[one_line(cell) for cell in row] for row in rows]
+            text = rendering.render_table(headings, cells)
+            self.write_bytes(text.encode(errors="replace"))
+        else:
+            for line in table(headings, rows):
+                self.write_line(line)
 
     def write_bytes(self, data: bytes) -> None:
         """Write *data* as it is.
@@ -209,43 +251,6 @@ def _decode_base64(media_type: str | None, data: str) -> Content:
         return f"[{media_type} with malformed base64: {error}]"
 
 
-def describe_tool(tool: ToolDefinition) -> Iterator[str]:
-    """Yield the lines that describe *tool*: how it is called, its purpose, its arguments."""
-    schema = tool.input_schema
-    properties, required = properties_of(schema), schema.get("required")
-    required = required if isinstance(required, list) else ()
-    arguments = []
-    for key, field in properties.items():
-        argument = one_line(f"{key}={_type_text(field, schema)}")
-        arguments.append(argument if key in required else f"[{argument}]")
-    yield " ".join([tool.name, *arguments])
-    yield from _first_paragraph(tool.description)
-    for key, field in properties.items():
-        for subschema in subschemas(field, schema):
-            if description := subschema.get("description"):
-                yield f"{_INDENT}{key}: {one_line(str(description))}"
-                break
-
-
-def describe_prompt(prompt: PromptDefinition) -> Iterator[str]:
-    """Yield the lines that describe *prompt*."""
-    arguments = prompt.arguments or ()
-    keys = [each.name if each.required else f"[{each.name}]" for each in arguments]
-    yield " ".join([prompt.name, *keys])
-    yield from _first_paragraph(prompt.description)
-    for each in arguments:
-        if each.description:
-            yield f"{_INDENT}{each.name}: {one_line(each.description)}"
-
-
-def describe_resource(resource: ResourceDefinition | ResourceTemplateDefinition) -> Iterator[str]:
-    """Yield the lines that describe *resource*, or a template of resources."""
-    uri = resource.uri if isinstance(resource, ResourceDefinition) else resource.uri_template
-    details = [resource.title or resource.name, *filter(None, [resource.mime_type])]
-    yield f"{uri}  {one_line(', '.join(details))}"
-    yield from _first_paragraph(resource.description)
-
-
 def wrap(text: str, width: int) -> str:
     """Return the line *text* wrapped at *width* columns, with continuation lines indented."""
     margin = text[: len(text) - len(text.lstrip())]
@@ -256,23 +261,6 @@ def wrap(text: str, width: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _first_paragraph(description: str | None) -> Iterator[str]:
-    if first := one_line((description or "").strip().partition("\n\n")[0]):
-        yield f"{_INDENT}{first}"
-
-
-def _type_text(field: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """Return the type of *field* as shown to a user: its choices, or the names of its types."""
-    for subschema in subschemas(field, root):
-        if choices := choices_of(subschema):
-            return "|".join(one_line(str(value)) for value, _ in choices)
-    types = types_of(field, root)
-    types.pop("null", None)  # the same as leaving out the argument
-    if "array" in types and len(types) == 1 and depth < _MAX_LIST_DEPTH:
-        return f"{_type_text(types['array'].get('items'), root, depth + 1)},..."
-    return "|".join(map(one_line, types)) or "any"
 
 
 class _SanitizingFormatter(logging.Formatter):

@@ -2,15 +2,13 @@
 
 import asyncio
 import re
-import shutil
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import click
 import msgspec
 
 from genmcp._mux.mux import Mux
@@ -18,14 +16,10 @@ from genmcp.cli.output import (
     OutputWriter,
     as_command_options,
     content_of,
-    describe_prompt,
-    describe_resource,
-    describe_tool,
     one_line,
     private_output,
     sanitize,
     text_of,
-    wrap,
     write_contents,
 )
 from genmcp.cli.parsing import Decorator, argument, command, option, options_as
@@ -45,10 +39,9 @@ from genmcp.client.errors import (
     ClientError,
     Forbidden,
     ProcessExited,
-    ServerError,
     Unauthorized,
 )
-from genmcp.errors import ConfigurationError, McpError, MethodNotFound
+from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.prompts import (
     Completion,
@@ -61,15 +54,6 @@ from genmcp.protocol.tools import CallToolResult
 
 Fetch = Callable[[Client, StatusLine], Awaitable[Any]]
 Write = Callable[[OutputWriter, Any], None]
-Describe = Callable[[Any], Iterable[str]]
-
-_LISTS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], Describe]]] = {
-    "tools": (Client.tools, describe_tool),
-    "resources": (Client.resources, describe_resource),
-    "resource templates": (Client.templates, describe_resource),
-    "prompts": (Client.prompts, describe_prompt),
-}
-
 # Seconds after which the status line shows that the command waits for the server.
 _OPEN_DELAY: Final = 3.0
 _CLOSE_DELAY: Final = 0.5
@@ -93,44 +77,6 @@ remote_options: Final = options_as(
 
 def _pairs(description: str) -> Decorator:
     return argument("pairs", description, nargs=-1, metavar="[KEY=VALUE]...")
-
-
-def list_command(kind: str) -> click.Command:
-    """Return the command that lists the components of a *kind*."""
-
-    @command(kind.removeprefix("resource "), f"list the {kind} of a server", TargetCommand)
-    @remote_options
-    def listing(options: RemoteOptions) -> int:
-        return list_components(kind, options)
-
-    return listing
-
-
-def list_components(kind: str, options: RemoteOptions) -> int:
-    """List the components of a *kind*, and return the exit status.
-
-    Lines are wrapped at a terminal only. Programs that read a pipe get whole lines.
-    """
-    request, describe = _LISTS[kind]
-
-    async def fetch(client: Client, status: StatusLine) -> Any:
-        try:
-            items = await request(client)
-        except ServerError as error:
-            if error.code != MethodNotFound.code:
-                raise
-            items = []
-        if not items:
-            status.write(f"genmcp: {options.target} has no {kind}\n")
-        return items
-
-    def write(output: OutputWriter, items: Any) -> None:
-        width = shutil.get_terminal_size().columns
-        for item in items:
-            for line in describe(item):
-                output.write_line(wrap(line, width) if output.is_terminal else line)
-
-    return _run(options, fetch, write)
 
 
 @command("call", "call a tool of a server", TargetCommand)
@@ -165,7 +111,7 @@ def call(options: RemoteOptions, name: str, pairs: Sequence[str], arguments: str
         failed = result.is_error
         return result
 
-    return _run(options, fetch, _write_result) or int(failed)
+    return run_remote(options, fetch, _write_result) or int(failed)
 
 
 @command("read", "read a resource of a server", TargetCommand)
@@ -177,7 +123,7 @@ def read(options: RemoteOptions, uri: str) -> int:
     def write(output: OutputWriter, result: ReadResourceResult) -> None:
         write_contents(output, [content_of(each) for each in result.contents])
 
-    return _run(options, lambda client, _: client.read(uri), write)
+    return run_remote(options, lambda client, _: client.read(uri), write)
 
 
 @command("prompt", "get a prompt of a server", TargetCommand)
@@ -192,7 +138,7 @@ def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> int:
         for message in result.messages:
             output.write_line(f"{message.role}: {text_of(content_of(message.content))}")
 
-    return _run(options, lambda client, _: client.prompt(name, values), write)
+    return run_remote(options, lambda client, _: client.prompt(name, values), write)
 
 
 @command("complete", "list the completions of an argument", TargetCommand)
@@ -216,7 +162,7 @@ def complete(
     def fetch(client: Client, status: StatusLine) -> Awaitable[Completion]:
         return client.complete(reference, variable, value, context)
 
-    return _run(options, fetch, write)
+    return run_remote(options, fetch, write)
 
 
 @command("discover", "show the capabilities of a server", TargetCommand)
@@ -246,10 +192,10 @@ def discover(options: RemoteOptions) -> int:
             instructions = textwrap.indent(result.instructions.strip(), "    ")
             output.write_line(f"instructions:\n{instructions}")
 
-    return _run(options, fetch, write)
+    return run_remote(options, fetch, write)
 
 
-def _run(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
+def run_remote(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
     """Write the value that *fetch* gets from the server, and return the exit status.
 
     With `--json` the value is written as JSON, otherwise by *write*.

@@ -16,8 +16,7 @@ from genmcp.cli.deployment import (
     deployment_options,
     run_on_deployment,
 )
-from genmcp.cli.jobs import duration, table
-from genmcp.cli.output import OutputWriter
+from genmcp.cli.output import OutputWriter, duration
 from genmcp.cli.parsing import command, group, option
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
@@ -61,6 +60,7 @@ def show_stats(options: DeploymentOptions) -> int:
             output.write_line("")
             for line in _service_lines(service):
                 output.write_line(line)
+            output.write_table(_QUEUE_HEADINGS, [_queue_row(queue) for queue in service.queues])
 
     return run_on_deployment(options, run)
 
@@ -151,7 +151,6 @@ def _service_lines(stats: ServiceStats) -> Iterator[str]:
     if stats.owners:
         owners = [f"{name or 'anonymous'} {count}" for name, count in stats.owners.items()]
         yield f"open tasks by owner: {', '.join(owners)}"
-    yield from table(_QUEUE_HEADINGS, [_queue_row(queue) for queue in stats.queues])
 
 
 def _queue_row(queue: QueueSummary) -> list[str]:

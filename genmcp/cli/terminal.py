@@ -8,14 +8,15 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
-from genmcp.cli.output import one_line, sanitize
-from genmcp.cli.values import choices_of, convert_value, split_list, types_of
+from genmcp.cli.output import duration, load_rendering, one_line, sanitize
+from genmcp.cli.values import bounds_of, choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import LoggingMessageNotificationParams
@@ -24,6 +25,7 @@ from genmcp.question.question import Accepted, Cancelled, Declined
 
 _BAR_WIDTH: Final = 30
 _MARK: Final = "| "
+_MIN_ELAPSED: Final = 0.5  # seconds; a rate of less would be a guess
 _MAX_LINE: Final = 64 * 1024  # bytes; a terminal delivers one line at a time
 
 _FORMATS: Final = {
@@ -32,11 +34,33 @@ _FORMATS: Final = {
     "date": "a date, such as 2026-07-28",
     "date-time": "a date and time, such as 2026-07-28T09:30:00Z",
 }
-_BOUNDS: Final = (
-    ("minLength", "maxLength", " characters"),
-    ("minimum", "maximum", ""),
-    ("minItems", "maxItems", " values"),
-)
+
+
+class ProgressRate:
+    """The rate of a progress: its mean since the first value, which need not be 0."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None  # value, seconds
+        self._last = 0.0
+
+    def rate(self, progress: float, now: float) -> float | None:
+        """Return the units per second at *now*; None while it is unknown."""
+        if self._first is None or progress < self._last:  # the progress of another call
+            self._first = progress, now
+        self._last = progress
+        value, since = self._first
+        if now - since < _MIN_ELAPSED or progress <= value:
+            return None
+        return (progress - value) / (now - since)
+
+
+def _short_number(number: float) -> str:
+    """Return *number* with three digits, such as "2.5", "310" or "4.2M"."""
+    for unit in ("", "k", "M"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}G"
 
 
 class StatusLine:
@@ -47,27 +71,43 @@ class StatusLine:
     status is not shown.
     """
 
-    def __init__(self, screen: TextIO) -> None:
+    def __init__(self, screen: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
+        self._clock = clock
+        self._rate = ProgressRate()
         self._is_terminal = screen.isatty()
         self._is_shown = False
         self._held: list[str] | None = None  # output during a prompt
 
     def show_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Show *progress* as a bar, or as a number without a *total*."""
+        """Show *progress* as a bar, or as a number without a *total*.
+
+        The rate, and with a *total* the time left, are those since the first progress.
+        """
+        bar = ""
         if total:
             share = min(max(progress / total, 0.0), 1.0)
             done = int(share * _BAR_WIDTH)
-            text = f"[{'#' * done}{' ' * (_BAR_WIDTH - done)}] {share:4.0%}"
+            bar = f"[{'#' * done}{' ' * (_BAR_WIDTH - done)}]"
+            text = f"{bar} {share:4.0%}"
         else:
             text = f"{progress:g}"
-        self.show(f"{text} {one_line(message or '')}")
+        rate = self._rate.rate(progress, self._clock())
+        if rate:
+            text = f"{text} {_short_number(rate)}/s"
+            if total and progress < total:
+                text = f"{text} {duration((total - progress) / rate)} left"
+        self.show(f"{text} {one_line(message or '')}", painted=len(bar))
 
-    def show(self, text: str) -> None:
-        """Show *text*, cut to the width of the screen."""
+    def show(self, text: str, painted: int = 0) -> None:
+        """Show *text*, cut to the width of the screen; the first *painted* characters in colour."""
         if self._is_terminal and self._held is None:
             width = shutil.get_terminal_size().columns - 1
-            self._print(f"\r{sanitize(text)[:width]}\x1b[K")
+            text = sanitize(text)[:width]
+            rendering = load_rendering() if painted else None
+            if rendering is not None:
+                text = f"{rendering.paint(text[:painted], 'green')}{text[painted:]}"
+            self._print(f"\r{text}\x1b[K")
             self._is_shown = True
 
     def clear(self) -> None:
@@ -175,15 +215,7 @@ class FormField:
             yield "a whole number" if "integer" in self._types else "a number"
         if (name := str(schema.get("format", ""))) in _FORMATS:
             yield _FORMATS[name]
-        for minimum, maximum, unit in _BOUNDS:
-            if minimum in schema and maximum in schema:
-                yield f"{schema[minimum]} to {schema[maximum]}{unit}"
-            elif minimum in schema:
-                yield f"at least {schema[minimum]}{unit}"
-            elif maximum in schema:
-                yield f"at most {schema[maximum]}{unit}"
-        if "pattern" in schema:
-            yield f"matching {one_line(str(schema['pattern']))}"
+        yield from map(one_line, bounds_of(schema))
 
 
 def _choice_text(value: Any, title: str) -> str:

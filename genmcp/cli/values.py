@@ -26,6 +26,17 @@ _TYPE_NAMES: Final = {
     type(None): "null",
 }
 _EXPECTED: Final = {"integer": "a whole number", "number": "a number", "boolean": "yes or no"}
+_BOUNDS: Final = (
+    ("minLength", "maxLength", " characters"),
+    ("minimum", "maximum", ""),
+    ("minItems", "maxItems", " values"),
+)
+_OTHER_BOUNDS: Final = {
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+    "multipleOf": "a multiple of",
+    "pattern": "matching",
+}
 _MAX_DEPTH: Final = 8  # of nested alternatives
 _MAX_SUBSCHEMAS: Final = 1_000
 
@@ -174,6 +185,21 @@ def choices_of(schema: Any) -> list[tuple[Any, str]]:
         ):
             return [(o["const"], str(o.get("title", o["const"]))) for o in options]
     return []
+
+
+def bounds_of(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the bounds that *schema* sets, in words such as "1 to 9", without its choices."""
+    for minimum, maximum, unit in _BOUNDS:
+        least, most = schema.get(minimum), schema.get(maximum)
+        if least is not None and most is not None:
+            yield f"{least} to {most}{unit}"
+        elif least is not None:
+            yield f"at least {least}{unit}"
+        elif most is not None:
+            yield f"at most {most}{unit}"
+    for keyword, words in _OTHER_BOUNDS.items():
+        if (value := schema.get(keyword)) is not None:
+            yield f"{words} {value}"
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:

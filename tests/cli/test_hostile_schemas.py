@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.output import describe_tool
+from genmcp.cli.describe import argument_rows, describe_tool
 from genmcp.cli.values import check_arguments, choices_of, convert_arguments, types_of
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition
@@ -29,6 +29,8 @@ def test_hostile_schema_is_shown_and_read(schema: Any) -> None:
         return
     for text in describe_tool(ToolDefinition("t", schema)):
         assert text.isprintable()
+    for row in argument_rows(ToolDefinition("t", schema)):
+        assert all(len(cell) < 500 for cell in row[2:4])
     try:
         arguments = convert_arguments(schema, ["a=1", "b=x"])
         check_arguments(schema, arguments)

@@ -31,6 +31,7 @@ class Screen(io.StringIO):
 def test_bar_shows_how_far_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal only, and in one line of it; nothing of a server moves the cursor."""
     monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("NO_COLOR", "1")
     screen, pipe = Screen(), io.StringIO()
     bar = StatusLine(screen)
     bar.clear()
@@ -332,7 +333,7 @@ def test_user_sees_results_for_people() -> None:
     with at_terminal("read", SHOP, "greeting://bytes") as user:
         user.sees("[application/octet-stream, 2 bytes; use --output FILE or a pipe to get them]\n")
     with at_terminal("tools", SHOP) as user:
-        listed = user.sees("data\n")
+        listed = user.sees("without words.")
         assert all(len(each) <= 60 for each in listed.splitlines())
     with at_terminal("serve", SHOP, "--stdio") as user:
         user.sees("waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n")

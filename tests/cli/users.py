@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,12 +56,22 @@ class User:
 
 
 @contextmanager
-def at_terminal(*arguments: str, piped: bool = False, cwd: Path = ROOT) -> Iterator[User]:
-    """Give the user of `genmcp` with *arguments*; *piped*: its output goes elsewhere."""
+def at_terminal(
+    *arguments: str,
+    piped: bool = False,
+    cwd: Path = ROOT,
+    program: Sequence[str] = ("-m", "genmcp"),
+    **variables: str,
+) -> Iterator[User]:
+    """Give the user of `genmcp` with *arguments*, by default without colours.
+
+    *piped*: its output goes elsewhere; *program*: what Python runs.
+    """
     ours, its = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "60"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "60", "NO_COLOR": "1"}
+    environment.update({"TERM": "xterm-256color", **variables})
     process = subprocess.Popen(
-        [sys.executable, "-m", "genmcp", *arguments],
+        [sys.executable, *program, *arguments],
         stdin=its,
         stdout=subprocess.DEVNULL if piped else its,
         stderr=its,
