@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +24,7 @@ from genmcp.cli.parsing import argument, command
 from genmcp.cli.remote import RemoteOptions, remote_options, run_remote
 from genmcp.cli.target import TargetCommand, quoting_hint
 from genmcp.cli.terminal import StatusLine
+from genmcp.cli.values import suggestion
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.errors import ConfigurationError, MethodNotFound
@@ -89,8 +89,7 @@ def tools(options: RemoteOptions, name: str | None) -> int:
         for tool in found:
             if tool.name == name:
                 return tool
-        near = get_close_matches(name, [tool.name for tool in found], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = suggestion(name, (tool.name for tool in found))
         raise OutputError(f"{options.target} has no tool {name!r}{hint}")
 
     def write(output: OutputWriter, tool: ToolDefinition) -> None:

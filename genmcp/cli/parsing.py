@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from genmcp.cli.output import sanitize
+from genmcp.cli.values import suggestion
 from genmcp.errors import ConfigurationError
 
 Function = Callable[..., Any]
@@ -97,7 +98,8 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that *args* begin with."""
         if args[0] not in self.commands:
-            raise click.UsageError(f"there is no command {args[0]!r}", ctx)
+            hint = suggestion(args[0], self.commands)
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -156,7 +158,9 @@ def argument(name: str, description: str, **settings: Any) -> Decorator:
         description: what it is, for `--help`.
         settings: those of `click.Argument`.
     """
-    settings = {"metavar": name.upper(), **settings}
+    is_optional = "default" in settings or settings.get("required") is False
+    metavar = f"[{name.upper()}]" if is_optional else name.upper()
+    settings = {"metavar": metavar, **settings}
     return click.argument(name, cls=DescribedArgument, description=description, **settings)
 
 
@@ -252,7 +256,8 @@ ID: Final = converted("id", str.strip)
 def usage_error_lines(error: click.UsageError) -> Sequence[str]:
     """Return the lines that report *error*: the usage of its command, and the error."""
     if isinstance(error, click.NoSuchOption):
-        message = f"no such option: {error.option_name}"
+        near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        message = f"no such option: {error.option_name}{near}"
     else:
         message = error.format_message().rstrip(".")
         message = f"{message[:1].lower()}{message[1:]}"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -32,15 +33,25 @@ from genmcp.cli.target import (
     with_stderr,
 )
 from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler
-from genmcp.cli.values import check_arguments, convert_arguments, parse_pairs, unknown_keys
+from genmcp.cli.values import (
+    check_arguments,
+    convert_arguments,
+    parse_pairs,
+    suggestion,
+    unknown_keys,
+)
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     AuthorizationFailed,
     ClientError,
     Forbidden,
+    HttpStatusError,
     ProcessExited,
+    ServerError,
     Unauthorized,
 )
+from genmcp.client.options import ClientOptions
+from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.prompts import (
@@ -57,6 +68,10 @@ Write = Callable[[OutputWriter, Any], None]
 # Seconds after which the status line shows that the command waits for the server.
 _OPEN_DELAY: Final = 3.0
 _CLOSE_DELAY: Final = 0.5
+
+_NO_ENDPOINT: Final = (404, 405)  # the HTTP statuses of a path without an endpoint
+_USUAL_PATH: Final = "/mcp"
+_PROBE_TIMEOUT: Final = 3.0  # seconds
 
 
 class RemoteOptions(TargetOptions, frozen=True, kw_only=True):
@@ -100,15 +115,23 @@ def call(options: RemoteOptions, name: str, pairs: Sequence[str], arguments: str
         nonlocal failed
         # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
         # the server validates them.
-        found = next((tool for tool in await client.tools() if tool.name == name), None)
+        listed = await client.tools()
+        found = next((tool for tool in listed if tool.name == name), None)
         schema = found.input_schema if found else {}
         values = {**json_arguments, **convert_arguments(schema, pairs)}
         check_arguments(schema, values)
         for key in unknown_keys(schema, values):
             known = ", ".join(schema["properties"])
-            status.write(f"genmcp: {name} has no argument {key!r}, only {known}\n")
-        result = await client.call(name, values, progress=status.show_progress)
-        failed = result.is_error
+            hint = suggestion(key, schema["properties"])
+            status.write(f"genmcp: {name} has no argument {key!r}, only {known}{hint}\n")
+        failed = True
+        try:
+            result = await client.call(name, values, progress=status.show_progress)
+            failed = result.is_error
+        finally:
+            hint = suggestion(name, (tool.name for tool in listed))
+            if failed and found is None and hint:
+                status.write(f"genmcp: there is no tool {name!r}{hint}\n")
         return result
 
     return run_remote(options, fetch, _write_result) or int(failed)
@@ -138,7 +161,16 @@ def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> int:
         for message in result.messages:
             output.write_line(f"{message.role}: {text_of(content_of(message.content))}")
 
-    return run_remote(options, lambda client, _: client.prompt(name, values), write)
+    async def fetch(client: Client, status: StatusLine) -> GetPromptResult:
+        try:
+            return await client.prompt(name, values)
+        except ServerError:
+            names = [each.name for each in await client.prompts()]
+            if name not in names and (hint := suggestion(name, names)):
+                status.write(f"genmcp: there is no prompt {name!r}{hint}\n")
+            raise
+
+    return run_remote(options, fetch, write)
 
 
 @command("complete", "list the completions of an argument", TargetCommand)
@@ -231,7 +263,9 @@ def run_remote(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
         try:
             value = asyncio.run(connect())
         except (ClientError, McpError) as error:
-            sys.stderr.write(f"genmcp: {sanitize(_error_text(error))}\n")
+            text = sanitize(_error_text(error))
+            hint = asyncio.run(_find_endpoint(error, resolved.target))
+            sys.stderr.write(f"genmcp: {text}{hint}\n")
             return 1
         path = options.output
         with output if path is None else OutputWriter(path=path) as chosen:
@@ -240,6 +274,30 @@ def run_remote(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
             else:
                 write(chosen, value)
     return 0
+
+
+async def _find_endpoint(error: Exception, target: Target) -> str:
+    """Return the end of *error*: the URL with the path /mcp, if that is an endpoint.
+
+    Only for a URL that the server does not know. No header of the user is sent.
+    """
+    cause = error.__cause__ if isinstance(error, ServerError) else error
+    if not isinstance(target, str) or not isinstance(cause, HttpStatusError):
+        return ""
+    parts = urlsplit(target)
+    if cause.status not in _NO_ENDPOINT or parts.path == _USUAL_PATH:
+        return ""
+    url = urlunsplit((parts.scheme, parts.netloc, _USUAL_PATH, "", ""))
+    limit = _PROBE_TIMEOUT
+    options = ClientOptions(timeout=limit, idle_timeout=limit, open_timeout=limit)
+    try:
+        async with Client(url, options=options):
+            pass
+    except (Unauthorized, Forbidden):  # a client with credentials gets an answer
+        pass
+    except (ClientError, McpError):
+        return ""
+    return f"; did you mean {sanitize(url)}?"
 
 
 @asynccontextmanager

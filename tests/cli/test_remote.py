@@ -134,6 +134,8 @@ def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
 
     assert (status, said) == (0, "called\n")
     assert "has no argument 'b', only a" in noise
+    assert "'bb', only a\n" in run("call", target, "t\x1b[2J", "bb=1")[2]
+    assert "'aa', only a; did you mean 'a'?" in run("call", target, "t\x1b[2J", "aa=1")[2]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,12 @@ def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
     [
         (["call", SHOP, "fail"], 1, "out of paper"),
         (["call", SHOP, "nothing"], 1, "Unknown tool"),
+        (["call", SHOP, "plam"], 1, "there is no tool 'plam'; did you mean 'plan'?"),
+        (["call", SHOP, "plan", "cty=Rome"], 2, 'did you mean "city"?'),
+        (["prompt", SHOP, "gret", "city=Rome"], 1, "no prompt 'gret'; did you mean 'greet'?"),
+        (["tols", SHOP], 2, "genmcp: error: there is no command 'tols'; did you mean 'tools'?"),
+        (["jobs", "lst"], 2, "genmcp jobs: error: there is no command 'lst'; did you mean 'list'?"),
+        (["tools", SHOP, "--jsn"], 2, "no such option: --jsn; did you mean --json?"),
         (["tools", "http://127.0.0.1:1/mcp"], 1, "cannot reach http://127.0.0.1:1/mcp"),
         (["call", SHOP, "add", "a"], 2, "genmcp call: 'a' is not key=value\n"),
         (["call", SHOP, "add", "a=x"], 2, "a: 'x' is not a whole number"),
@@ -149,7 +157,7 @@ def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:
         (["call", SHOP, "add", "a=1", "a=2"], 2, "a is given twice"),
         (["call", "python", "shop.py", "add", "a=1"], 2, "'add' is not key=value (a command of"),
         (["tools", "python", "shop.py"], 2, "unrecognized arguments: shop.py (a command of"),
-        (["tools", SHOP, "--no"], 2, "no such option: --no\n"),
+        (["tools", SHOP, "--no"], 2, "no such option: --no"),
         (["--no"], 2, "no such option: --no\n"),
         (["prompt", SHOP, "greet", "city"], 2, "'city' is not key=value\n"),
     ],

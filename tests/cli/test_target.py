@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -209,3 +211,37 @@ def test_headers_are_sent(run: Run, free_port: int) -> None:
     assert status == 1
     assert seen[0] == "Bearer x"
     assert "give credentials: --header 'Authorization: Bearer TOKEN'" in noise
+
+
+@pytest.mark.parametrize("path", ["", "/", "/tools"])
+def test_url_without_its_path_is_completed(path: str, run: Run, free_port: int) -> None:
+    """The error has the URL of the endpoint, if there is one at the usual path."""
+    with serving(free_port):
+        url = f"http://127.0.0.1:{free_port}{path}"
+        status, shown, noise = run("tools", url)
+
+        assert (status, shown) == (1, "")
+        assert f"; did you mean http://127.0.0.1:{free_port}/mcp?\n" in noise
+
+
+def test_url_of_another_server_is_not_completed(run: Run, free_port: int) -> None:
+    """A server without an endpoint at the usual path."""
+    with serving(free_port, "--path", "/elsewhere"):
+        noise = run("tools", f"http://127.0.0.1:{free_port}/")[2]
+
+    assert "404" in noise
+    assert "did you mean" not in noise
+
+
+@contextmanager
+def serving(port: int, *options: str) -> Iterator[None]:
+    """Serve the shop at *port* by a process."""
+    command = [sys.executable, "-m", "genmcp", "serve", SHOP, "--port", str(port), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("running on" in line for line in process.stderr)
+            yield
+        finally:
+            process.terminate()
+            process.communicate()
