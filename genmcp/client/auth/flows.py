@@ -25,6 +25,8 @@ Usable = Callable[[FlowOptions, Record | None], Steps[Record | None]]
 """The flow before a request, such as `genmcp._core.auth.flow.usable`."""
 
 _MAX_PROOFS: Final = 3  # attempts with a nonce for one request
+_DECISIVE: Final = ("error", "scope", "resource_metadata")
+"""The parameters of a challenge that a flow depends on. Others may differ for each request."""
 _NO_TOKEN: Final[Mapping[str, str]] = {}
 
 
@@ -244,7 +246,10 @@ class FlowAuthorization(Authorization):
 
 
 def _challenge_of(request: RejectedRequest) -> Hashable:
-    return tuple((scheme, *params.items()) for scheme, params in _challenges_of(request))
+    return tuple(
+        (scheme, *(params.get(name) for name in _DECISIVE))
+        for scheme, params in _challenges_of(request)
+    )
 
 
 def _challenges_of(request: RejectedRequest) -> Sequence[tuple[str, Mapping[str, str]]]:

@@ -216,6 +216,34 @@ async def test_denied_login_is_an_error_of_its_own() -> None:
     assert len(place.asked) == 1
 
 
+async def test_login_is_denied_once_for_requests_whose_challenges_differ() -> None:
+    """Some servers put the id of the request into the challenge."""
+    async with guarded_place() as place:
+        place.issuer.consent = "deny"
+        guarded, count = place.app, 0
+
+        async def numbered(scope: Any, receive: Any, send: Any) -> None:
+            async def sending(message: Any) -> None:
+                nonlocal count
+                if message.get("status") == 401:
+                    count += 1
+                    headers = dict(message["headers"])
+                    headers[b"www-authenticate"] += f', error_description="{count}"'.encode()
+                    message = {**message, "headers": [*headers.items()]}
+                await send(message)
+
+            await guarded(scope, receive, sending)
+
+        place.app = numbered
+        auth = OAuth(NAME, ask=place.browse)
+        opening = (Client(place.url, auth=auth).open() for _ in range(8))
+        found = await asyncio.gather(*opening, return_exceptions=True)
+
+    assert {type(each) for each in found} == {AuthorizationDenied}
+    assert count >= 8
+    assert len(place.asked) == 1
+
+
 async def test_other_issuer_in_the_redirect_is_refused() -> None:
     """RFC 9207: the code is not sent anywhere."""
     async with guarded_place() as place:
@@ -273,6 +301,32 @@ async def test_hub_does_not_mix_the_tokens_of_its_servers() -> None:
 
     assert not {*one.tokens} & {*two.tokens} - {None}
     assert len(one.issuer.received("token")) == len(two.issuer.received("token")) == 1
+
+
+async def test_login_at_one_server_delays_no_renewal_at_another() -> None:
+    """The user may be away, and the other servers of a hub need none."""
+    asked = asyncio.Event()
+    async with guarded_place() as one, guarded_place() as two:
+
+        async def ask(url: str) -> str:
+            if url.startswith(two.issuer.url):
+                return await two.browse(url)
+            asked.set()
+            await asyncio.Event().wait()
+            return ""
+
+        auth = OAuth(NAME, ask=ask)
+        async with Client(two.url, auth=auth) as client:
+            await client.tools()
+            waiting = asyncio.create_task(Client(one.url, auth=auth).open())
+            await asked.wait()
+            two.refused.add((await record_of(auth, two.url)).access_token or "")
+            async with asyncio.timeout(10):
+                assert (await client.call("whoami")).data == "nobody"
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    assert two.grants() == ["authorization_code", "refresh_token"]
 
 
 async def test_token_is_not_sent_to_another_origin() -> None:
