@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from playwright.async_api import Browser, Page, async_playwright
 
@@ -20,11 +21,8 @@ from tests.e2e.npm import npm_package
 CHROMIUM = ("@sparticuz/chromium", "153.0.0")
 AXE = ("axe-core", "4.14.1")
 
-# Writes the program of the package, which is compressed, and prints its path.
-_UNPACK = """
-import chromium from "@sparticuz/chromium";
-console.log(await chromium.executablePath());
-"""
+# Writes the program of the package, which is compressed, into the temporary folder.
+_UNPACK = 'import chromium from "@sparticuz/chromium"; await chromium.executablePath();'
 
 
 def browser_program() -> str:
@@ -44,18 +42,21 @@ def browser_program() -> str:
             "the path of its program"
         )
     node, modules = npm_package(*CHROMIUM)
-    program = modules.parent / "chromium"
-    if not program.exists():
-        done = subprocess.run(
-            [node, "--input-type=module", "-e", _UNPACK],
-            cwd=modules.parent,
-            env={**os.environ, "TMPDIR": str(modules.parent)},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        assert Path(done.stdout.strip()) == program
-    return str(program)
+    folder = modules.parent / "browser"
+    if not folder.exists():
+        # Moved when it is complete: several processes may run tests at once.
+        with TemporaryDirectory(dir=modules.parent) as made:
+            subprocess.run(
+                [node, "--input-type=module", "-e", _UNPACK],
+                cwd=modules.parent,
+                env={**os.environ, "TMPDIR": made},
+                check=True,
+                capture_output=True,
+            )
+            with suppress(OSError):  # another process was first
+                Path(made).rename(folder)
+            Path(made).mkdir(exist_ok=True)  # for the removal at the end
+    return str(folder / "chromium")
 
 
 @asynccontextmanager
