@@ -20,7 +20,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -45,8 +45,9 @@ def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - it reads as a 
     Use the second form in hooks of classes and in jobs: type checkers then know that callers need
     not pass it.
 
-    *function* is a `def` or an `async def`. If it yields once, the code after the `yield` runs when
-    the function that depends on it has ended, with its exception if it raised one. It may have
+    *function* is a `def` or an `async def`, a class, or an instance with `__call__`. If it yields
+    once, the code after the `yield` runs when the function that depends on it has ended, with its
+    exception if it raised one; the call fails even if that exception is caught there. It may have
     parameters that are annotated `Channel` (`Run` in a job), and dependencies of its own. Within a
     call each function is called once, however many parameters depend on it.
 
@@ -59,8 +60,19 @@ def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - it reads as a 
     Raises:
         ConfigurationError: *function* cannot be called.
     """
+    return _dependency(function)
+
+
+def _dependency(function: Any) -> Dependency:
     if not callable(function):
         raise ConfigurationError(f"Depends takes a function, not {function!r}")
+    try:
+        hash(function)
+    except TypeError:
+        raise ConfigurationError(
+            f"Depends takes a function that can be hashed, so that a call calls it once, not "
+            f"{function!r}"
+        ) from None
     return Dependency(function)
 
 
@@ -127,19 +139,29 @@ def with_context(function: Callable[..., Any], context: type) -> Callable[..., A
 
     async def call_async(given: Any, /, *args: Any, **kwargs: Any) -> Any:
         async with AsyncExitStack() as stack:
-            values = _CallScope(context, given, stack)
-            for name, each in wanted.items():
-                if name not in kwargs:  # a direct call may pass it
-                    kwargs[name] = await values.get_async(each.function)
-            return await function(*args, **kwargs)
+            try:
+                values = _CallScope(context, given, stack)
+                for name, each in wanted.items():
+                    if name not in kwargs:  # a direct call may pass it
+                        kwargs[name] = await values.get_async(each.function)
+                return await function(*args, **kwargs)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # a dependency has caught it, but the call has no result
 
     def call(given: Any, /, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
-            values = _CallScope(context, given, stack)
-            for name, each in wanted.items():
-                if name not in kwargs:
-                    kwargs[name] = values.get(each.function)
-            return function(*args, **kwargs)
+            try:
+                values = _CallScope(context, given, stack)
+                for name, each in wanted.items():
+                    if name not in kwargs:
+                        kwargs[name] = values.get(each.function)
+                return function(*args, **kwargs)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure
 
     return call_async if in_loop else call
 
@@ -183,13 +205,13 @@ def _dependency_of(mark: Any) -> Dependency | None:
     if isinstance(mark, Dependency):
         return mark
     if type(mark).__module__ == "fastapi.params" and callable(getattr(mark, "dependency", None)):
-        return Dependency(mark.dependency)
+        return _dependency(mark.dependency)
     return None
 
 
 def _hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     try:
-        return get_type_hints(function, include_extras=True)
+        return get_type_hints(_code_of(function), include_extras=True)
     except (AttributeError, NameError, SyntaxError, TypeError):
         return {}  # names that exist only for type checkers
 
@@ -203,7 +225,11 @@ def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
         )
     own = dependencies_of(function)
     hints = _hints_of(function)
-    for each in inspect.signature(function).parameters.values():
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{of}: its dependency {name} has no signature") from None
+    for each in parameters.values():
         if each.name in own:
             _check(function, own[each.name].function, context, in_loop=in_loop)
         elif each.default is each.empty and _type_of(hints.get(each.name)) is not context:
@@ -213,7 +239,17 @@ def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
             )
 
 
+def _code_of(function: Any) -> Any:
+    """Return the function that runs when *function* is called: its annotations and kind count."""
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, type):
+        return function.__init__
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
 def _is_async(function: Any) -> bool:
+    function = _code_of(function)
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -246,13 +282,14 @@ class _CallScope:
             arguments = self._own_arguments(function)
             for name, each in dependencies_of(used).items():
                 arguments[name] = await self.get_async(each.function)
-            if inspect.isasyncgenfunction(used):
+            code = _code_of(used)
+            if inspect.isasyncgenfunction(code):
                 context = asynccontextmanager(used)(**arguments)
                 value = await self._stack.enter_async_context(context)
-            elif inspect.isgeneratorfunction(used):
+            elif inspect.isgeneratorfunction(code):
                 context = _in_threads(contextmanager(used)(**arguments))
                 value = await self._stack.enter_async_context(context)
-            elif inspect.iscoroutinefunction(used):
+            elif inspect.iscoroutinefunction(code):
                 value = await used(**arguments)
             else:
                 value = await asyncio.to_thread(used, **arguments)
@@ -262,7 +299,7 @@ class _CallScope:
     def _enter(self, function: Any, arguments: Mapping[str, Any]) -> Any:
         if _is_async(function):
             raise ConfigurationError(f"{function!r} is async, and replaces a def in a thread")
-        if inspect.isgeneratorfunction(function):
+        if inspect.isgeneratorfunction(_code_of(function)):
             return self._stack.enter_context(contextmanager(function)(**arguments))
         return function(**arguments)
 
@@ -283,11 +320,35 @@ def _used(function: Any) -> Any:
 @asynccontextmanager
 async def _in_threads(context: Any) -> AsyncIterator[Any]:
     """Enter and exit *context*, which may block, in threads."""
-    value = await asyncio.to_thread(context.__enter__)
+    opening = _start(context.__enter__)
     try:
-        yield value
+        yield await _settled(opening)
     except BaseException as error:
-        if not await asyncio.to_thread(context.__exit__, type(error), error, error.__traceback__):
+        if opening.exception() is not None:
+            raise  # it did not open
+        exiting = _start(context.__exit__, type(error), error, error.__traceback__)
+        if not await _settled(exiting):
             raise
     else:
-        await asyncio.to_thread(context.__exit__, None, None, None)
+        await _settled(_start(context.__exit__, None, None, None))
+
+
+def _start(function: Any, *arguments: Any) -> "asyncio.Future[Any]":
+    return asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+
+
+async def _settled(work: "asyncio.Future[Any]") -> Any:
+    """Return the result of *work* in a thread, which cannot be stopped.
+
+    A cancellation is raised when the thread has ended: what it has opened must be closed, and what
+    it still uses must not be.
+    """
+    cancelled = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return work.result()
