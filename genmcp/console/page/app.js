@@ -4,10 +4,18 @@ import { h, notice, show } from "./dom.js";
 import { Events } from "./events.js";
 import { Login } from "./login.js";
 import { McpClient } from "./mcp.js";
+import { store, stored } from "./storage.js";
 import { Tasks } from "./tasks.js";
 import { page } from "./views.js";
 
-const SECTIONS = [["overview", "Overview"], ["tools", "Tools"], ["resources", "Resources"], ["prompts", "Prompts"], ["tasks", "Tasks"], ["events", "Events"]];
+const SECTIONS = [
+  ["overview", "Overview"],
+  ["tools", "Tools"],
+  ["resources", "Resources"],
+  ["prompts", "Prompts"],
+  ["tasks", "Tasks"],
+  ["events", "Events"],
+];
 const LISTS = {
   tools: ["tools", "tools/list", "tools"],
   prompts: ["prompts", "prompts/list", "prompts"],
@@ -20,7 +28,7 @@ class App {
     const url = location.origin + location.pathname;
     this.login = new Login(url);
     this.client = new McpClient(url, {
-      authorize: (status, challenge) => this.login.refused(status, challenge),
+      refused: (status, challenge, token) => this.login.refused(status, challenge, token),
       token: () => this.login.token(),
     });
     this.login.onneeded = () => this.askToLogIn();
@@ -36,7 +44,7 @@ class App {
   async start() {
     this.counted();
     this.theme();
-    window.addEventListener("hashchange", () => this.render());
+    window.addEventListener("hashchange", () => this.render({ isMove: true }));
     document.addEventListener("keydown", (event) => this.key(event));
     try {
       await this.login.finish();
@@ -49,13 +57,20 @@ class App {
 
   /** What the server offers; asked for once. */
   async discovered() {
-    this.discovery ??= await this.client.request("server/discover");
-    this.capabilities = this.discovery.capabilities;
-    const info = this.discovery._meta?.["io.modelcontextprotocol/serverInfo"];
-    const title = info?.title ?? info?.name ?? "MCP server";
-    document.title = title;
-    document.querySelector("#server").textContent = title;
-    return this.discovery;
+    this.discovery ??= this.client.request("server/discover");
+    const discovery = this.discovery;
+    try {
+      const found = await discovery;
+      this.capabilities = found.capabilities;
+      const info = found._meta?.["io.modelcontextprotocol/serverInfo"];
+      const title = info?.title ?? info?.name ?? "MCP server";
+      document.title = title;
+      document.querySelector("#server").textContent = title;
+      return found;
+    } catch (error) {
+      if (this.discovery === discovery) this.discovery = null; // asked for again
+      throw error;
+    }
   }
 
   /** All entries of a list: kept until the server reports a change. */
@@ -63,13 +78,27 @@ class App {
     const [capability, method, member] = LISTS[name];
     await this.discovered();
     if (!this.capabilities[capability]) return [];
-    if (!this.lists.has(name)) this.lists.set(name, await this.client.list(method, member));
-    return this.lists.get(name);
+    // The promise is kept: a change that is reported before it resolves makes it outdated.
+    if (!this.lists.has(name)) this.lists.set(name, this.client.list(method, member));
+    const entries = this.lists.get(name);
+    try {
+      return await entries;
+    } catch (error) {
+      if (this.lists.get(name) === entries) this.lists.delete(name);
+      throw error;
+    }
+  }
+
+  /** Fetch all again: changes may have been missed while the server was away. */
+  reconnected() {
+    this.discovery = null;
+    for (const capability of ["tools", "prompts", "resources"]) this.changed(capability);
   }
 
   changed(capability) {
     for (const [name, [of]] of Object.entries(LISTS)) if (of === capability) this.lists.delete(name);
-    if (location.hash.startsWith(`#/${capability}`) && !location.hash.slice(2).includes("/")) this.render();
+    // An entry that is open stays as it is: its form may be half filled in.
+    if (location.hash === `#/${capability}`) this.render();
   }
 
   counted() {
@@ -80,9 +109,10 @@ class App {
     }
   }
 
-  async render() {
-    const path = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
-    const section = SECTIONS.some(([name]) => name === path[0]) ? path[0] : "overview";
+  /** Show the page of the address. After a move of the user, the focus goes to it. */
+  async render({ isMove = false } = {}) {
+    const [named, key] = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
+    const section = SECTIONS.some(([name]) => name === named) ? named : "overview";
     for (const link of document.querySelectorAll("nav a")) {
       if (link.hash === `#/${section}`) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
@@ -92,30 +122,44 @@ class App {
     let content;
     try {
       await this.discovered();
-      content = await page(this, [section, path[1]]);
+      content = await page(this, [section, key === undefined ? key : decodeURIComponent(key)]);
     } catch (error) {
-      content = this.login.needed ? null : notice("error", error.message, " ", h("button", { type: "button", onclick: () => this.render() }, "Try again"));
+      const again = h("button", { type: "button", onclick: () => this.render() }, "Try again");
+      const isAsked = this.login.needed && (error.status === 401 || error.status === 403);
+      content = isAsked ? null : notice("error", error.message, " ", again);
     }
     if (turn !== this.turn) return; // the user has gone on meanwhile
-    const side = this.main.querySelector(".side .entries")?.scrollTop;
-    const search = this.main.querySelector(".side input")?.value;
-    const before = this.section;
+    const search = this.main.querySelector(".side input");
+    const place = search && {
+      text: search.value,
+      isFocused: search === document.activeElement,
+      top: this.main.querySelector(".side .entries")?.scrollTop,
+    };
+    const isSame = this.section === section;
     this.section = section;
     show(this.main, content);
-    if (before === section && search !== undefined) this.restore(search, side);
-    else this.main.querySelector("h1")?.setAttribute("tabindex", "-1");
     this.main.removeAttribute("aria-busy");
+    if (isSame && place) this.restore(place);
+    if (isMove && !(isSame && place?.isFocused)) this.focusContent();
   }
 
   /** Keep the search and the place in a list while the user goes through its entries. */
-  restore(search, side) {
+  restore({ text, isFocused, top }) {
     const field = this.main.querySelector(".side input");
-    if (field && search) {
-      field.value = search;
+    if (field && text) {
+      field.value = text;
       field.dispatchEvent(new Event("input"));
     }
+    if (isFocused) field?.focus();
     const list = this.main.querySelector(".side .entries");
-    if (list && side) list.scrollTop = side;
+    if (list && top) list.scrollTop = top;
+  }
+
+  /** Let a keyboard and a screen reader go on at the new content. */
+  focusContent() {
+    const target = this.main.querySelector("h1") ?? this.main;
+    target.tabIndex = -1;
+    target.focus({ preventScroll: target === this.main });
   }
 
   key(event) {
@@ -137,47 +181,63 @@ class App {
       button.textContent = theme === "dark" ? "Light theme" : "Dark theme";
     };
     const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    set(localStorage.getItem("genmcp:theme") ?? preferred);
+    set(stored("localStorage", "genmcp:theme", preferred));
     button.addEventListener("click", () => {
       const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-      localStorage.setItem("genmcp:theme", theme);
+      store("localStorage", "genmcp:theme", theme);
       set(theme);
     });
   }
 
   askToLogIn() {
+    const { scopes } = this.login.needed;
+    const asked = scopes.join(" ");
+    // It stays as it is while requests are refused: the user may be entering a token.
+    if (this.banner.querySelector(".login")?.dataset.scopes === asked) return;
     const fault = h("p", { className: "fault", role: "alert" });
     const token = h("input", { type: "password", autocomplete: "off", "aria-label": "Access token" });
-    const { scopes } = this.login.needed;
-    const begin = async () => {
-      try {
-        await this.login.begin();
-      } catch (error) {
-        fault.textContent = error.message;
-      }
-    };
+    const begin = () => this.login.begin().catch((error) => (fault.textContent = error.message));
     const use = (event) => {
       event.preventDefault();
       this.login.use(token.value);
       show(this.banner);
       this.restart();
     };
-    show(
-      this.banner,
+    const element = h(
+      "section",
+      { className: "notice info login", "aria-label": "Log in" },
+      h("h2", {}, "Log in"),
       h(
-        "section",
-        { className: "notice info", "aria-label": "Log in" },
-        h("h2", {}, "Log in"),
-        h("p", {}, "This server wants to know who calls", scopes.length ? [", and asks for the scopes ", h("code", {}, scopes.join(" "))] : null, "."),
-        h("div", { className: "actions" }, h("button", { type: "button", className: "primary", onclick: begin }, "Log in")),
-        h("details", {}, h("summary", {}, "Use an access token"), h("form", { className: "actions", onsubmit: use }, token, h("button", { type: "submit" }, "Use"))),
-        fault,
+        "p",
+        {},
+        "This server wants to know who calls",
+        scopes.length ? [", and asks for the scopes ", h("code", {}, asked)] : null,
+        ".",
       ),
+      h(
+        "div",
+        { className: "actions" },
+        h("button", { type: "button", className: "primary", onclick: begin }, "Log in"),
+      ),
+      h(
+        "details",
+        {},
+        h("summary", {}, "Use an access token"),
+        h(
+          "form",
+          { className: "actions", onsubmit: use },
+          token,
+          h("button", { type: "submit" }, "Use"),
+        ),
+      ),
+      fault,
     );
+    element.dataset.scopes = asked;
+    show(this.banner, element);
   }
 
   async restart() {
-    this.discovery = undefined;
+    this.discovery = null;
     this.lists.clear();
     await this.render();
     if (this.capabilities) this.events.restart();

@@ -1,9 +1,11 @@
 // Runs a call and shows it while it runs: progress, log messages, questions, its task and its result.
 
-import { h, notice, show } from "./dom.js";
+import { h, notice, say, show } from "./dom.js";
 import { asCurl, asPython } from "./mcp.js";
 import { askAll } from "./questions.js";
 import { exchange, toolResult } from "./results.js";
+
+const MOST_MESSAGES = 500; // that are kept to be shown
 
 /** A request with its progress, shown in `element`; `finished` renders its result. */
 export class Call {
@@ -13,13 +15,22 @@ export class Call {
     this.sent = null;
     this.abort = new AbortController();
     this.status = h("p", { className: "status", role: "status" });
-    this.bar = h("progress", { hidden: true });
+    this.bar = h("progress", { hidden: true, "aria-label": "Progress" });
     this.logs = h("ul", { className: "logs", hidden: true });
     this.question = h("div");
     this.result = h("div", { className: "outcome", "aria-live": "polite" });
     this.wire = h("div");
     this.stop = h("button", { type: "button", onclick: () => this.abort.abort() }, "Cancel");
-    this.element = h("section", { className: "call", "aria-label": "Call" }, h("div", { className: "actions" }, this.status, this.stop), this.bar, this.logs, this.question, this.result, this.wire);
+    this.element = h(
+      "section",
+      { className: "call", "aria-label": "Call" },
+      h("div", { className: "actions" }, this.status, this.stop),
+      this.bar,
+      this.logs,
+      this.question,
+      this.result,
+      this.wire,
+    );
   }
 
   async run() {
@@ -55,13 +66,18 @@ export class Call {
       signal: this.abort.signal,
       schema: this.schema,
       sent: (body) => (this.sent ??= body),
-      received: (message) => this.received.push(message),
+      received: (message) => {
+        this.received.push(message);
+        if (this.received.length > MOST_MESSAGES) this.received.shift();
+      },
       notified: (message) => this.notified(message),
     });
     if (result.resultType !== "input_required") return result;
-    this.status.textContent = "The server asks for input.";
-    const inputResponses = await askAll(this.question, result.inputRequests ?? {});
-    this.status.textContent = "Running…";
+    const requests = result.inputRequests ?? {};
+    if (Object.keys(requests).length) say(this.status, "The server asks for input.");
+    else await new Promise((resume) => setTimeout(resume, 1000)); // it asks for another attempt only
+    const inputResponses = await askAll(this.question, requests, this.abort.signal);
+    say(this.status, "Running…");
     return this.ask({ ...this.params, inputResponses, requestState: result.requestState });
   }
 
@@ -71,7 +87,7 @@ export class Call {
       if (params.total) Object.assign(this.bar, { max: params.total, value: params.progress });
       else this.bar.removeAttribute("value");
       const of = params.total ? `${params.progress} of ${params.total}` : `${params.progress}`;
-      this.status.textContent = params.message ? `${of}: ${params.message}` : of;
+      say(this.status, params.message ? `${of}: ${params.message}` : of);
     } else if (method === "notifications/message") {
       this.logs.hidden = false;
       const text = typeof params.data === "string" ? params.data : JSON.stringify(params.data);
@@ -88,7 +104,8 @@ export class Call {
   showWire() {
     if (this.sent === null) return;
     const { client } = this.app;
-    const curl = asCurl(client.url, client.headers(this.sent, this.schema), this.sent);
+    const headers = client.headers(this.sent, this.schema);
+    const curl = asCurl(client.url, headers, this.sent, client.token() !== null);
     const python = this.python ? asPython(client.url, this.python) : null;
     show(this.wire, exchange({ sent: this.sent, received: this.received, curl, python }));
   }

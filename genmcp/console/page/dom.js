@@ -19,6 +19,22 @@ export function show(element, ...children) {
   return element;
 }
 
+/** Set the text of an element. The same text again must not make a screen reader repeat it. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+const SHOWN = 100_000; // characters that are shown of a text; browsers are slow with millions
+
+/** A text to be read. Of a very long one the beginning is shown, and the rest on demand. */
+export function longText(element, text) {
+  if (text.length <= SHOWN) return show(element, text);
+  const whole = () => show(element, text);
+  const label = `Show all ${text.length} characters`;
+  const more = h("button", { type: "button", className: "quiet", onclick: whole }, label);
+  return show(element, text.slice(0, SHOWN), "… ", more);
+}
+
 let lastId = 0;
 
 /** Return an id that no other element has, for labels and descriptions. */
@@ -31,8 +47,12 @@ export function newId(prefix) {
 export function copyButton(text) {
   const button = h("button", { type: "button", className: "quiet", onclick: copy }, "Copy");
   async function copy() {
-    await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
-    button.textContent = "Copied";
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "The browser does not allow it"; // such as for http on another host
+    }
     setTimeout(() => (button.textContent = "Copy"), 1500);
   }
   return button;
@@ -44,7 +64,7 @@ export function codeBlock(text, label) {
     "figure",
     { className: "code" },
     h("figcaption", {}, label, copyButton(text)),
-    h("pre", { tabIndex: 0 }, h("code", {}, text)),
+    h("pre", { tabIndex: 0 }, longText(h("code"), text)),
   );
 }
 

@@ -4,7 +4,11 @@ import { h, notice, show } from "./dom.js";
 import { json } from "./results.js";
 
 const KEPT = 200; // events that are shown
-const LISTS = { toolsListChanged: "tools", promptsListChanged: "prompts", resourcesListChanged: "resources" };
+const LISTS = {
+  toolsListChanged: "tools",
+  promptsListChanged: "prompts",
+  resourcesListChanged: "resources",
+};
 
 export class Events {
   constructor(app) {
@@ -18,6 +22,11 @@ export class Events {
 
   has(uri) {
     return this.uris.has(uri);
+  }
+
+  /** Call `changed` instead of the function of a page that was left. */
+  replace(uri, changed) {
+    this.uris.set(uri, changed);
   }
 
   /** Call `changed` when a resource changes; returns once the server has confirmed it. */
@@ -35,7 +44,8 @@ export class Events {
     this.abort?.abort();
     const abort = (this.abort = new AbortController());
     const { capabilities } = this.app;
-    const wanted = Object.fromEntries(Object.entries(LISTS).filter(([, each]) => capabilities[each]?.listChanged).map(([name]) => [name, true]));
+    const lists = Object.entries(LISTS).filter(([, each]) => capabilities[each]?.listChanged);
+    const wanted = Object.fromEntries(lists.map(([name]) => [name, true]));
     if (this.uris.size) wanted.resourceSubscriptions = [...this.uris.keys()];
     if (!Object.keys(wanted).length) {
       this.state.textContent = "The server reports no changes.";
@@ -54,8 +64,10 @@ export class Events {
       } catch (error) {
         if (abort.signal.aborted) return;
         this.state.textContent = error.message;
-        if (error.code) return;
+        // Refused: the user has to log in, which starts anew, or the server reports no changes.
+        if (error.code || error.status === 401 || error.status === 403) return;
       }
+      this.isBehind = true;
       await new Promise((resume) => setTimeout(resume, pause));
     }
   }
@@ -65,6 +77,11 @@ export class Events {
     if (method === "notifications/subscriptions/acknowledged") {
       this.state.textContent = "Listening.";
       this.confirmed?.();
+      if (this.isBehind) {
+        this.app.reconnected();
+        for (const changed of this.uris.values()) changed();
+      }
+      this.isBehind = false;
       return;
     }
     this.events.unshift({ at: new Date(), message });
@@ -79,7 +96,21 @@ export class Events {
     show(
       this.area,
       this.events.map(({ at, message }) =>
-        h("li", {}, h("details", {}, h("summary", {}, h("time", { dateTime: at.toISOString() }, at.toLocaleTimeString()), ` ${message.method}`), json(message, "Notification"))),
+        h(
+          "li",
+          {},
+          h(
+            "details",
+            {},
+            h(
+              "summary",
+              {},
+              h("time", { dateTime: at.toISOString() }, at.toLocaleTimeString()),
+              ` ${message.method}`,
+            ),
+            json(message, "Notification"),
+          ),
+        ),
       ),
     );
   }
@@ -91,7 +122,12 @@ export class Events {
       {},
       h("h1", {}, "Events"),
       this.state,
-      this.uris.size ? h("ul", {}, [...this.uris.keys()].map((uri) => h("li", {}, h("code", {}, uri)))) : notice("info", "Subscribe to a resource on its page. Changes of the lists are reported here as well."),
+      this.uris.size
+        ? h("ul", {}, [...this.uris.keys()].map((uri) => h("li", {}, h("code", {}, uri))))
+        : notice(
+            "info",
+            "Subscribe to a resource on its page. Changes of the lists are reported here as well.",
+          ),
       this.area,
     );
   }

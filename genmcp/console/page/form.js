@@ -1,9 +1,15 @@
-// Forms made of JSON Schemas. A control is { element, read(), fill(value), show(pointer, message) }.
+// Forms made of JSON Schemas. A control is { element, read(), fill(value), show(pointer, message) }:
+// `read(true)` leaves out what is not valid, `fill(undefined)` fills in the default.
 
 import { h, newId, show } from "./dom.js";
+import { parseJson, plainText } from "./json.js";
+import { bounds, fits, isAbsence, kind, resolve, typeOf } from "./schema.js";
 
 /** A value that is left out, such as an optional field that is empty. */
 const ABSENT = Symbol("absent");
+
+const DEEPEST = 12; // levels of a form; what is below them is JSON
+const MOST_FIELDS = 1000; // that are made at once: definitions that use each other multiply
 
 class Invalid extends Error {
   constructor(pointer, message) {
@@ -19,7 +25,12 @@ class Invalid extends Error {
 export class SchemaForm {
   constructor(schema, value = {}) {
     this.root = schema;
-    this.fields = control(schema, schema, { pointer: "", required: true });
+    this.fields = control(schema, schema, {
+      pointer: "",
+      required: true,
+      level: 0,
+      budget: { left: MOST_FIELDS },
+    });
     this.fields.fill(value);
     this.json = h("textarea", { rows: 12, spellcheck: false, "aria-label": "The arguments as JSON" });
     this.fault = h("p", { className: "fault", role: "alert" });
@@ -31,16 +42,13 @@ export class SchemaForm {
   }
 
   switch() {
-    this.fault.textContent = "";
+    this.clear();
     try {
       if (this.raw) this.fields.fill(this.parse());
-      else this.json.value = JSON.stringify(present(this.fields.read(), {}), null, 2);
+      else this.json.value = JSON.stringify(present(this.fields.read(true), {}), null, 2);
     } catch (error) {
-      if (this.raw) {
-        this.fault.textContent = error.message;
-        return;
-      }
-      this.json.value = "{}"; // an incomplete form
+      this.fault.textContent = error.message;
+      return;
     }
     this.raw = !this.raw;
     this.render();
@@ -53,7 +61,7 @@ export class SchemaForm {
 
   parse() {
     try {
-      return JSON.parse(this.json.value || "{}");
+      return parseJson(this.json.value || "{}");
     } catch (error) {
       throw new Invalid("", `This is not JSON: ${error.message}`);
     }
@@ -73,7 +81,9 @@ export class SchemaForm {
   clear() {
     this.fault.textContent = "";
     for (const field of this.element.querySelectorAll(".fault")) field.textContent = "";
-    for (const field of this.element.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
+    for (const field of this.element.querySelectorAll("[aria-invalid]")) {
+      field.removeAttribute("aria-invalid");
+    }
   }
 
   /** Show a fault at the field of a JSON Pointer, or below the form. */
@@ -87,40 +97,25 @@ export class SchemaForm {
 
 const present = (value, otherwise) => (value === ABSENT ? otherwise : value);
 
-/** The schema that a `$ref` within the same document refers to. */
-function resolve(schema, root) {
-  for (let steps = 0; schema?.$ref?.startsWith("#") && steps < 32; steps += 1) {
-    const { $ref, ...others } = schema;
-    let target = root;
-    for (const part of $ref.slice(1).split("/").slice(1)) {
-      target = target?.[part.replaceAll("~1", "/").replaceAll("~0", "~")];
-    }
-    schema = { ...target, ...others };
-  }
-  return schema === true || schema === undefined ? {} : schema;
-}
-
-/** The type of a schema, and whether null is allowed beside it. */
-function typeOf(schema) {
-  if (schema.const !== undefined || schema.enum) return "choice";
-  const types = [schema.type ?? (schema.properties ? "object" : schema.items ? "array" : [])].flat();
-  const others = types.filter((each) => each !== "null");
-  return others.length === 1 ? others[0] : "any";
-}
-
-function control(given, root, place) {
+function control(given, root, above) {
+  const place = { ...above, level: above.level + 1 };
   let schema = resolve(given, root);
+  place.budget.left -= 1;
+  if (place.level > DEEPEST || place.budget.left < 0) return rawJson(schema, place);
   const options = schema.anyOf ?? schema.oneOf;
   if (options && !schema.properties) {
     const { anyOf, oneOf, ...outer } = schema;
     const members = options.map((each) => resolve(each, root));
     const nullable = members.some((each) => each.type === "null");
     const others = members.filter((each) => each.type !== "null");
-    if (others.every((each) => each.const !== undefined)) {
+    if (others.length && others.every((each) => each.const !== undefined)) {
       schema = { ...outer, titled: others, nullable };
       return choice(schema, place);
     }
     if (others.length > 1) return variants({ ...outer, nullable }, others, root, place);
+    // A member may consist of variants itself.
+    const isNested = others[0]?.anyOf ?? others[0]?.oneOf;
+    if (isNested) return variants({ ...outer, nullable }, others, root, place);
     schema = { ...others[0], ...outer, nullable };
   } else if (Array.isArray(schema.type) && schema.type.includes("null")) {
     schema = { ...schema, nullable: true };
@@ -129,7 +124,7 @@ function control(given, root, place) {
     case "object":
       return schema.properties ? object(schema, root, place) : rawJson(schema, place);
     case "array":
-      return resolve(schema.items, root).type || schema.items ? array(schema, root, place) : rawJson(schema, place);
+      return schema.items && !schema.prefixItems ? array(schema, root, place) : rawJson(schema, place);
     case "choice":
       return choice(schema, place);
     case "boolean":
@@ -168,67 +163,74 @@ function field(schema, place, input) {
   };
 }
 
-function bounds(schema) {
-  const said = [];
-  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, minLength, maxLength } = schema;
-  if (minimum !== undefined && maximum !== undefined) said.push(`${minimum} to ${maximum}`);
-  else if (minimum !== undefined) said.push(`at least ${minimum}`);
-  else if (maximum !== undefined) said.push(`at most ${maximum}`);
-  if (exclusiveMinimum !== undefined) said.push(`more than ${exclusiveMinimum}`);
-  if (exclusiveMaximum !== undefined) said.push(`less than ${exclusiveMaximum}`);
-  if (minLength > 1) said.push(`at least ${minLength} characters`);
-  if (maxLength !== undefined) said.push(`at most ${maxLength} characters`);
-  if (schema.format) said.push(schema.format);
-  if (schema.default !== undefined && schema.default !== null && schema.default !== "") {
-    said.push(`default ${JSON.stringify(schema.default)}`);
-  }
-  return said.length ? ` (${said.join(", ")})` : "";
-}
-
-const INPUTS = { date: "date", "date-time": "datetime-local", time: "time", email: "email", uri: "url", color: "color" };
+// A field for `time` has no zone, which the format requires: such a time is typed as text.
+const INPUTS = { date: "date", "date-time": "datetime-local", email: "email", uri: "url" };
+const LONG_NAMES = /\b(text|markdown|csv|code|body|query|sql)\b/i;
 
 function input(schema, place) {
   const numeric = schema.type !== "string" && !(schema.type ?? []).includes("string");
-  const long = !numeric && (schema.maxLength > 200 || /\b(text|markdown|csv|code|body|query|sql)\b/i.test(place.name ?? ""));
+  const long = !numeric && (schema.maxLength > 200 || LONG_NAMES.test(place.name ?? ""));
+  const isTime = schema.format === "date-time";
   const element = long
     ? h("textarea", { rows: 5 })
     : h("input", {
         type: numeric ? "text" : (INPUTS[schema.format] ?? "text"),
         inputMode: numeric ? (typeOf(schema) === "integer" ? "numeric" : "decimal") : undefined,
-        step: schema.format === "date-time" ? "1" : undefined,
+        step: isTime ? "1" : undefined,
         spellcheck: false,
       });
   const { element: outer, show } = field(schema, place, element);
+  // A field for dates shows another text than the value, and less of it: the value that was filled
+  // in is kept as long as the field is not changed.
+  let filled = { shown: "", value: undefined };
   return {
     element: outer,
     show,
-    fill(value) {
-      const filled = value ?? schema.default;
-      element.value = filled === undefined || filled === null ? "" : String(filled);
+    fill(value = schema.default) {
+      const text = value === undefined || value === null ? "" : plainText(value);
+      element.value = isTime ? localTime(text) : text;
+      filled = { shown: element.value, value };
     },
     read() {
       const text = element.value;
+      if (isTime && text && text === filled.shown) return filled.value;
       if (text === "" && !(schema.type === "string" && schema.default)) {
+        if (filled.value === null && schema.nullable && !isAbsence(null, schema, place)) return null;
         if (!place.required) return ABSENT;
         if (schema.nullable) return null;
-        if (numeric || schema.minLength > 0) throw new Invalid(place.pointer, "This field is required.");
+        if (numeric || schema.minLength > 0 || schema.format) {
+          throw new Invalid(place.pointer, "This field is required.");
+        }
       }
       return numeric ? number(text, schema, place) : string(text, schema, place);
     },
   };
 }
 
+/** A date-time as its field takes it: in the user's time zone, without an offset. */
+function localTime(text) {
+  const date = new Date(text);
+  if (text === "" || Number.isNaN(date.getTime())) return "";
+  const local = new Date(date.getTime() - date.getTimezoneOffset() * 60_000);
+  return local.toISOString().slice(0, 19);
+}
+
 function number(text, schema, place) {
-  const value = Number(text.trim());
+  const written = text.trim();
+  const value = Number(written);
   const integer = typeOf(schema) === "integer";
-  if (text.trim() === "" || !Number.isFinite(value) || (integer && !Number.isInteger(value))) {
-    throw new Invalid(place.pointer, `Enter ${integer ? "a whole number" : "a number"}.`);
+  const refuse = (message) => {
+    throw new Invalid(place.pointer, message);
+  };
+  if (written === "" || !Number.isFinite(value) || (integer && !Number.isInteger(value))) {
+    refuse(`Enter ${integer ? "a whole number" : "a number"}.`);
   }
-  if (value < schema.minimum) throw new Invalid(place.pointer, `The least is ${schema.minimum}.`);
-  if (value > schema.maximum) throw new Invalid(place.pointer, `The most is ${schema.maximum}.`);
-  if (value <= schema.exclusiveMinimum) throw new Invalid(place.pointer, `Enter more than ${schema.exclusiveMinimum}.`);
-  if (value >= schema.exclusiveMaximum) throw new Invalid(place.pointer, `Enter less than ${schema.exclusiveMaximum}.`);
-  return value;
+  if (value < schema.minimum) refuse(`The least is ${schema.minimum}.`);
+  if (value > schema.maximum) refuse(`The most is ${schema.maximum}.`);
+  if (value <= schema.exclusiveMinimum) refuse(`Enter more than ${schema.exclusiveMinimum}.`);
+  if (value >= schema.exclusiveMaximum) refuse(`Enter less than ${schema.exclusiveMaximum}.`);
+  // An integer that a number cannot hold is sent as it was typed.
+  return /^-?[1-9]\d{15,}$/.test(written) ? parseJson(written) : value;
 }
 
 function string(text, schema, place) {
@@ -238,32 +240,42 @@ function string(text, schema, place) {
     return date.toISOString();
   }
   const { length } = [...text];
-  if (length < schema.minLength) throw new Invalid(place.pointer, `Enter at least ${schema.minLength} characters.`);
-  if (length > schema.maxLength) throw new Invalid(place.pointer, `Enter at most ${schema.maxLength} characters.`);
+  const { minLength, maxLength } = schema;
+  if (length < minLength) throw new Invalid(place.pointer, `Enter at least ${minLength} characters.`);
+  if (length > maxLength) throw new Invalid(place.pointer, `Enter at most ${maxLength} characters.`);
   return text; // the server matches `pattern`: dialects of regular expressions differ
 }
 
+/** A choice of values, and of none if the field is optional. */
 function choice(schema, place) {
   const options = schema.titled ?? (schema.enum ?? [schema.const]).map((each) => ({ const: each }));
   const values = options.map((each) => each.const);
-  const names = options.map((each, index) => each.title ?? schema.enumNames?.[index] ?? label(each.const));
+  const names = options.map((each, at) => each.title ?? schema.enumNames?.[at] ?? label(each.const));
+  if (schema.nullable && !values.includes(null)) {
+    values.push(null);
+    names.push("null");
+  }
+  const mustChoose = place.required && values.length > 1;
   const select = h(
     "select",
     {},
-    place.required && !schema.nullable ? null : h("option", { value: "" }, place.required ? "null" : "(not given)"),
+    place.required ? null : h("option", { value: "" }, "(not given)"),
+    mustChoose ? h("option", { value: "" }, "Choose…") : null,
     names.map((name, index) => h("option", { value: String(index) }, name)),
   );
   const { element, show } = field(schema, place, select);
   return {
     element,
     show,
-    fill(value) {
-      const index = values.findIndex((each) => same(each, value ?? schema.default));
-      select.value = index < 0 ? (select.options[0]?.value ?? "") : String(index);
+    fill(value = schema.default) {
+      const isNone = value === undefined || isAbsence(value, schema, place);
+      const index = isNone ? -1 : values.findIndex((each) => same(each, value));
+      select.value = index < 0 ? select.options[0].value : String(index);
     },
     read() {
-      if (select.value === "") return place.required ? null : ABSENT;
-      return values[Number(select.value)];
+      if (select.value !== "") return values[Number(select.value)];
+      if (place.required) throw new Invalid(place.pointer, "Choose one.");
+      return ABSENT;
     },
   };
 }
@@ -271,56 +283,96 @@ function choice(schema, place) {
 const label = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
+/** Fields for the members of an object. Those of an optional one are made when it is used. */
 function object(schema, root, place) {
   const required = new Set(schema.required ?? []);
-  const members = Object.entries(schema.properties).map(([name, each]) => [
-    name,
-    control(each, root, {
-      pointer: `${place.pointer}/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`,
+  const optional = place.pointer !== "" && (!place.required || schema.nullable);
+  let members = null;
+  let others = {}; // members that were filled in and have no field
+  const body = h("div", { className: "members" });
+  const further = h("p", { className: "hint" });
+  function made() {
+    if (members) return members;
+    const budget = optional ? { left: MOST_FIELDS } : place.budget;
+    members = Object.entries(schema.properties).map(([name, each]) => [
       name,
-      required: required.has(name),
-    }),
-  ]);
-  const body = h("div", { className: "members" }, members.map(([, each]) => each.element));
-  const optional = place.pointer !== "" && !place.required;
-  const used = h("input", { type: "checkbox", onchange: () => (body.hidden = !used.checked) });
-  const legend = h("legend", {}, optional ? h("label", {}, used, " ") : null, schema.title ?? place.name);
-  if (optional) legend.firstChild.append(legend.lastChild);
+      control(each, root, {
+        ...place,
+        budget,
+        pointer: `${place.pointer}/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`,
+        name,
+        required: required.has(name),
+      }),
+    ]);
+    show(body, members.map(([, each]) => each.element), further);
+    return members;
+  }
+  function use() {
+    body.hidden = !used.checked;
+    if (used.checked && !members) for (const [, each] of made()) each.fill();
+  }
+  const used = h("input", { type: "checkbox", onchange: use });
+  const title = schema.title ?? place.name;
+  const legend = h("legend", {}, optional ? h("label", {}, used, " ", title) : title);
+  const hint = schema.description ? h("p", { className: "hint" }, schema.description) : null;
+  const isEmpty = Object.keys(schema.properties).length === 0;
   const element =
     place.pointer === ""
-      ? h("div", {}, members.length ? body : h("p", { className: "hint" }, "No arguments."))
-      : h("fieldset", {}, legend, schema.description ? h("p", { className: "hint" }, schema.description) : null, body);
+      ? h("div", {}, isEmpty ? h("p", { className: "hint" }, "No arguments.") : null, body)
+      : h("fieldset", {}, legend, hint, body);
   return {
     element,
-    fill(value) {
-      const filled = value ?? schema.default;
-      used.checked = Boolean(filled);
+    fill(value = schema.default) {
+      const given = value !== null && typeof value === "object" ? value : {};
+      used.checked = Boolean(value);
       body.hidden = optional && !used.checked;
-      for (const [name, each] of members) each.fill(filled?.[name]);
+      if (body.hidden) return;
+      for (const [name, each] of made()) each.fill(given[name]);
+      const names = Object.keys(given).filter((each) => !Object.hasOwn(schema.properties, each));
+      others = Object.fromEntries(names.map((each) => [each, given[each]]));
+      further.textContent = names.length ? `Further members, as JSON only: ${names.join(", ")}` : "";
     },
-    read() {
-      if (optional && !used.checked) return ABSENT;
-      const entries = members.map(([name, each]) => [name, each.read()]);
-      return Object.fromEntries(entries.filter(([, value]) => value !== ABSENT));
+    read(partial) {
+      if (optional && !used.checked) return place.required ? null : ABSENT;
+      const entries = made().map(([name, each]) => [name, attempt(each, partial)]);
+      return { ...Object.fromEntries(entries.filter(([, value]) => value !== ABSENT)), ...others };
     },
-    show: (pointer, message) => members.some(([, each]) => each.show(pointer, message)),
+    show: (pointer, message) => (members ?? []).some(([, each]) => each.show(pointer, message)),
   };
+}
+
+/** The value of a control; if a part is enough, one that is not valid is absent. */
+function attempt(control, partial) {
+  try {
+    return control.read(partial);
+  } catch (error) {
+    if (!partial || !(error instanceof Invalid)) throw error;
+    return ABSENT;
+  }
 }
 
 function array(schema, root, place) {
   let items = [];
   const body = h("div", { className: "items" });
-  const add = h("button", { type: "button", className: "quiet", onclick: () => append(undefined, true) }, "Add");
+  const onclick = () => append(undefined, true);
+  const add = h("button", { type: "button", className: "quiet", onclick }, "Add");
   const element = h(
     "fieldset",
     {},
-    h("legend", {}, schema.title ?? place.name ?? "List", place.required ? h("span", { className: "required" }, " *") : null),
+    h(
+      "legend",
+      {},
+      schema.title ?? place.name ?? "List",
+      place.required ? h("span", { className: "required" }, " *") : null,
+    ),
     schema.description ? h("p", { className: "hint" }, schema.description) : null,
     body,
     add,
   );
   function append(value, focus = false) {
     const item = control(schema.items, root, {
+      ...place,
+      budget: { left: MOST_FIELDS },
       pointer: `${place.pointer}/${items.length}`,
       name: String(items.length + 1),
       required: true,
@@ -329,7 +381,12 @@ function array(schema, root, place) {
     items.push(item);
     const remove = h(
       "button",
-      { type: "button", className: "quiet", "aria-label": `Remove item ${items.length}`, onclick: () => without(item) },
+      {
+        type: "button",
+        className: "quiet",
+        "aria-label": `Remove item ${items.length}`,
+        onclick: () => without(item),
+      },
       "Remove",
     );
     body.append(h("div", { className: "item" }, item.element, remove));
@@ -337,75 +394,63 @@ function array(schema, root, place) {
   }
   // Items are made again after a removal, so that their pointers are right.
   function without(item) {
-    const values = items.filter((each) => each !== item).map((each) => attempt(each));
-    fill(values);
+    const others = items.filter((each) => each !== item);
+    fill(others.map((each) => present(attempt(each, true), undefined)));
+    add.focus();
   }
-  function attempt(item) {
-    try {
-      return present(item.read(), undefined);
-    } catch {
-      return undefined;
-    }
-  }
-  function fill(value) {
+  function fill(value = schema.default) {
     items = [];
     show(body);
-    for (const each of value ?? schema.default ?? []) append(each);
+    for (const each of value ?? []) append(each);
   }
   return {
     element,
     fill,
-    read() {
-      if (!items.length && !place.required) return ABSENT;
-      return items.map((each) => present(each.read(), null));
+    read(partial) {
+      if (!items.length && !place.required && !schema.default?.length) return ABSENT;
+      return items.map((each) => present(attempt(each, partial), null));
     },
     show: (pointer, message) => items.some((each) => each.show(pointer, message)),
   };
 }
 
+/** A choice of schemas, with the control of the one that is chosen. */
 function variants(schema, members, root, place) {
-  const made = members.map((each) => control(each, root, { ...place, required: true }));
+  const made = new Map();
   const select = h(
     "select",
     { onchange: () => choose(select.value) },
     place.required ? null : h("option", { value: "" }, "(not given)"),
-    schema.nullable && place.required ? h("option", { value: "null" }, "null") : null,
+    schema.nullable ? h("option", { value: "null" }, "null") : null,
     members.map((each, index) => h("option", { value: String(index) }, each.title ?? kind(each))),
   );
   const body = h("div");
   const { element, show: showHere } = field(schema, place, select);
   element.append(body);
-  function choose(value) {
+  const chosen = () => made.get(select.value);
+  function choose(value, filled) {
     select.value = value;
-    show(body, made[value]?.element);
+    const member = members[value];
+    if (member && (!made.has(value) || filled !== undefined)) {
+      made.set(value, control(member, root, { ...place, required: true }));
+      chosen().fill(filled);
+    }
+    show(body, chosen()?.element ?? []);
   }
   return {
     element,
-    fill(value) {
-      const filled = value ?? schema.default;
-      const index = filled === undefined || filled === null ? -1 : Math.max(0, members.findIndex((each) => fits(filled, each)));
-      made.forEach((each, at) => each.fill(at === index ? filled : undefined));
-      choose(index >= 0 ? String(index) : place.required && !schema.nullable ? "0" : (select.options[0]?.value ?? ""));
+    fill(value = schema.default) {
+      if (isAbsence(value, schema, place)) choose("");
+      else if (value === null && schema.nullable) choose("null");
+      else if (value === undefined || value === null) choose(place.required ? "0" : "");
+      else choose(String(Math.max(0, members.findIndex((each) => fits(value, each)))), value);
     },
-    read() {
+    read(partial) {
       if (select.value === "") return ABSENT;
-      return select.value === "null" ? null : made[Number(select.value)].read();
+      return select.value === "null" ? null : chosen().read(partial);
     },
-    show: (pointer, message) => made[select.value]?.show(pointer, message) || showHere(pointer, message),
+    show: (pointer, message) => chosen()?.show(pointer, message) || showHere(pointer, message),
   };
-}
-
-function kind(schema) {
-  const [[name, each] = []] = Object.entries(schema.properties ?? {}).filter(([, each]) => each.const !== undefined);
-  return name ? `${name}: ${each.const}` : [schema.type ?? "any"].flat().join(" or ");
-}
-
-function fits(value, schema) {
-  const of = Array.isArray(value) ? "array" : typeof value;
-  const types = [schema.type ?? []].flat();
-  if (of === "number") return types.includes("number") || types.includes("integer");
-  if (of !== "object") return types.includes(of) || schema.enum?.includes(value);
-  return Object.entries(schema.properties ?? {}).every(([name, each]) => each.const === undefined || each.const === value[name]);
 }
 
 function rawJson(schema, place) {
@@ -414,9 +459,8 @@ function rawJson(schema, place) {
   return {
     element: outer,
     show,
-    fill(value) {
-      const filled = value ?? schema.default;
-      element.value = filled === undefined ? "" : JSON.stringify(filled, null, 2);
+    fill(value = schema.default) {
+      element.value = value === undefined ? "" : JSON.stringify(value, null, 2);
     },
     read() {
       if (element.value.trim() === "") {
@@ -424,7 +468,7 @@ function rawJson(schema, place) {
         throw new Invalid(place.pointer, "This field is required.");
       }
       try {
-        return JSON.parse(element.value);
+        return parseJson(element.value);
       } catch (error) {
         throw new Invalid(place.pointer, `This is not JSON: ${error.message}`);
       }

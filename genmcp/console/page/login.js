@@ -1,13 +1,16 @@
 // Logs in where the endpoint asks for access tokens: OAuth 2.1 with PKCE, in this window.
 
+import { challengeOf } from "./challenges.js";
+import { store, stored } from "./storage.js";
+
 const KEY = `genmcp:login:${location.pathname}`;
 
 /** The login of this page. Tokens are kept in the window's session storage only. */
 export class Login {
   constructor(url) {
     this.url = url;
-    this.record = JSON.parse(sessionStorage.getItem(KEY) ?? "null");
-    this.needed = null; // what the server has asked for: { metadata, scope }
+    this.record = stored("sessionStorage", KEY);
+    this.needed = null; // what the server has asked for: { metadata, scopes }
     this.onneeded = () => {};
   }
 
@@ -15,33 +18,26 @@ export class Login {
     return this.record?.access_token ?? null;
   }
 
-  /** After a 401 or 403: note what is asked for. The user starts the login. */
-  async refused(status, challenge) {
-    const bearer = /\bBearer\b/i.test(challenge ?? "") ? challenge : null;
-    if (bearer === null) return false;
-    const parameter = (name) => bearer.match(new RegExp(`\\b${name}="([^"]*)"`))?.[1];
-    if (status === 403 && parameter("error") !== "insufficient_scope") return false;
-    if (status === 401) this.forget();
-    const scopes = new Set([...(this.record?.scope ?? "").split(" "), ...(parameter("scope") ?? "").split(" ")].filter(Boolean));
-    this.needed = { metadata: parameter("resource_metadata"), scopes: [...scopes] };
+  /** After a 401 or 403 to a request with `token`: note what is asked for. The user starts the login. */
+  refused(status, header, token) {
+    const challenge = challengeOf(header, "Bearer");
+    if (challenge === null || (status === 403 && challenge.error !== "insufficient_scope")) return;
+    if (token !== this.token()) return; // the user has logged in since
+    const scopes = [this.record?.scope, challenge.scope].join(" ").split(" ").filter(Boolean);
+    if (status === 401) this.keep(null);
+    this.needed = { metadata: challenge.resource_metadata, scopes: [...new Set(scopes)] };
     this.onneeded();
-    return false;
-  }
-
-  forget() {
-    this.record = null;
-    sessionStorage.removeItem(KEY);
   }
 
   /** Use a token that the user has from elsewhere. */
   use(token) {
-    this.keep({ access_token: token, scope: "" });
+    this.keep({ access_token: token.trim(), scope: "" });
   }
 
   keep(record) {
     this.record = record;
     this.needed = null;
-    sessionStorage.setItem(KEY, JSON.stringify(record));
+    store("sessionStorage", KEY, record);
   }
 
   /** Leave for the authorization server; the page comes back with a code. */
@@ -54,10 +50,23 @@ export class Login {
     const redirect = location.origin + location.pathname;
     const client = await this.register(server, redirect);
     const verifier = random();
-    const pending = { state: random(), verifier, client, redirect, resource: resource.resource, server, hash: location.hash };
-    sessionStorage.setItem(`${KEY}:pending`, JSON.stringify(pending));
     const target = new URL(server.authorization_endpoint);
-    const scope = (this.needed?.scopes.length ? this.needed.scopes : (resource.scopes_supported ?? [])).join(" ");
+    if (target.protocol !== "https:" && target.protocol !== "http:") {
+      throw new Error("The authorization server has no page to log in."); // such as javascript:
+    }
+    const wanted = this.needed?.scopes ?? [];
+    const scope = (wanted.length ? wanted : (resource.scopes_supported ?? [])).join(" ");
+    const pending = {
+      state: random(),
+      verifier,
+      client,
+      redirect,
+      resource: resource.resource,
+      scope,
+      server,
+      hash: location.hash,
+    };
+    store("sessionStorage", `${KEY}:pending`, pending);
     const parameters = {
       response_type: "code",
       client_id: client,
@@ -75,32 +84,48 @@ export class Login {
   /** Finish a login if this page was opened by the authorization server. */
   async finish() {
     const answer = new URLSearchParams(location.search);
-    const pending = JSON.parse(sessionStorage.getItem(`${KEY}:pending`) ?? "null");
-    if (!answer.has("state") || pending === null) return;
-    sessionStorage.removeItem(`${KEY}:pending`);
-    history.replaceState(null, "", pending.redirect + pending.hash);
-    if (answer.get("state") !== pending.state) throw new Error("The login was not begun by this page.");
-    const { issuer } = pending.server;
+    if (!answer.has("state")) return;
+    const pending = stored("sessionStorage", `${KEY}:pending`);
+    // The code must not stay in the address, whoever has sent it.
+    history.replaceState(null, "", location.pathname + (pending?.hash ?? location.hash));
+    if (answer.get("state") !== pending?.state) {
+      throw new Error("The login was not begun by this page.");
+    }
+    store("sessionStorage", `${KEY}:pending`, null);
+    const { issuer, authorization_response_iss_parameter_supported: names } = pending.server;
     const named = answer.get("iss");
     // RFC 9207: the code of another authorization server must not be sent to this one.
-    if (named === null ? pending.server.authorization_response_iss_parameter_supported : named !== issuer) {
+    if (named === null ? names : named !== issuer) {
       throw new Error("The answer came from another authorization server than was asked.");
     }
-    if (!answer.has("code")) throw new Error(`The login was refused: ${answer.get("error") ?? "no reason given"}.`);
-    const response = await fetch(pending.server.token_endpoint, {
-      method: "POST",
+    if (!answer.has("code")) {
+      throw new Error(`The login was refused: ${answer.get("error") ?? "no reason given"}.`);
+    }
+    this.keep(await this.exchange(answer.get("code"), pending));
+  }
+
+  /** Exchange a code for a token. */
+  async exchange(code, pending) {
+    const response = await post(pending.server.token_endpoint, {
       body: new URLSearchParams({
         grant_type: "authorization_code",
-        code: answer.get("code"),
+        code,
         redirect_uri: pending.redirect,
         client_id: pending.client,
         code_verifier: pending.verifier,
         resource: pending.resource,
       }),
     });
-    const record = await response.json();
-    if (!response.ok) throw new Error(`The login failed: ${record.error_description ?? record.error}.`);
-    this.keep({ access_token: record.access_token, scope: record.scope ?? "" });
+    const record = await response.json().catch(() => ({}));
+    if (!response.ok || !record.access_token) {
+      const why = record.error_description ?? record.error ?? `status ${response.status}`;
+      throw new Error(`The login failed: ${why}.`);
+    }
+    if (record.token_type?.toLowerCase() !== "bearer") {
+      throw new Error(`The login failed: this page has no use for a token of type ${record.token_type}.`);
+    }
+    // Without a member `scope`, it is what was asked for (RFC 6749, 5.1).
+    return { access_token: record.access_token, scope: record.scope ?? pending.scope };
   }
 
   async resource() {
@@ -136,8 +161,7 @@ export class Login {
     if (!server.registration_endpoint) {
       throw new Error("The authorization server does not register clients. Use an access token instead.");
     }
-    const response = await fetch(server.registration_endpoint, {
-      method: "POST",
+    const response = await post(server.registration_endpoint, {
       headers: { "content-type": "application/json" },
       body: JSON.stringify({
         client_name: "genmcp console",
@@ -151,7 +175,8 @@ export class Login {
     });
     const registered = await response.json().catch(() => ({}));
     if (!response.ok || !registered.client_id) {
-      throw new Error(`The authorization server refused to register this page: ${registered.error_description ?? response.status}.`);
+      const why = registered.error_description ?? response.status;
+      throw new Error(`The authorization server refused to register this page: ${why}.`);
     }
     return registered.client_id;
   }
@@ -163,6 +188,14 @@ async function load(url) {
     return response.ok ? await response.json() : null;
   } catch {
     return null; // another place may have it
+  }
+}
+
+async function post(url, options) {
+  try {
+    return await fetch(url, { method: "POST", credentials: "omit", redirect: "error", ...options });
+  } catch {
+    throw new Error(`This page cannot send requests to ${url}. Use an access token instead.`);
   }
 }
 

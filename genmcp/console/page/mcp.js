@@ -1,8 +1,11 @@
 // The client: requests of revision 2026-07-28 to the endpoint that served this page.
 
+import { isRaw, parseJson } from "./json.js";
+
 export const REVISION = "2026-07-28";
 const META = "io.modelcontextprotocol/";
 const TASKS = `${META}tasks`;
+const MOST_PAGES = 10_000; // of a list, in case a server never ends one
 
 /** An error of the server or of the connection, with the JSON-RPC error if there is one. */
 export class McpError extends Error {
@@ -14,12 +17,12 @@ export class McpError extends Error {
 
 export class McpClient {
   /**
-   * `url` is the endpoint. `authorize(challenge)` is called after a 401 or 403, and returns whether
-   * the request may be sent again; `token()` returns the access token, or null.
+   * `url` is the endpoint. `refused(status, challenge, token)` is called after a 401 or 403 with the
+   * token of the request; `token()` returns the access token, or null.
    */
-  constructor(url, { authorize = async () => false, token = () => null } = {}) {
+  constructor(url, { refused = () => {}, token = () => null } = {}) {
     this.url = url;
-    this.authorize = authorize;
+    this.refused = refused;
     this.token = token;
     this.lastId = 0;
   }
@@ -51,13 +54,7 @@ export class McpClient {
     };
     const name = params.name ?? params.uri ?? params.taskId;
     if (name !== undefined && NAMED.has(method)) headers["mcp-name"] = headerValue(name);
-    for (const [property, each] of Object.entries(schema?.properties ?? {})) {
-      const value = params.arguments?.[property];
-      if (each?.["x-mcp-header"] && ["string", "number", "boolean"].includes(typeof value)) {
-        headers[`mcp-param-${each["x-mcp-header"].toLowerCase()}`] = headerValue(String(value));
-      }
-    }
-    return headers;
+    return { ...headers, ...argumentHeaders(schema, params.arguments) };
   }
 
   /**
@@ -83,43 +80,42 @@ export class McpClient {
   }
 
   async send(body, { signal, schema } = {}) {
-    for (let attempt = 0; ; attempt += 1) {
-      const headers = this.headers(body, schema);
-      const token = this.token();
-      if (token) headers.authorization = `Bearer ${token}`;
-      let response;
-      try {
-        response = await fetch(this.url, {
-          method: "POST",
-          headers,
-          body: JSON.stringify(body),
-          signal,
-          credentials: "same-origin",
-        });
-      } catch (error) {
-        if (error.name === "AbortError") throw error;
-        throw new McpError("The server cannot be reached.");
-      }
-      const refused = response.status === 401 || response.status === 403;
-      const challenge = response.headers.get("www-authenticate");
-      if (refused && attempt < 2 && (await this.authorize(response.status, challenge))) continue;
-      if (refused && challenge !== null) {
-        const { error_description: why } = await response.json().catch(() => ({}));
-        throw new McpError(why ?? "Access was denied.", { status: response.status });
-      }
-      return response;
+    const headers = this.headers(body, schema);
+    const token = this.token();
+    if (token) headers.authorization = `Bearer ${token}`;
+    let response;
+    try {
+      response = await fetch(this.url, {
+        method: "POST",
+        headers,
+        body: JSON.stringify(body),
+        signal,
+        credentials: "same-origin",
+      });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new McpError("The server cannot be reached.");
     }
+    const { status } = response;
+    const challenge = response.headers.get("www-authenticate");
+    if ((status === 401 || status === 403) && challenge !== null) {
+      this.refused(status, challenge, token);
+      const { error_description: why } = await response.json().catch(() => ({}));
+      throw new McpError(why ?? "Access was denied.", { status });
+    }
+    return response;
   }
 
   /** All entries of a list, page by page. */
   async list(method, member) {
     const entries = [];
     let cursor;
-    do {
+    for (let pages = 0; pages < MOST_PAGES; pages += 1) {
       const page = await this.request(method, cursor === undefined ? {} : { cursor });
-      entries.push(...page[member]);
-      cursor = page.nextCursor;
-    } while (cursor !== undefined && cursor !== null);
+      for (const each of page[member]) entries.push(each);
+      cursor = page.nextCursor ?? undefined;
+      if (cursor === undefined) break;
+    }
     return entries;
   }
 
@@ -136,6 +132,21 @@ export class McpClient {
 
 const NAMED = new Set(["tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel"]);
 
+/** The headers of the arguments that are annotated so, at every level of `properties`. */
+function argumentHeaders(schema, given) {
+  const headers = {};
+  for (const [name, each] of Object.entries(schema?.properties ?? {})) {
+    const value = given?.[name];
+    const annotated = each?.["x-mcp-header"];
+    if (annotated && (isRaw(value) || ["string", "number", "boolean"].includes(typeof value))) {
+      const text = typeof value === "string" ? value : JSON.stringify(value);
+      headers[`mcp-param-${annotated.toLowerCase()}`] = headerValue(text);
+    }
+    Object.assign(headers, argumentHeaders(each, value));
+  }
+  return headers;
+}
+
 /** A header value; text that a header cannot hold is encoded (2026-07-28, "Value Encoding"). */
 function headerValue(text) {
   if (/^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$/.test(text) && !text.startsWith("=?base64?")) return text;
@@ -146,39 +157,51 @@ function headerValue(text) {
 /** The JSON-RPC messages of a response: one of JSON, or those of an event stream. */
 async function* messages(response) {
   const type = response.headers.get("content-type") ?? "";
-  if (!type.startsWith("text/event-stream")) {
-    const text = await response.text();
-    try {
-      yield JSON.parse(text);
-    } catch {
-      throw new McpError(`The server answered with status ${response.status}.`, { status: response.status });
+  try {
+    if (type.startsWith("text/event-stream")) yield* events(response.body);
+    else yield parseJson(await response.text());
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    const { status } = response;
+    if (error instanceof SyntaxError) {
+      throw new McpError(`The server answered with status ${status}.`, { status });
     }
-    return;
+    throw new McpError("The connection to the server was lost.", { status });
   }
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
+}
+
+/** The JSON of each event. Lines end with LF or CRLF. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let line = []; // the parts of a line that has not ended; a long one arrives in many
   let data = [];
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    text += value;
-    const lines = text.split(/\r\n|\n|\r/);
-    text = lines.pop();
-    for (const line of lines) {
-      if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
-      else if (line === "" && data.length) {
-        const message = data.join("\n");
-        data = [];
-        if (message) yield JSON.parse(message);
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const [first, ...others] = value.split("\n");
+      line.push(first);
+      for (const next of others) {
+        const text = line.join("").replace(/\r$/, "");
+        line = [next];
+        if (text.startsWith("data:")) data.push(text.slice(5).trimStart());
+        else if (text === "" && data.length) {
+          const message = data.join("\n");
+          data = [];
+          if (message) yield parseJson(message);
+        }
       }
     }
+  } finally {
+    reader.cancel().catch(() => {}); // closes the connection of a stream that is left early
   }
 }
 
 /** The request as a command for a terminal. */
-export function asCurl(url, headers, body) {
+export function asCurl(url, headers, body, hasToken = false) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const lines = Object.entries(headers).map(([name, value]) => `  -H ${quoted(`${name}: ${value}`)}`);
+  if (hasToken) lines.push('  -H "authorization: Bearer $TOKEN"');
   return [`curl -N ${quoted(url)}`, ...lines, `  -d ${quoted(JSON.stringify(body))}`].join(" \\\n");
 }
 
@@ -204,6 +227,7 @@ export function pythonValue(value) {
   if (value === null) return "None";
   if (value === true) return "True";
   if (value === false) return "False";
+  if (isRaw(value)) return value.rawJSON;
   if (Array.isArray(value)) return `[${value.map(pythonValue).join(", ")}]`;
   if (typeof value === "object") {
     const members = Object.entries(value).map(([key, each]) => `${JSON.stringify(key)}: ${pythonValue(each)}`);

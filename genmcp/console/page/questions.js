@@ -4,27 +4,55 @@ import { h, notice, show } from "./dom.js";
 import { SchemaForm } from "./form.js";
 
 /** Show the questions in `area`, and return the answers by key, once each is answered. */
-export async function askAll(area, requests) {
+export async function askAll(area, requests, signal) {
   const answers = {};
-  for (const [key, request] of Object.entries(requests)) answers[key] = await ask(area, request);
-  show(area);
+  for (const [key, request] of Object.entries(requests)) {
+    answers[key] = await ask(area, request, signal);
+  }
   return answers;
 }
 
-function ask(area, { method, params = {} }) {
+/**
+ * Show one question in `area`, and return its answer. The question is removed with the answer, or
+ * when `signal` aborts; the latter rejects.
+ */
+export function ask(area, { method, params = {} }, signal) {
   if (method !== "elicitation/create") return decline(area, method);
-  return new Promise((answered) => {
-    const answer = (action, content) => {
+  return new Promise((answered, dropped) => {
+    const end = () => {
       show(area);
+      signal?.removeEventListener("abort", abort);
+    };
+    const abort = () => {
+      end();
+      dropped(new DOMException("The question is no longer open.", "AbortError"));
+    };
+    const answer = (action, content) => {
+      end();
       answered(content === undefined ? { action } : { action, content });
     };
+    if (signal?.aborted) {
+      abort();
+      return;
+    }
+    signal?.addEventListener("abort", abort);
     const buttons = [
       h("button", { type: "button", onclick: () => answer("decline") }, "Decline"),
       h("button", { type: "button", className: "quiet", onclick: () => answer("cancel") }, "Cancel"),
     ];
-    const body = params.mode === "url" ? urlQuestion(params, answer, buttons) : formQuestion(params, answer, buttons);
-    show(area, h("section", { className: "question", "aria-label": "Question of the server" }, h("h3", {}, "The server asks"), h("p", {}, params.message), body));
-    area.querySelector("input, select, textarea, button")?.focus();
+    const question = params.mode === "url" ? urlQuestion : formQuestion;
+    const element = h(
+      "section",
+      { className: "question", "aria-label": "Question of the server" },
+      h("h3", {}, "The server asks"),
+      h("p", {}, params.message),
+      question(params, answer, buttons),
+    );
+    show(area, element);
+    // Who is typing the answer to another question goes on there.
+    if (!document.activeElement?.closest(".question")) {
+      element.querySelector("input, select, textarea, button")?.focus();
+    }
   });
 }
 
@@ -41,27 +69,37 @@ function formQuestion({ requestedSchema }, answer, buttons) {
       },
     },
     form.element,
-    h("div", { className: "actions" }, h("button", { type: "submit", className: "primary" }, "Answer"), buttons),
+    h(
+      "div",
+      { className: "actions" },
+      h("button", { type: "submit", className: "primary" }, "Answer"),
+      buttons,
+    ),
   );
 }
 
 function urlQuestion({ url }, answer, buttons) {
-  const { protocol, host } = new URL(url);
-  const safe = protocol === "https:" || protocol === "http:";
+  const { protocol, host } = URL.canParse(url) ? new URL(url) : { protocol: "", host: "" };
+  const isSafe = protocol === "https:" || protocol === "http:";
+  const link = () =>
+    h(
+      "a",
+      {
+        className: "button primary",
+        href: url,
+        target: "_blank",
+        rel: "noopener noreferrer",
+        onclick: () => answer("accept"),
+      },
+      "Open",
+    );
   return h(
     "div",
     {},
-    h("p", {}, "It asks you to visit ", h("strong", {}, host), ":"),
-    h("p", {}, h("code", {}, url)),
-    safe ? null : notice("error", `The page does not open URLs with ${protocol}`),
-    h(
-      "div",
-      { className: "actions" },
-      safe
-        ? h("a", { className: "button primary", href: url, target: "_blank", rel: "noopener noreferrer", onclick: () => answer("accept") }, "Open")
-        : null,
-      buttons,
-    ),
+    isSafe ? h("p", {}, "It asks you to visit ", h("strong", {}, host), ":") : null,
+    h("p", {}, h("code", {}, String(url))),
+    isSafe ? null : notice("error", "The page opens URLs with http and https only."),
+    h("div", { className: "actions" }, isSafe ? link() : null, buttons),
   );
 }
 

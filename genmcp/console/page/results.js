@@ -1,26 +1,30 @@
 // Shows what the server has sent: content by its type, structured content as a tree, messages as JSON.
 
-import { codeBlock, h, tabs } from "./dom.js";
+import { codeBlock, h, longText, tabs } from "./dom.js";
+import { isPlain, isRaw, parseJson, plainText } from "./json.js";
+
+const OPEN_LEVELS = 3; // of a tree, that are open from the beginning
 
 /** The result of a tool: its content, its structured content, and whether it is an error. */
 export function toolResult(result) {
   const { structuredContent, content = [], isError } = result;
   // The text of structured content repeats it, for clients that do not read it.
-  const repeated = (block) => block.type === "text" && structuredContent !== undefined && sameJson(block.text, structuredContent);
+  const hasData = structuredContent !== undefined;
+  const repeated = ({ type, text }) => type === "text" && hasData && sameJson(text, structuredContent);
   const blocks = content.filter((block) => !repeated(block));
   return h(
     "div",
     { className: isError ? "result failed" : "result" },
     isError ? h("p", { className: "badge failed" }, "Error") : null,
     blocks.map(contentBlock),
-    structuredContent === undefined ? null : h("div", { className: "tree" }, tree(structuredContent)),
-    !blocks.length && structuredContent === undefined ? h("p", { className: "hint" }, "The result is empty.") : null,
+    hasData ? h("div", { className: "tree" }, tree(structuredContent)) : null,
+    !blocks.length && !hasData ? h("p", { className: "hint" }, "The result is empty.") : null,
   );
 }
 
 function sameJson(text, value) {
   try {
-    return JSON.stringify(JSON.parse(text)) === JSON.stringify(value);
+    return JSON.stringify(parseJson(text)) === JSON.stringify(value);
   } catch {
     return false;
   }
@@ -30,13 +34,16 @@ function sameJson(text, value) {
 export function contentBlock(block) {
   switch (block.type) {
     case "text":
-      return h("pre", { className: "text", tabIndex: 0 }, block.text);
+      return textBlock(block.text);
     case "image":
       return h("img", { src: dataUrl(block), alt: "An image from the server" });
     case "audio":
-      return h("audio", { src: dataUrl(block), controls: true });
-    case "resource_link":
-      return h("p", {}, resourceLink(block.uri, block.title ?? block.name), block.description ? ` ${block.description}` : null);
+      return h("audio", { src: dataUrl(block), controls: true, "aria-label": "Audio from the server" });
+    case "resource_link": {
+      const { uri, title, name, description } = block;
+      const link = h("a", { href: `#/resources/${encodeURIComponent(uri)}` }, title ?? name ?? uri);
+      return h("p", {}, link, description ? ` ${description}` : null);
+    }
     case "resource":
       return resourceContents(block.resource);
     default:
@@ -44,76 +51,84 @@ export function contentBlock(block) {
   }
 }
 
-function resourceLink(uri, name) {
-  return h("a", { href: `#/resources/${encodeURIComponent(uri)}` }, name ?? uri);
-}
+const textBlock = (text) => longText(h("pre", { className: "text", tabIndex: 0 }), text);
 
 /** The contents of a resource. */
 export function resourceContents(contents) {
-  const { uri, mimeType = "", text, blob } = contents;
+  const { uri, mimeType = "" } = contents;
   const head = h("p", { className: "hint" }, h("code", {}, uri), mimeType ? ` ${mimeType}` : "");
+  return h("div", { className: "result" }, head, resourceBody(contents));
+}
+
+function resourceBody({ uri, mimeType = "", text, blob }) {
   if (text !== undefined) {
     const isJson = mimeType.includes("json") || mimeType === "";
     const parsed = isJson ? parse(text) : undefined;
-    return h("div", { className: "result" }, head, parsed === undefined ? h("pre", { className: "text", tabIndex: 0 }, text) : h("div", { className: "tree" }, tree(parsed)));
+    return parsed === undefined ? textBlock(text) : h("div", { className: "tree" }, tree(parsed));
   }
-  const data = { data: blob, mimeType };
-  if (mimeType.startsWith("image/")) return h("div", { className: "result" }, head, contentBlock({ type: "image", ...data }));
-  if (mimeType.startsWith("audio/")) return h("div", { className: "result" }, head, contentBlock({ type: "audio", ...data }));
+  const [type] = mimeType.split("/");
+  if (type === "image" || type === "audio") return contentBlock({ type, data: blob, mimeType });
+  const href = dataUrl({ data: blob, mimeType: "application/octet-stream" });
   const name = uri.split("/").pop() || "download";
   const bytes = Math.floor((blob.length * 3) / 4);
-  return h("div", { className: "result" }, head, h("a", { href: dataUrl({ data: blob, mimeType: "application/octet-stream" }), download: name }, `Download ${bytes} bytes`));
+  return h("a", { href, download: name }, `Download ${bytes} bytes`);
 }
 
 const dataUrl = ({ data, mimeType }) => `data:${mimeType};base64,${data}`;
 
 function parse(text) {
   try {
-    const value = JSON.parse(text);
-    return typeof value === "object" ? value : undefined;
+    const value = parseJson(text);
+    return isPlain(value) ? undefined : value;
   } catch {
     return undefined;
   }
 }
 
-/** A JSON value as a tree; large parts are closed, and made when they are opened. */
-export function tree(value, name) {
+/** A JSON value as a tree; large and deep parts are closed, and made when they are opened. */
+export function tree(value, name, level = 0) {
   const key = name === undefined ? null : h("span", { className: "key" }, `${name}: `);
-  if (value === null || typeof value !== "object") {
-    return h("div", { className: "leaf" }, key, h("span", { className: `value ${typeof value}` }, JSON.stringify(value)));
+  if (isPlain(value)) {
+    const text = longText(h("span", { className: `value ${kindOf(value)}` }), JSON.stringify(value));
+    return h("div", { className: "leaf" }, key, text);
   }
   const isArray = Array.isArray(value);
   const entries = Object.entries(value);
   if (isArray && entries.length && isTable(value)) return h("div", {}, key, table(value));
   const size = isArray ? `${entries.length} items` : `${entries.length} members`;
   const body = h("div", { className: "branch" });
-  const details = h("details", { ontoggle: fill }, h("summary", {}, key, h("span", { className: "hint" }, size)), body);
+  const summary = h("summary", {}, key, h("span", { className: "hint" }, size));
+  const details = h("details", { ontoggle: fill }, summary, body);
   let shown = 0;
   function fill() {
     if (details.open && !shown) more();
   }
   function more() {
     body.querySelector(":scope > button")?.remove();
-    body.append(...entries.slice(shown, shown + 100).map(([each, below]) => tree(below, isArray ? Number(each) : each)));
+    const next = entries.slice(shown, shown + 100);
+    body.append(...next.map(([each, below]) => tree(below, each, level + 1)));
     shown += 100;
     if (shown < entries.length) {
-      body.append(h("button", { type: "button", className: "quiet", onclick: more }, `Show more of ${entries.length}`));
+      const label = `Show more of ${entries.length}`;
+      body.append(h("button", { type: "button", className: "quiet", onclick: more }, label));
     }
   }
-  details.open = name === undefined || entries.length <= 5;
+  details.open = level === 0 || (level < OPEN_LEVELS && entries.length <= 5);
   fill();
   return details;
 }
 
-const plain = (value) => value === null || typeof value !== "object";
+const kindOf = (value) => (value === null ? "null" : isRaw(value) ? "number" : typeof value);
 
+/** Whether these are objects with the same few members, each of a cell's size. */
 function isTable(rows) {
-  const columns = plain(rows[0]) ? [] : Object.keys(rows[0]);
-  return (
-    columns.length > 0 &&
-    columns.length <= 10 &&
-    rows.every((row) => !plain(row) && !Array.isArray(row) && Object.keys(row).length === columns.length && Object.values(row).every(plain))
-  );
+  const columns = isPlain(rows[0]) || Array.isArray(rows[0]) ? [] : Object.keys(rows[0]);
+  const isRow = (row) =>
+    !isPlain(row) &&
+    !Array.isArray(row) &&
+    Object.keys(row).length === columns.length &&
+    columns.every((each) => Object.hasOwn(row, each) && isPlain(row[each]));
+  return columns.length > 0 && columns.length <= 10 && rows.every(isRow);
 }
 
 function table(rows) {
@@ -121,22 +136,20 @@ function table(rows) {
   const body = h("tbody");
   let shown = 0;
   const more = h("button", { type: "button", className: "quiet", onclick: add }, "Show more");
+  const cell = (value) =>
+    value === null
+      ? h("td", { className: "null" }, "null")
+      : longText(h("td", { className: kindOf(value) }), plainText(value));
   function add() {
-    body.append(
-      ...rows.slice(shown, shown + 100).map((row) =>
-        h("tr", {}, columns.map((each) => h("td", { className: typeof row[each] }, row[each] === null ? "" : String(row[each])))),
-      ),
-    );
+    const next = rows.slice(shown, shown + 100);
+    body.append(...next.map((row) => h("tr", {}, columns.map((each) => cell(row[each])))));
     shown += 100;
     more.hidden = shown >= rows.length;
   }
   add();
-  return h(
-    "div",
-    { className: "table", tabIndex: 0 },
-    h("table", {}, h("thead", {}, h("tr", {}, columns.map((each) => h("th", { scope: "col" }, each)))), body),
-    more,
-  );
+  const head = h("tr", {}, columns.map((each) => h("th", { scope: "col" }, each)));
+  const element = h("table", {}, h("thead", {}, head), body);
+  return h("div", { className: "table", tabIndex: 0 }, element, more);
 }
 
 /** A message of the protocol as JSON. */

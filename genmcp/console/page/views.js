@@ -72,6 +72,7 @@ function toolPage(app, tool) {
   ].filter(Boolean);
   async function submit(event) {
     event.preventDefault();
+    if (start.ariaDisabled === "true") return; // a double click is one call
     const given = form.read();
     if (given === null) return;
     app.drafts.set(tool.name, given);
@@ -83,17 +84,32 @@ function toolPage(app, tool) {
       onfault: (faults) => faults.forEach(({ pointer, message }) => form.show(pointer, message)),
     });
     show(area, call.element);
+    start.ariaDisabled = "true"; // a disabled button would lose the focus
     await call.run();
+    start.ariaDisabled = "false";
   }
+  const start = h("button", { type: "submit", className: "primary" }, "Call");
+  const badges = marks.map((each) => [" ", h("span", { className: "badge" }, each)]);
   return h(
     "article",
     {},
     h("h1", {}, tool.title ?? tool.name),
-    h("p", { className: "hint" }, h("code", {}, tool.name), marks.map((each) => [" ", h("span", { className: "badge" }, each)])),
+    h("p", { className: "hint" }, h("code", {}, tool.name), badges),
     tool.description ? h("p", { className: "description" }, tool.description) : null,
-    h("form", { noValidate: true, onsubmit: submit }, form.element, h("div", { className: "actions" }, h("button", { type: "submit", className: "primary" }, "Call"))),
+    h(
+      "form",
+      { noValidate: true, onsubmit: submit },
+      form.element,
+      h("div", { className: "actions" }, start),
+    ),
     area,
-    h("details", {}, h("summary", {}, "Schemas"), json(tool.inputSchema, "Input"), tool.outputSchema ? json(tool.outputSchema, "Output") : null),
+    h(
+      "details",
+      {},
+      h("summary", {}, "Schemas"),
+      json(tool.inputSchema, "Input"),
+      tool.outputSchema ? json(tool.outputSchema, "Output") : null,
+    ),
   );
 }
 
@@ -123,11 +139,15 @@ function resourcePage(app, uri, resource) {
   const area = h("div");
   const subscribed = app.events.has(uri);
   const following = h("span", { className: "hint", role: "status" }, subscribed ? "Following changes." : "");
+  const changed = () => area.isConnected && read(app, uri, area);
+  if (subscribed) app.events.replace(uri, changed);
   async function follow(wanted) {
     following.textContent = "";
-    await app.events.subscribe(uri, wanted, () => read(app, uri, area));
+    await app.events.subscribe(uri, wanted, changed);
     following.textContent = wanted ? "Following changes." : "";
   }
+  const onchange = (event) => follow(event.target.checked);
+  const box = h("input", { type: "checkbox", checked: subscribed, onchange });
   queueMicrotask(() => read(app, uri, area));
   return h(
     "article",
@@ -138,8 +158,12 @@ function resourcePage(app, uri, resource) {
     h(
       "div",
       { className: "actions" },
-      h("button", { type: "button", className: "primary", onclick: () => read(app, uri, area) }, "Read again"),
-      h("label", {}, h("input", { type: "checkbox", checked: subscribed, onchange: (event) => follow(event.target.checked) }), " Read again when it changes"),
+      h(
+        "button",
+        { type: "button", className: "primary", onclick: () => read(app, uri, area) },
+        "Read again",
+      ),
+      app.capabilities.resources?.subscribe ? h("label", {}, box, " Read again when it changes") : null,
       following,
     ),
     area,
