@@ -244,7 +244,7 @@ def _code_of(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, type):
-        return function.__init__
+        return cast(Any, function).__init__
     return function if inspect.isroutine(function) else type(function).__call__
 
 
