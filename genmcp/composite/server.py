@@ -204,8 +204,7 @@ class CompositeServer(Server):
         failure: McpError | None = None
         for each in alternatives:
             try:
-                # Those of a hidden component would disclose that it exists: its member refuses it.
-                if each.route.scopes and each.route.is_visible(channel.access):
+                if each.route.scopes:
                     channel._sink.require_scopes(each.route.scopes)
                 return await each.member.handle(each.request(request), channel)
             except InsufficientScope:

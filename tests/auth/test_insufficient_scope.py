@@ -24,7 +24,6 @@ from genmcp import (
     Mux,
     Provider,
     Resource,
-    ResourceRepo,
     Route,
     Run,
     ServerConfig,
@@ -39,10 +38,9 @@ from genmcp import (
     tool,
 )
 from genmcp.client.errors import ClientError
-from genmcp.errors import ResourceNotFound
 from genmcp.registry.registry import Registry
 from genmcp.testing import connect
-from tests.auth.scoped import RAN, Reorder, close, endpoint, granted, look, suite
+from tests.auth.scoped import RAN, Parts, Reorder, close, endpoint, granted, look, suite
 from tests.continuations.asking import YES, Asked
 from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client
 from tests.support.pipes import piped_mux
@@ -378,28 +376,26 @@ async def test_resource_that_two_members_may_have_needs_scopes_of_each() -> None
 async def test_hidden_resource_of_a_later_member_stays_unknown() -> None:
     """A challenge with its scopes would disclose that it exists."""
 
-    class Empty(ResourceRepo):
-        """Has no resource."""
+    class Empty(Provider):
+        """May have any resource, and has none."""
 
-        name = "empty"
-        template = "vault://{id}"
-
-        async def list(self, cursor: Any, channel: Channel, /) -> Any:
+        def resources(self, access: Access | None, assigns: Any) -> Any:
             return []
 
-        async def read(self, key: dict[str, str], channel: Channel, /) -> Any:
-            raise ResourceNotFound(key["id"])
-
-    class Vault(Empty):
+    class Vault(Parts):
         """Hidden from everyone."""
 
         name = "vault"
-        scopes = ("vault",)
+        template = "vault://{id}"
+        scopes = ["vault"]
 
         def visible(self, access: Access | None) -> bool:
             return False
 
-    members = [Suite(name=each.name, version="1", resources=[each]) for each in (Empty, Vault)]
+    members = [
+        Suite(name="one", version="1", providers=[Empty]),
+        Suite(name="two", version="1", resources=[Vault]),
+    ]
     client = Client(Endpoint(Registry(members).server()), user=granted())
     unknown = await client.send(client.request("resources/read", {"uri": "vault://gold"}))
 
