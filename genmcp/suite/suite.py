@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence, Set
 from operator import methodcaller
 from threading import Lock
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -180,7 +180,9 @@ class ComponentSnapshot:
     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
     task="never",
 )
-async def get_call_result(id: str, channel: Channel) -> CallToolResult:
+async def get_call_result(
+    id: Annotated[str, "The id in the answer to the call."], channel: Channel
+) -> CallToolResult:
     """Gets the result of an earlier call by its id, if that was still running when answered."""
     return await channel._outcome_of(id)
 

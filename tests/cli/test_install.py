@@ -1,0 +1,190 @@
+"""The configuration files of clients, as `genmcp install` changes them."""
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import Command, Mux, Suite
+from genmcp.cli.install import (
+    APPLICATIONS,
+    ConfigurationFile,
+    Place,
+    configuration_path,
+    entry_of,
+)
+from genmcp.cli.output import OutputError
+from genmcp.errors import ConfigurationError
+
+URL = "https://mcp.example.com/mcp"
+HOME = {"HOME": "/home/ada"}
+
+
+def place(platform: str = "linux", **variables: str) -> Place:
+    return Place(Path("/work"), platform, {**HOME, **variables})
+
+
+@pytest.mark.parametrize(
+    ("client", "scope", "where", "path"),
+    [
+        ("claude", None, place(), "/home/ada/.config/Claude/claude_desktop_config.json"),
+        ("claude", None, place(XDG_CONFIG_HOME="/x"), "/x/Claude/claude_desktop_config.json"),
+        (
+            "claude",
+            "user",
+            place("darwin"),
+            "/home/ada/Library/Application Support/Claude/claude_desktop_config.json",
+        ),
+        ("claude", None, place("win32", APPDATA="/a"), "/a/Claude/claude_desktop_config.json"),
+        ("claude-code", None, place(), "/work/.mcp.json"),
+        ("cursor", None, place(), "/home/ada/.cursor/mcp.json"),
+        ("cursor", None, place("win32", USERPROFILE="/u"), "/u/.cursor/mcp.json"),
+        ("cursor", "project", place(), "/work/.cursor/mcp.json"),
+        ("vscode", None, place(), "/work/.vscode/mcp.json"),
+        ("vscode", "user", place(), "/home/ada/.config/Code/User/mcp.json"),
+        ("vscode", "user", place("win32"), "/home/ada/AppData/Roaming/Code/User/mcp.json"),
+    ],
+)
+def test_install_path_depends_on_the_platform(
+    client: str, scope: Any, where: Place, path: str
+) -> None:
+    """The folders are those that the environment names."""
+    assert configuration_path(client, scope, where) == Path(path)
+
+
+def test_install_refuses_a_scope_without_file() -> None:
+    """Claude Desktop has no configuration of a project."""
+    with pytest.raises(ConfigurationError, match=r"Claude Desktop has no .* only for 'user'"):
+        configuration_path("claude", "project", place())
+
+
+@pytest.mark.parametrize("client", sorted(APPLICATIONS))
+def test_install_entry_has_the_form_of_its_client(client: str) -> None:
+    """A command has an absolute path; a module is served by this interpreter."""
+    typed = {"type": "stdio"} if client in ("claude-code", "vscode") else {}
+    here = place(PATH=str(Path(sys.executable).parent))
+    command = Command(Path(sys.executable).name, ["x.py"], {"KEY": "v"})
+
+    assert entry_of(command, "", {}, client, here) == {
+        **typed,
+        "command": sys.executable,
+        "args": ["x.py"],
+        "env": {"KEY": "v"},
+    }
+    mux = Mux(Suite(name="parts", version="1"))
+    assert entry_of(mux, "parts:suite", {}, client, here) == {
+        **typed,
+        "command": sys.executable,
+        "args": ["-m", "genmcp", "serve", "parts:suite", "--stdio"],
+        "env": {"PYTHONPATH": "/work"},
+    }
+    if client == "claude":
+        # The application does not start with such an entry.
+        with pytest.raises(ConfigurationError, match="Settings > Connectors"):
+            entry_of(URL, URL, {}, client, here)
+    else:
+        kind = {"type": "http"} if typed else {}
+        assert entry_of(URL, URL, {}, client, here) == {**kind, "url": URL}
+        assert entry_of(URL, URL, {"X-Team": "a"}, client, here)["headers"] == {"X-Team": "a"}
+
+
+def test_install_keeps_the_rest_of_the_file(tmp_path: Path) -> None:
+    """Other servers and settings, their order, the indentation, the mode; with a backup."""
+    path = tmp_path / "mcp.json"
+    before = (
+        '{\n\t"theme": "dark é",\n\t"mcpServers": {\n\t\t"a": {"url": "x"}\n\t},\n\t"n": 1\n}\n'
+    )
+    path.write_text(before, encoding="utf-8")
+    path.chmod(0o640)
+    file = ConfigurationFile(path, "mcpServers")
+
+    after = file.with_server("b", {"url": URL})
+    difference = file.difference(after)
+    assert path.read_text("utf-8") == before
+    backup = file.write(after, private=True)
+
+    content = json.loads(path.read_text("utf-8"))
+    assert [*content] == ["theme", "mcpServers", "n"]
+    assert content["mcpServers"] == {"a": {"url": "x"}, "b": {"url": URL}}
+    assert '\n\t"theme": "dark é",\n' in path.read_text("utf-8")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert backup is not None
+    assert backup.read_text("utf-8") == before
+    assert f'+\t\t\t"url": "{URL}"' in difference
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mcp.json", "mcp.json.bak"]
+
+
+def test_install_creates_a_private_file(tmp_path: Path) -> None:
+    """The file of a user may contain keys, and folders that are missing are made."""
+    file = ConfigurationFile(tmp_path / "a" / "b.json", "servers")
+
+    assert file.difference(after := file.with_server("b", {"url": URL}))[0] == "--- /dev/null"
+    assert file.write(after, private=True) is None
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert ConfigurationFile(file.path, "servers").server("b") == {"url": URL}
+
+
+def test_install_writes_through_a_symbolic_link(tmp_path: Path) -> None:
+    """Settings that are kept elsewhere stay linked."""
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("{}")
+    link.symlink_to(real)
+    file = ConfigurationFile(link, "mcpServers")
+
+    file.write(file.with_server("b", {"url": URL}), private=True)
+
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["mcpServers"]["b"] == {"url": URL}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  // the servers of the team\n  "servers": {}\n}',
+        '{"servers": {},}',
+        '{"a": 1, "a": 2}',
+        "\xff",
+    ],
+)
+def test_install_refuses_a_file_it_would_damage(text: str, tmp_path: Path) -> None:
+    """Comments, trailing commas and repeated keys would be lost."""
+    path = tmp_path / "mcp.json"
+    path.write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(ConfigurationError, match="is not plain JSON"):
+        ConfigurationFile(path, "servers")
+    assert path.read_bytes() == text.encode("latin-1")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"servers": []}', "1"])
+def test_install_refuses_another_form(text: str, tmp_path: Path) -> None:
+    """A list of servers belongs to another client."""
+    (tmp_path / "mcp.json").write_text(text)
+
+    with pytest.raises(ConfigurationError, match="has another form"):
+        ConfigurationFile(tmp_path / "mcp.json", "servers")
+
+
+def test_install_does_not_overwrite_a_concurrent_change(tmp_path: Path) -> None:
+    """The client may write its file while the user reads the difference."""
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    file = ConfigurationFile(path, "servers")
+    after = file.with_server("b", {"url": URL})
+    path.write_text('{"servers": {}}')
+
+    with pytest.raises(OutputError, match="was changed meanwhile"):
+        file.write(after, private=True)
+    assert path.read_text() == '{"servers": {}}'
+
+
+def test_install_accepts_an_empty_file_and_a_byte_order_mark(tmp_path: Path) -> None:
+    """Both are written by editors."""
+    path = tmp_path / "mcp.json"
+    path.write_bytes(b"")
+    assert ConfigurationFile(path, "servers").server("b") is None
+    path.write_bytes(b'\xef\xbb\xbf{"servers": {"b": {"url": "x"}}}')
+    assert ConfigurationFile(path, "servers").server("b") == {"url": "x"}

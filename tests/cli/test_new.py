@@ -1,0 +1,141 @@
+"""The project that `genmcp new` writes: its test passes, and it is served."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from genmcp import Client
+from genmcp.cli.lint import find_violations, read_tools
+from genmcp.cli.new import project_files, write_project
+from genmcp.cli.output import OutputError
+from genmcp.cli.target import ResolvedTarget
+from genmcp.client.options import ClientOptions, Command
+from genmcp.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 40  # seconds for a process
+
+
+def environment() -> dict[str, str]:
+    """The present environment, in which the project is not installed."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "pydantic"])
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    folder = tmp_path / "my-parts"
+    write_project(folder, pydantic=request.param)
+    return folder
+
+
+def test_new_project_passes_its_test(project: Path) -> None:
+    """By the configuration that it has itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
+        cwd=project,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+async def test_new_project_is_served_by_uvicorn(project: Path) -> None:
+    """A real process, with the command of its Dockerfile but for the address."""
+    found = re.search(r'^CMD \["(uvicorn)", "(server:app)"', dockerfile(project), re.MULTILINE)
+    assert found
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", found[1], found[2], "--port", "0"),
+        cwd=project,
+        env=environment(),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(TIMEOUT):
+            while not (url := re.search(rb"http://\S+", await process.stderr.readline())):
+                pass
+            async with Client(f"{url[0].decode()}/mcp") as client:
+                result = await client.call("quote", {"part": "M8x30", "count": 2})
+                assert result.structured == {"part": "M8x30", "total": 0.42}
+                assert client.server_info is not None
+                assert client.server_info.name == "my-parts"
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+async def test_new_project_has_no_lint(project: Path) -> None:
+    """Its tool is an example: not even a hint applies to it."""
+    command = Command(
+        sys.executable,
+        ["-m", "genmcp", "serve", "server:suite", "--stdio"],
+        {"PYTHONPATH": str(ROOT)},
+        project,
+    )
+    listed = await read_tools(ResolvedTarget(target=command, options=ClientOptions()))
+
+    assert [tool.name for tool in listed.tools] == ["quote"]
+    assert find_violations(listed) == []
+
+
+def test_new_project_is_formatted(project: Path) -> None:
+    """ruff would change nothing."""
+    for command in (["format", "--check"], ["check", "--select", "E,F,I,UP"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--isolated", "--no-cache", str(project)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_new_project_is_a_distribution(project: Path) -> None:
+    """The metadata, and the module that the Dockerfile installs."""
+    found = tomllib.loads((project / "pyproject.toml").read_text())
+
+    assert found["project"]["name"] == "my-parts"
+    assert found["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"] == ["server.py"]
+    for name in ("pyproject.toml", "server.py"):
+        assert name in dockerfile(project)
+        assert (project / name).exists()
+
+
+def dockerfile(project: Path) -> str:
+    return (project / "Dockerfile").read_text()
+
+
+def test_new_project_refuses_a_folder_in_use(tmp_path: Path) -> None:
+    """Nothing is written into it; an empty folder is used."""
+    used, file, empty = tmp_path / "used", tmp_path / "file", tmp_path / "empty"
+    for folder in (used, empty):
+        folder.mkdir()
+    (used / "notes.txt").write_text("mine")
+    file.write_text("mine")
+
+    with pytest.raises(ConfigurationError, match="used is not empty"):
+        write_project(used)
+    with pytest.raises(ConfigurationError, match="file is a file"):
+        write_project(file)
+    assert [each.name for each in used.iterdir()] == ["notes.txt"]
+    assert {each.name for each in write_project(empty)} == {*project_files("empty")}
+    with pytest.raises(OutputError, match="cannot write"):
+        write_project(file / "inside")
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", 'a"b', "a\nb", "é", "x."])
+def test_new_project_refuses_a_name(name: str) -> None:
+    """It is the name of a distribution, and part of several files."""
+    with pytest.raises(ConfigurationError, match="is not a name"):
+        project_files(name)
