@@ -11,6 +11,10 @@ from typing import Final
 import click
 
 from genmcp.cli import jobs, lists, login, remote, store
+from genmcp.cli.inspect import inspect
+from genmcp.cli.install import install
+from genmcp.cli.lint import lint
+from genmcp.cli.new import new
 from genmcp.cli.output import OutputError, log_to_stderr
 from genmcp.cli.parsing import Group, group, show_commands, usage_error_lines
 from genmcp.cli.serve import serve
@@ -124,6 +128,10 @@ def create_group() -> Group:
         login.login,
         login.logout,
         login.auth,
+        new,
+        lint,
+        inspect,
+        install,
     ):
         commands.add_command(each)
     return commands

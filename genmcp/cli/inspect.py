@@ -8,8 +8,12 @@ import asyncio
 import hmac
 import secrets
 import socket
+import sys
+import threading
+import webbrowser
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -18,10 +22,22 @@ from msgspec.structs import replace
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._wire.http import Security
-from genmcp.cli.target import ResolvedTarget
+from genmcp.cli.output import OutputWriter, private_output, sanitize
+from genmcp.cli.parsing import PORT, command, option, options_as
+from genmcp.cli.remote import error_text
+from genmcp.cli.target import (
+    ResolvedTarget,
+    TargetCommand,
+    TargetOptions,
+    resolve_target,
+    target_parameters,
+    with_stderr,
+)
 from genmcp.cli.worker import stop_on_signals
+from genmcp.client.auth.asking import has_display
 from genmcp.client.client import Client
-from genmcp.errors import ConfigurationError
+from genmcp.client.errors import ClientError
+from genmcp.errors import ConfigurationError, GenmcpError
 from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
 from genmcp.hub.member import HubMember, HubServer, SuspendedCalls
 from genmcp.hub.relay import QuestionLimiter
@@ -31,6 +47,38 @@ from genmcp.stores.memory import MemoryStore
 HOST: Final = "127.0.0.1"
 _TOKEN_BYTES: Final = 24
 _RETRY: Final = Retry(max_attempts=5, base_delay=0.5, cap=5.0)
+
+
+@command("inspect", "open the console for a server in a browser, until Ctrl-C", TargetCommand)
+@options_as(TargetOptions, *target_parameters)
+@option("--port", type=PORT, metavar="N", default=0, help="the port of the console; default: any")
+@option("--no-browser", "browser", flag_value=False, default=True, help="print the URL only")
+def inspect(options: TargetOptions, port: int, browser: bool) -> int:
+    """Serve the console for a server, which may be of any kind."""
+
+    def show(output: OutputWriter, url: str) -> None:
+        output.write_line(url)
+        sys.stderr.write("genmcp: Ctrl-C ends this; the address is valid until then\n")
+        if browser and has_display():
+            # In a thread: some browsers return when they are closed.
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    with private_output() as output:
+        resolved = resolve_target(options)
+        loud = with_stderr(resolved.options, _write_error)
+        resolved = replace(resolved, options=loud)
+        try:
+            asyncio.run(inspect_server(resolved, partial(show, output), port=port))
+        except (ClientError, GenmcpError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            sys.stderr.write(f"genmcp: {sanitize(error_text(error))}\n")
+            return 1
+    return 0
+
+
+def _write_error(text: str) -> None:
+    sys.stderr.write(f"{sanitize(text)}\n")
 
 
 class InspectedServer(HubServer):

@@ -1,5 +1,6 @@
 """`genmcp install`: adds a server to the configuration file of a client."""
 
+import asyncio
 import difflib
 import json
 import os
@@ -11,11 +12,15 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
+import click
 import msgspec
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.output import OutputError
+from genmcp.cli.output import OutputError, OutputWriter, private_output
+from genmcp.cli.parsing import argument, command, option
+from genmcp.cli.target import TargetCommand, TargetOptions, resolve_target
 from genmcp.client.options import Command
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
@@ -25,6 +30,11 @@ Scope = Literal["user", "project"]
 _BOM: Final = "\ufeff"
 _INDENTED: Final = re.compile(r"^([ \t]+)\S", re.MULTILINE)
 _FILE_MODE: Final = 0o600  # of a new file of the user, which may have secrets of a server
+
+
+# Programs that run the server that their arguments name.
+_RUNNERS: Final = ("bunx", "docker", "node", "npx", "python", "python3", "uv", "uvx")
+_WORDS_OF_RUNNERS: Final = ("run", "tool", "exec")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -94,6 +104,86 @@ APPLICATIONS: Final[Mapping[str, ClientApplication]] = {
         title="VS Code", key="servers", scopes=["project", "user"], typed=True
     ),
 }
+
+
+@command("install", "add a server to the configuration file of a client", TargetCommand)
+@argument("target", "a URL, a stdio command (in quotes), module:attribute, or a file")
+@argument("client", ", ".join(APPLICATIONS), type=click.Choice([*APPLICATIONS]), metavar="CLIENT")
+@option("--name", metavar="NAME", help="the name of the server in the file")
+@option("--scope", type=click.Choice(["user", "project"]), help="which of the client's files")
+@option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="a variable; repeatable")
+@option("--header", multiple=True, metavar="'NAME: VALUE'", help="an HTTP header; repeatable")
+@option("--server", metavar="NAME", help="which of the mcpServers of the file TARGET")
+@option("-y", "--yes", is_flag=True, help="write without a question")
+def install(
+    target: str,
+    client: str,
+    name: str | None,
+    scope: Scope | None,
+    env: Sequence[str],
+    header: Sequence[str],
+    server: str | None,
+    yes: bool,
+) -> int:
+    """Show the change to the configuration file of a client, and write it."""
+    options = TargetOptions(target=target, env=env, header=header, server=server)
+    with private_output() as output:
+        place = Place.here()
+        path = configuration_path(client, scope, place)
+        resolved = resolve_target(options)
+        if resolved.auth is not None:
+            raise ConfigurationError("a server with `auth` is not installed: clients log in")
+        found = resolved.target
+        entry = entry_of(found, target, resolved.options.http.headers, client, place)
+        name = name or server or default_name(found)
+        if isinstance(found, Mux):
+            asyncio.run(found.aclose())
+        file = ConfigurationFile(path, APPLICATIONS[client].key)
+        private = (scope or APPLICATIONS[client].scopes[0]) == "user"
+        return _install(file, name, entry, output, yes=yes, private=private)
+
+
+def _install(
+    file: "ConfigurationFile",
+    name: str,
+    entry: Mapping[str, Any],
+    output: OutputWriter,
+    *,
+    yes: bool,
+    private: bool,
+) -> int:
+    """Show the change to *file*, ask, and write it; return the exit status."""
+    if file.server(name) == entry:
+        output.write_line(f"{file.shown} has {name} already")
+        return 0
+    after = file.with_server(name, entry)
+    for line in file.difference(after):
+        output.write_line(line)
+    if not yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise ConfigurationError("nothing was written: --yes is needed without a terminal")
+        sys.stderr.write(f"Write {file.shown}? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            output.write_line("nothing was written")
+            return 1
+    backup = file.write(after, private=private)
+    kept = f"; the file before is {backup.name}" if backup else ""
+    output.write_line(f"wrote {file.shown}{kept}")
+    return 0
+
+
+def default_name(target: Target) -> str:
+    """Return the name under which *target* is installed, unless another one is given."""
+    if isinstance(target, str):
+        return urlsplit(target).hostname or target
+    if isinstance(target, Mux):
+        return target.server.info.name
+    assert isinstance(target, Command)
+    words = [target.command, *(each for each in target.args if not each.startswith("-"))]
+    while len(words) > 1 and (Path(words[0]).stem in _RUNNERS or words[0] in _WORDS_OF_RUNNERS):
+        del words[0]
+    return Path(words[0]).name.removesuffix(".py").removesuffix(".js")
 
 
 def configuration_path(client: str, scope: Scope | None, place: Place) -> Path:

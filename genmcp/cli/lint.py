@@ -1,6 +1,8 @@
 """`genmcp lint`: reports properties of tools that known hosts reject, or models misuse."""
 
+import asyncio
 import difflib
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -16,15 +18,39 @@ from genmcp.cli.lint_rules import (
     check_tools,
     tokens_of,
 )
-from genmcp.cli.output import one_line
-from genmcp.cli.target import ResolvedTarget
+from genmcp.cli.output import OutputWriter, one_line, private_output, sanitize
+from genmcp.cli.parsing import command, option
+from genmcp.cli.remote import RemoteOptions, error_text, remote_options
+from genmcp.cli.target import ResolvedTarget, TargetCommand, resolve_target
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
-from genmcp.errors import ConfigurationError, MethodNotFound
+from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.protocol.tools import ToolDefinition
 
 _OLDER: Final = "2025-11-25"  # the last revision in which an output schema is an object
 _MAX_SUBJECT: Final = 40  # characters of a column
+
+
+@command("lint", "report tools that known hosts reject, or models misuse", TargetCommand)
+@remote_options
+@option("--ignore", multiple=True, metavar="RULE", help="a rule to leave out; repeatable")
+def lint(options: RemoteOptions, ignore: Sequence[str]) -> int:
+    """Report the violations of the rules. The exit status is 1 if one of them is an error."""
+    check_ignored(ignore)
+    with private_output() as output:
+        try:
+            listed = asyncio.run(read_tools(resolve_target(options)))
+        except (ClientError, McpError) as error:
+            sys.stderr.write(f"genmcp: {sanitize(error_text(error))}\n")
+            return 1
+        violations = find_violations(listed, ignore)
+        with output if options.output is None else OutputWriter(path=options.output) as chosen:
+            if options.json:
+                chosen.write_json(as_json(violations))
+            else:
+                for line in report_lines(listed, violations):
+                    chosen.write_line(line)
+    return int(any(each.rule.severity == "error" for each in violations))
 
 
 async def read_tools(resolved: ResolvedTarget) -> ListedTools:

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from string import Template
 from typing import Final
 
-from genmcp.cli.output import OutputError
+from genmcp.cli.output import OutputError, private_output
+from genmcp.cli.parsing import argument, command, option
 from genmcp.errors import ConfigurationError
 from genmcp.version import __version__
 
@@ -164,6 +166,19 @@ __pycache__/
 *.egg-info/
 *.db
 """
+
+
+@command("new", "write a project with a tool, a test and a Dockerfile into a new folder")
+@argument("name", "the folder, whose name is that of the project and of its server")
+@option("--pydantic", is_flag=True, help="declare arguments and results by pydantic")
+def new(name: str, pydantic: bool) -> None:
+    """Write a project, and name its files and the next commands."""
+    folder = Path(name)
+    written = write_project(folder, pydantic=pydantic)
+    with private_output() as output:
+        for path in written:
+            output.write_line(f"wrote {path}")
+        output.write_line(f"next: cd {quote(name)} && pip install -e '.[test]' && pytest")
 
 
 def project_files(name: str, *, pydantic: bool = False) -> Mapping[str, str]:

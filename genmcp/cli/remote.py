@@ -263,7 +263,7 @@ def run_remote(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
         try:
             value = asyncio.run(connect())
         except (ClientError, McpError) as error:
-            text = sanitize(_error_text(error))
+            text = sanitize(error_text(error))
             hint = asyncio.run(_find_endpoint(error, resolved.target))
             sys.stderr.write(f"genmcp: {text}{hint}\n")
             return 1
@@ -360,7 +360,7 @@ def _parse_pairs(target: str, pairs: Sequence[str]) -> dict[str, str]:
         raise ConfigurationError(f"{error}{hint}") from None
 
 
-def _error_text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the text of *error*, with advice in terms of the command line."""
     text = str(error).replace("ClientOptions(revision=...)", "--revision")
     if isinstance(error, Unauthorized):

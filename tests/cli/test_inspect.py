@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +22,8 @@ from tests.cli import shop
 from tests.support.asgi import PATIENCE
 from tests.support.serving import serve
 
+Run = Callable[..., tuple[int, str, str]]
+
 ROOT = Path(__file__).parents[2]
 SHOP = "tests.cli.shop:suite"
 STDIO = shlex.join([sys.executable, "-m", "genmcp", "serve", SHOP, "--stdio"])
@@ -34,8 +37,10 @@ def resolved(target: str) -> ResolvedTarget:
 @asynccontextmanager
 async def inspected(target: str) -> AsyncIterator[str]:
     """The address of the console for *target*."""
-    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(inspect_server(resolved(target), address.set_result))
+    address: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    running: asyncio.Future[Any] = asyncio.create_task(
+        inspect_server(resolved(target), address.set_result)
+    )
     try:
         async with asyncio.timeout(PATIENCE * 2):
             await asyncio.wait({running, address}, return_when=asyncio.FIRST_COMPLETED)
@@ -167,3 +172,38 @@ async def test_inspect_notifies_of_changes() -> None:
         async with asyncio.timeout(PATIENCE):
             assert (await anext(changes)).method.endswith("tools/list_changed")
         assert [tool.name for tool in await client.tools()] == ["add", "fail"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_inspect_command_ends_with_a_signal(number: int) -> None:
+    """It writes the address, and its server's process ends with it; a page may be open."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "genmcp", "inspect", STDIO, "--no-browser"),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE * 3):
+            url = (await process.stdout.readline()).decode().strip()
+            async with Client(url) as client, client.listen(tools=True):
+                assert (await client.call("add", {"a": 1, "b": 2})).data == 3
+                process.send_signal(number)
+                _, noise = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, noise
+    assert b"Traceback" not in noise
+    assert b"Ctrl-C ends this" in noise
+
+
+def test_inspect_command_reports_an_unreachable_server(run: Run) -> None:
+    """In the same words as other commands."""
+    status, said, noise = run("inspect", "http://127.0.0.1:9/mcp", "--no-browser")
+
+    assert (status, said) == (1, "")
+    assert noise.startswith("genmcp: ")
+    assert "127.0.0.1:9" in noise
+    assert run("inspect", "no-such-command")[0] == 2

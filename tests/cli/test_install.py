@@ -1,8 +1,12 @@
 """The configuration files of clients, as `genmcp install` changes them."""
 
 import json
+import os
+import pty
 import stat
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from genmcp.cli.install import (
     ConfigurationFile,
     Place,
     configuration_path,
+    default_name,
     entry_of,
 )
 from genmcp.cli.output import OutputError
@@ -21,6 +26,9 @@ from genmcp.errors import ConfigurationError
 
 URL = "https://mcp.example.com/mcp"
 HOME = {"HOME": "/home/ada"}
+
+
+Run = Callable[..., tuple[int, str, str]]
 
 
 def place(platform: str = "linux", **variables: str) -> Place:
@@ -188,3 +196,100 @@ def test_install_accepts_an_empty_file_and_a_byte_order_mark(tmp_path: Path) -> 
     assert ConfigurationFile(path, "servers").server("b") is None
     path.write_bytes(b'\xef\xbb\xbf{"servers": {"b": {"url": "x"}}}')
     assert ConfigurationFile(path, "servers").server("b") == {"url": "x"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, and a project in it, which is the current folder."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path
+
+
+def test_install_command_shows_the_change_and_asks(home: Path, run: Run) -> None:
+    """Without a terminal it needs --yes; a second run changes nothing."""
+    status, said, noise = run("install", URL, "vscode")
+    assert status == 2
+    assert f'+      "url": "{URL}"' in said
+    assert noise == "genmcp install: nothing was written: --yes is needed without a terminal\n"
+    path = home / "project" / ".vscode" / "mcp.json"
+    assert not path.exists()
+
+    status, said, _ = run("install", URL, "vscode", "--yes", "--header", "X-Team: a")
+    assert (status, said.splitlines()[-1]) == (0, "wrote .vscode/mcp.json")
+    entry = {"type": "http", "url": URL, "headers": {"X-Team": "a"}}
+    assert json.loads(path.read_text()) == {"servers": {"mcp.example.com": entry}}
+    assert run("install", URL, "vscode", "--header", "X-Team: a")[:2] == (
+        0,
+        ".vscode/mcp.json has mcp.example.com already\n",
+    )
+    assert run("install", URL, "vscode", "--yes")[1].splitlines()[-1] == (
+        "wrote .vscode/mcp.json; the file before is mcp.json.bak"
+    )
+
+
+def test_install_command_writes_a_server_that_starts(home: Path, run: Run) -> None:
+    """The entry of a module, in Claude Desktop's file, starts the server from any folder."""
+    module = "from genmcp import Suite\nsuite = Suite(name='parts', version='1')\n"
+    (home / "project" / "installed_parts.py").write_text(module)
+
+    assert run("install", "installed_parts:suite", "claude", "-y")[0] == 0
+
+    path = home / ".config" / "Claude" / "claude_desktop_config.json"
+    entry = json.loads(path.read_text())["mcpServers"]["parts"]
+    os.chdir("/")
+    assert entry["env"] == {"PYTHONPATH": str(home / "project")}
+    status, said, _ = run("discover", str(path))
+    assert (status, said.splitlines()[0]) == (0, "parts 1")
+
+
+def test_install_command_reports_a_wrong_use(home: Path, run: Run) -> None:
+    """An unknown client, a client that takes no URL, and a file with comments."""
+    assert run("install", URL, "emacs")[0] == 2
+    status, _, noise = run("install", URL, "claude", "--yes")
+    assert (status, "Settings > Connectors" in noise) == (2, True)
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text("// mine\n{}")
+    status, _, noise = run("install", URL, "cursor", "--yes")
+    assert (status, "is not plain JSON" in noise) == (2, True)
+    assert path.read_text() == "// mine\n{}"
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("y", 0)])
+def test_install_command_at_a_terminal(answer: str, status: int, home: Path) -> None:
+    """The answer decides."""
+    terminal, end = pty.openpty()
+    os.write(terminal, f"{answer}\n".encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "genmcp", "install", URL, "cursor"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=end,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    os.close(terminal)
+    os.close(end)
+
+    assert done.returncode == status, done.stderr
+    assert "[y/N]" in done.stderr
+    assert (home / ".cursor" / "mcp.json").exists() is (answer == "y")
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (Command("npx", ["-y", "@modelcontextprotocol/server-files", "/tmp"]), "server-files"),
+        (Command("uv", ["run", "parts.py"]), "parts"),
+        (Command("python", ["-m", "parts"]), "parts"),
+        (Command("/opt/parts-server", []), "parts-server"),
+        ("https://mcp.example.com:8000/mcp", "mcp.example.com"),
+    ],
+)
+def test_install_name_is_that_of_the_program(target: Any, name: str) -> None:
+    """A runner such as npx is not the name of a server."""
+    assert default_name(target) == name

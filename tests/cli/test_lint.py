@@ -1,5 +1,7 @@
 """The rules of `genmcp lint`."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -193,3 +195,23 @@ def test_lint_of_a_hostile_schema_ends(number: int) -> None:
         found: list[Violation] = find_violations(ListedTools(tools=[defined(schema=schema)]))
         for line in report_lines(ListedTools(tools=[defined(schema=schema)]), found):
             assert line.isprintable()
+
+
+def test_lint_command_reports_a_server(run: Callable[..., tuple[int, str, str]]) -> None:
+    """The status is 1 for errors only, and each rule can be ignored."""
+    shop = "tests.cli.shop:suite"
+    status, said, _ = run("lint", shop)
+
+    assert status == 0
+    assert said.startswith("hint   tool-description")
+    assert "\n       fail" in said
+    assert said.endswith(" tokens\n")
+    found = json.loads(run("lint", shop, "--json")[1])
+    assert {each["severity"] for each in found} == {"hint"}
+    ignored = [word for each in found for word in ("--ignore", each["rule"])]
+    assert run("lint", shop, *ignored)[1].startswith("0 errors, 0 hints; 7 tools")
+    assert run("lint", "tests.cli.unliked:suite")[0] == 1
+    status, _, noise = run("lint", shop, "--ignore", "annotation")
+    assert (status, "did you mean annotations?" in noise) == (2, True)
+    status, _, noise = run("lint", "http://127.0.0.1:9/mcp")
+    assert (status, noise.startswith("genmcp: ")) == (1, True)

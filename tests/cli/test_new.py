@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,21 @@ def test_new_project_refuses_a_name(name: str) -> None:
     """It is the name of a distribution, and part of several files."""
     with pytest.raises(ConfigurationError, match="is not a name"):
         project_files(name)
+
+
+def test_new_command_names_its_files(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next command; a folder in use is an error."""
+    monkeypatch.chdir(tmp_path)
+
+    status, said, _ = run("new", "parts")
+
+    assert status == 0
+    lines = said.splitlines()
+    assert lines[:-1] == [f"wrote {Path('parts') / name}" for name in project_files("parts")]
+    assert lines[-1] == "next: cd parts && pip install -e '.[test]' && pytest"
+    assert run("new", "parts")[::2] == (
+        2,
+        "genmcp new: parts is not empty: choose another name\n",
+    )

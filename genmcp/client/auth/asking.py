@@ -120,7 +120,7 @@ def _show(url: str, *, browser: bool) -> None:
     The program itself never fetches it: the URL is for the browser, in which the user is logged in.
     """
     _tell(f"To log in, open this URL in a browser:\n\n{url}\n")
-    if browser and _has_display():
+    if browser and has_display():
         # A daemon: some browsers block, and the login must not outlive the program.
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
@@ -131,7 +131,8 @@ def _tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
+    """Return whether a browser can probably be opened where the user sees it."""
     if sys.platform in ("win32", "darwin"):
         return "SSH_CONNECTION" not in os.environ
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
