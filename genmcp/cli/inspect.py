@@ -72,7 +72,9 @@ def inspect(options: TargetOptions, port: int, browser: bool) -> int:
         except (ClientError, GenmcpError) as error:
             if isinstance(error, ConfigurationError):
                 raise
-            sys.stderr.write(f"genmcp: {sanitize(error_text(error))}\n")
+            # The error of the client, which has advice on logins.
+            cause = error.__cause__ if isinstance(error.__cause__, ClientError) else error
+            sys.stderr.write(f"genmcp: {sanitize(error_text(cause))}\n")
             return 1
     return 0
 

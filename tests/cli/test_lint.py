@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,3 +216,11 @@ def test_lint_command_reports_a_server(run: Callable[..., tuple[int, str, str]])
     assert (status, "did you mean annotations?" in noise) == (2, True)
     status, _, noise = run("lint", "http://127.0.0.1:9/mcp")
     assert (status, noise.startswith("genmcp: ")) == (1, True)
+
+
+def test_documentation_lists_the_lint_rules() -> None:
+    """Each with its severity and its sentence."""
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")
+
+    rows = [f"| `{rule.id}` | {rule.severity} | {rule.problem} |" for rule in RULES]
+    assert "\n".join(rows) in page
