@@ -37,7 +37,7 @@ _RUNNERS: Final = ("bunx", "docker", "node", "npx", "python", "python3", "uv", "
 _WORDS_OF_RUNNERS: Final = ("run", "tool", "exec")
 
 
-class Place(msgspec.Struct, frozen=True):
+class ClientEnvironment(msgspec.Struct, frozen=True):
     """The environment that determines the paths of configuration files.
 
     Args:
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
     variables: Mapping[str, str]
 
     @classmethod
-    def here(cls) -> "Place":
+    def here(cls) -> "ClientEnvironment":
         """Return that of this process."""
         return cls(Path.cwd(), sys.platform, dict(os.environ))
 
@@ -128,7 +128,7 @@ def install(
     """Show the change to the configuration file of a client, and write it."""
     options = TargetOptions(target=target, env=env, header=header, server=server)
     with private_output() as output:
-        place = Place.here()
+        place = ClientEnvironment.here()
         path = configuration_path(client, scope, place)
         resolved = resolve_target(options)
         if resolved.auth is not None:
@@ -186,7 +186,7 @@ def default_name(target: Target) -> str:
     return Path(words[0]).name.removesuffix(".py").removesuffix(".js")
 
 
-def configuration_path(client: str, scope: Scope | None, place: Place) -> Path:
+def configuration_path(client: str, scope: Scope | None, place: ClientEnvironment) -> Path:
     """Return the configuration file of *client*; *scope* None is the client's default.
 
     Raises:
@@ -214,7 +214,7 @@ def configuration_path(client: str, scope: Scope | None, place: Place) -> Path:
 
 
 def entry_of(
-    target: Target, text: str, headers: Mapping[str, str], client: str, place: Place
+    target: Target, text: str, headers: Mapping[str, str], client: str, place: ClientEnvironment
 ) -> dict[str, Any]:
     """Return the entry of a server for the configuration of *client*.
 

@@ -15,8 +15,8 @@ import pytest
 from genmcp import Command, Mux, Suite
 from genmcp.cli.install import (
     APPLICATIONS,
+    ClientEnvironment,
     ConfigurationFile,
-    Place,
     configuration_path,
     default_name,
     entry_of,
@@ -31,8 +31,8 @@ HOME = {"HOME": "/home/ada"}
 Run = Callable[..., tuple[int, str, str]]
 
 
-def place(platform: str = "linux", **variables: str) -> Place:
-    return Place(Path("/work"), platform, {**HOME, **variables})
+def place(platform: str = "linux", **variables: str) -> ClientEnvironment:
+    return ClientEnvironment(Path("/work"), platform, {**HOME, **variables})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def place(platform: str = "linux", **variables: str) -> Place:
     ],
 )
 def test_install_path_depends_on_the_platform(
-    client: str, scope: Any, where: Place, path: str
+    client: str, scope: Any, where: ClientEnvironment, path: str
 ) -> None:
     """The folders are those that the environment names."""
     assert configuration_path(client, scope, where) == Path(path)
