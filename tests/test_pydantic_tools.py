@@ -224,6 +224,19 @@ async def test_result_is_wrapped_where_it_has_to_be_an_object(version: str) -> N
     assert result.structured_content == {"result": [{"name": "screw", "count": 2}] * 2}
 
 
+async def test_schema_that_refers_to_its_root_is_not_wrapped() -> None:
+    """Within another schema, the same reference would refer to that one."""
+    numbers = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}}
+
+    @tool(output_schema=numbers)
+    async def nested() -> Any:
+        return [1, [2]]
+
+    assert (await listed(nested)).output_schema == numbers
+    assert (await listed(nested, "2025-11-25")).output_schema is None
+    assert (await call(nested, "2025-11-25")).structured_content == {"result": [1, [2]]}
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "schema"),
     [

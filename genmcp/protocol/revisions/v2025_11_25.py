@@ -190,12 +190,13 @@ def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
     """Wrap an output schema without objects, which are only optional since SEP-2106.
 
     A list is sent as `{"result": [...]}`. A schema that allows objects and other values is dropped,
-    since the results do not show which of them were wrapped.
+    since the results do not show which of them were wrapped; so is one whose references would refer
+    to other places within the wrapped schema.
     """
     schema = tool.output_schema
     if schema is None or schema.get("type") == "object":
         return tool
-    if not _excludes_objects(schema) or "$id" in schema:
+    if not _excludes_objects(schema) or "$id" in schema or not _is_movable(schema):
         return structs.replace(tool, output_schema=None)
     outer = {key: schema[key] for key in ("$schema", "$defs") if key in schema}
     inner = {key: value for key, value in schema.items() if key not in outer}
@@ -211,6 +212,16 @@ def _excludes_objects(schema: Any) -> bool:
     if kinds is not None:
         return kinds != "object" and "object" not in kinds
     return bool(schema.get("anyOf")) and all(map(_excludes_objects, schema["anyOf"]))
+
+
+def _is_movable(part: Any) -> bool:
+    """Return whether all references are to `$defs`, which stays at the root."""
+    if isinstance(part, Mapping):
+        reference = part.get("$ref", "#/$defs/")
+        if isinstance(reference, str) and not reference.startswith("#/$defs/"):
+            return False
+        return all(map(_is_movable, part.values()))
+    return not isinstance(part, list | tuple) or all(map(_is_movable, part))
 
 
 def _with_id(params: client_features.ElicitRequestParams) -> client_features.ElicitRequestParams:
