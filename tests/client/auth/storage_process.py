@@ -64,7 +64,9 @@ def refuse(url: str) -> str:
 
 
 async def main(kind: str, folder: str, action: str, url: str = "") -> None:
-    async with open_storage(kind, Path(folder), lease=1.0) as tokens:
+    # A short lease only for a holder that is killed: a renewal may be slow on a busy machine.
+    lease = 1.0 if action == "hold" else 60.0
+    async with open_storage(kind, Path(folder), lease) as tokens:
         match action:
             case "hold":  # until killed
                 async with tokens.lock(KEY):
