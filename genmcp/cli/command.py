@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from genmcp.cli import jobs, lists, login, remote, store
+from genmcp.cli import jobs, lists, login, remote, store, tasks
 from genmcp.cli.inspect import inspect
 from genmcp.cli.install import install
 from genmcp.cli.lint import lint
@@ -122,6 +122,7 @@ def create_group() -> Group:
         lists.tools,
         *listing,
         remote.call,
+        tasks.tasks,
         remote.read,
         remote.prompt,
         remote.complete,

@@ -26,7 +26,7 @@ _MAX_BOUND: Final = 60  # characters
 def describe_tool(tool: ToolDefinition) -> Iterator[str]:
     """Yield the lines that describe *tool*: how it is called, its purpose, its arguments."""
     schema = tool.input_schema
-    yield " ".join([tool.name, *_arguments(tool)])
+    yield " ".join([tool.name, *argument_texts(tool.input_schema)])
     yield from _first_paragraph(tool.description)
     for key, field in properties_of(schema).items():
         if text := _text_of_argument(field, schema):
@@ -52,7 +52,7 @@ def describe_resource(resource: ResourceDefinition | ResourceTemplateDefinition)
 
 def tool_row(tool: ToolDefinition) -> Row:
     """Return *tool* as a row of a table: its name, its arguments, and its purpose."""
-    return tool.name, " ".join(_arguments(tool)), _summary(tool.description)
+    return tool.name, " ".join(argument_texts(tool.input_schema)), _summary(tool.description)
 
 
 def prompt_row(prompt: PromptDefinition) -> Row:
@@ -69,7 +69,7 @@ def resource_row(resource: ResourceDefinition | ResourceTemplateDefinition) -> R
 
 def tool_lines(tool: ToolDefinition) -> Iterator[str]:
     """Yield the lines that describe *tool* alone: how it is called, and its whole description."""
-    yield " ".join([tool.name, *_arguments(tool)])
+    yield " ".join([tool.name, *argument_texts(tool.input_schema)])
     for line in (tool.description or "").strip().splitlines():
         yield f"{_INDENT}{line.rstrip()}".rstrip()
 
@@ -108,22 +108,21 @@ def _required(schema: Mapping[str, Any]) -> list[Any]:
     return required if isinstance(required, list) else []
 
 
-def _arguments(tool: ToolDefinition) -> list[str]:
-    """Return the arguments of *tool* in the form in which they are given."""
-    schema, texts = tool.input_schema, []
-    required = _required(schema)
-    for key, field in properties_of(schema).items():
-        text = one_line(f"{key}={_type_text(field, schema)}")
-        texts.append(text if key in required else f"[{text}]")
-    return texts
-
-
 def _text_of_argument(field: Any, root: Mapping[str, Any]) -> str:
     """Return the description of an argument."""
     for subschema in subschemas(field, root):
         if description := subschema.get("description"):
             return one_line(str(description))
     return ""
+
+
+def argument_texts(schema: Mapping[str, Any]) -> list[str]:
+    """Return the properties of *schema* in the form in which they are given, as arguments."""
+    required, texts = _required(schema), []
+    for key, field in properties_of(schema).items():
+        text = one_line(f"{key}={_type_text(field, schema)}")
+        texts.append(text if key in required else f"[{text}]")
+    return texts
 
 
 def _prompt_arguments(prompt: PromptDefinition) -> list[str]:

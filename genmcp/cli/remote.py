@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,15 +25,24 @@ from genmcp.cli.output import (
     write_contents,
 )
 from genmcp.cli.parsing import Decorator, argument, command, option, options_as
+from genmcp.cli.started import StartedTask, remember
 from genmcp.cli.target import (
+    ATTRIBUTE,
     TargetCommand,
     TargetOptions,
+    parse_target,
     quoting_hint,
     resolve_target,
     target_parameters,
     with_stderr,
 )
-from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler
+from genmcp.cli.terminal import (
+    DeferringHandler,
+    LogPrinter,
+    StatusLine,
+    TerminalHandler,
+    has_user,
+)
 from genmcp.cli.values import (
     check_arguments,
     convert_arguments,
@@ -81,12 +91,14 @@ class RemoteOptions(TargetOptions, frozen=True, kw_only=True):
     output: str | None = None
 
 
-remote_options: Final = options_as(
-    RemoteOptions,
+remote_parameters: Final[Sequence[Decorator]] = (
     *target_parameters,
     option("--json", is_flag=True, help="write the whole result as JSON"),
     option("-o", "--output", metavar="FILE", help="write to FILE instead of standard output"),
 )
+"""The parameters of `RemoteOptions`, for `options_as`. The first is the target."""
+
+remote_options: Final = options_as(RemoteOptions, *remote_parameters)
 """Adds `RemoteOptions` to a command."""
 
 
@@ -105,13 +117,36 @@ def _pairs(description: str) -> Decorator:
     metavar="JSON",
     help="arguments as a JSON object; @FILE reads a file, - reads standard input",
 )
-def call(options: RemoteOptions, name: str, pairs: Sequence[str], arguments: str | None) -> int:
+@option(
+    "--detach",
+    is_flag=True,
+    help="write the id of the task and end; `genmcp tasks` shows, follows and answers it",
+)
+def call(
+    options: RemoteOptions,
+    name: str,
+    pairs: Sequence[str],
+    arguments: str | None,
+    detach: bool,
+) -> int:
     """Call a tool. The exit status is 1 if the result is an error."""
     failed = False
+    url = _detached_url(options) if detach else ""
     json_arguments = _load_arguments(arguments)
     _parse_pairs(options.target, pairs)  # reports a malformed pair before the server is contacted
 
-    async def fetch(client: Client, status: StatusLine) -> CallToolResult:
+    async def send(
+        client: Client, status: StatusLine, values: Mapping[str, Any]
+    ) -> CallToolResult | StartedTask:
+        if not detach:
+            return await client.call(name, values, progress=status.show_progress)
+        handle = await client.call_task(name, values)
+        if handle.id is None:
+            status.write("genmcp: the call has ended already, without a task\n")
+            return await handle.wait()
+        return _remember(StartedTask(handle.id, url, name, time.time()), status)
+
+    async def fetch(client: Client, status: StatusLine) -> CallToolResult | StartedTask:
         nonlocal failed
         # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
         # the server validates them.
@@ -126,15 +161,43 @@ def call(options: RemoteOptions, name: str, pairs: Sequence[str], arguments: str
             status.write(f"genmcp: {name} has no argument {key!r}, only {known}{hint}\n")
         failed = True
         try:
-            result = await client.call(name, values, progress=status.show_progress)
-            failed = result.is_error
+            result = await send(client, status, values)
+            failed = isinstance(result, CallToolResult) and result.is_error
         finally:
             hint = suggestion(name, (tool.name for tool in listed))
             if failed and found is None and hint:
                 status.write(f"genmcp: there is no tool {name!r}{hint}\n")
         return result
 
-    return run_remote(options, fetch, _write_result) or int(failed)
+    def write(output: OutputWriter, result: CallToolResult | StartedTask) -> None:
+        if isinstance(result, StartedTask):
+            output.write_line(result.id)
+        else:
+            write_result(output, result)
+
+    unattended = DeferringHandler if detach else LogPrinter
+    return run_remote(options, fetch, write, unattended) or int(failed)
+
+
+def _detached_url(options: RemoteOptions) -> str:
+    """Return the URL of the target.
+
+    Raises:
+        ConfigurationError: it has none. Then its process ends with this command, and its tasks too.
+    """
+    is_module = ATTRIBUTE.fullmatch(options.target)
+    target = None if is_module else parse_target(options.target, options.server).target
+    if not isinstance(target, str):
+        raise ConfigurationError("--detach applies only to a URL")
+    return target
+
+
+def _remember(task: StartedTask, status: StatusLine) -> StartedTask:
+    try:
+        remember(task)
+    except OSError as error:
+        status.write(f"genmcp: the id is not kept for `genmcp tasks`: {error}\n")
+    return task
 
 
 @command("read", "read a resource of a server", TargetCommand)
@@ -227,18 +290,23 @@ def discover(options: RemoteOptions) -> int:
     return run_remote(options, fetch, write)
 
 
-def run_remote(options: RemoteOptions, fetch: Fetch, write: Write) -> int:
+def run_remote(
+    options: RemoteOptions,
+    fetch: Fetch,
+    write: Write,
+    unattended: type[LogPrinter] = LogPrinter,
+) -> int:
     """Write the value that *fetch* gets from the server, and return the exit status.
 
-    With `--json` the value is written as JSON, otherwise by *write*.
+    With `--json` the value is written as JSON, otherwise by *write*. The handler is *unattended*
+    if there is no terminal at which the user can be asked.
     """
     with private_output() as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
-        is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         client = Client(
             resolved.target,
-            handler=TerminalHandler(status) if is_interactive else LogPrinter(status),
+            handler=(TerminalHandler if has_user() else unattended)(status),
             options=with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
             auth=resolved.auth,
         )
@@ -312,7 +380,8 @@ async def _show_after(status: StatusLine, text: str, delay: float) -> AsyncItera
         status.clear()
 
 
-def _write_result(output: OutputWriter, result: CallToolResult) -> None:
+def write_result(output: OutputWriter, result: CallToolResult) -> None:
+    """Write the contents of *result*."""
     contents = [content_of(each) for each in result.content]
     structured = result.structured
     # Many servers repeat structured content as JSON text. A terminal shows it once, indented.

@@ -31,7 +31,9 @@ from genmcp.server import Server
 SERVED: Final = "module:attribute of a Mux, Endpoint, or Server such as a Suite"
 """What `load_mux` takes, for `--help`."""
 
-_ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""A target in this process."""
+
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]*)://")
 _HOST: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
@@ -263,7 +265,7 @@ def parse_target(text: str, server: str | None = None) -> ParsedTarget:
                 f"{text!r} has no host name: a URL looks like https://a.example/mcp"
             )
         return ParsedTarget(text)
-    if _ATTRIBUTE.fullmatch(text):
+    if ATTRIBUTE.fullmatch(text):
         return ParsedTarget(load_mux(text))
     try:
         words = shlex.split(text)

@@ -17,7 +17,7 @@ from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
 from genmcp.cli.output import duration, load_rendering, one_line, sanitize
 from genmcp.cli.values import bounds_of, choices_of, convert_value, split_list, types_of
-from genmcp.client.handler import ClientHandler
+from genmcp.client.handler import ClientHandler, Denied
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from genmcp.question.elicitation import host_of
@@ -238,6 +238,31 @@ class LogPrinter(ClientHandler[None]):
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
         """Print the log message above the status line."""
         self._status.write(mark_lines(f"{message.level}: {message.data}", first=""))
+
+
+def has_user() -> bool:
+    """Return whether there is a terminal at which the user can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class DeferringHandler(LogPrinter):
+    """A handler without a user, for tasks: their questions are answered by another command."""
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Refuse the question, which stays open."""
+        raise self._refusal()
+
+    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+        """Refuse the question, which stays open."""
+        raise self._refusal()
+
+    def _refusal(self) -> Denied:
+        return Denied(
+            "there is a question, and no terminal to ask it at: a task is answered by "
+            "`genmcp tasks answer`"
+        )
 
 
 def mark_lines(text: str, first: str = _MARK) -> str:

@@ -317,9 +317,11 @@ class SyncTask:
         """Get the state of the task from the server."""
         return self._run(self._handle.status())
 
-    def wait(self, *, timeout: Wait = UNSET) -> CallToolResult:
+    def wait(
+        self, *, progress: ProgressCallback | None = None, timeout: Wait = UNSET
+    ) -> CallToolResult:
         """Wait for the result."""
-        return self._run(self._handle.wait(timeout=timeout))
+        return self._run(self._handle.wait(progress=progress, timeout=timeout))
 
     def update(self, answers: Mapping[str, Any]) -> None:
         """Answer input requests of the task."""

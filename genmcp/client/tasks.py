@@ -23,6 +23,7 @@ from genmcp.client.errors import (
     TaskCancelled,
     as_task_error,
 )
+from genmcp.client.hooks import ProgressCallback, ProgressReporter
 from genmcp.client.pending import OnProgress
 from genmcp.client.requests import RequestDeadline, Requests, Wait
 from genmcp.client.subscriptions import ChangeStream
@@ -137,12 +138,19 @@ class TaskHandle:
         task: DetailedTask = await self._send("tasks/get", {})
         return task
 
-    async def wait(self, *, timeout: Wait = msgspec.UNSET) -> CallToolResult:
+    async def wait(
+        self, *, progress: ProgressCallback | None = None, timeout: Wait = msgspec.UNSET
+    ) -> CallToolResult:
         """Wait for the result; the handler answers the input requests of the task meanwhile.
 
         The server notifies of changes if it can. Otherwise it is polled, at first after
         `ClientOptions.first_poll`, then at its own interval; a failed poll is retried. If the
         caller is cancelled, or *timeout* seconds have passed, the task continues.
+
+        Args:
+            progress: A function or coroutine function, called with the progress, the total or None,
+                and a message or None. Default: none.
+            timeout: Seconds; None: no limit. Default: `ClientOptions.timeout`.
 
         Raises:
             ServerError: The task failed with this error.
@@ -153,7 +161,17 @@ class TaskHandle:
             OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
                 of the error is its id.
         """
-        return copied(await self.wait_until(self._requests.deadline(timeout)))
+        deadline = self._requests.deadline(timeout)
+        if progress is None:
+            return copied(await self.wait_until(deadline))
+        reporter = ProgressReporter(progress, self._requests.options.max_queued_progress)
+        try:
+            result = await self.wait_until(deadline, reporter)
+        except BaseException:
+            await reporter.cancel()
+            raise
+        await reporter.end()
+        return copied(result)
 
     async def wait_until(
         self, deadline: RequestDeadline, on_progress: OnProgress | None = None

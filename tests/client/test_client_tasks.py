@@ -107,6 +107,28 @@ async def test_call_waits_for_its_task() -> None:
     assert said == [(1, 2, "in the oven")]
 
 
+async def test_task_reports_progress_to_who_waits() -> None:
+    """In another process, too: only the id is known."""
+    bake = Bake()
+    reports: list[Any] = []
+    seen = asyncio.Event()
+
+    async def report(*progress: Any) -> None:
+        reports.append(progress)
+        seen.set()
+
+    async with kitchen(bake) as client:
+        started = await client.call_task("bake")
+        waiting = asyncio.create_task(client.task(started.id or "").wait(progress=report))
+        await seen.wait()
+        bake.oven.set()
+        assert (await waiting).data == "bread"
+        given_up = await client.call_task("bake", {"burn": True})
+        with pytest.raises(ServerError):
+            await client.task(given_up.id or "").wait(progress=report)
+    assert reports[0] == (1, 2, "in the oven")
+
+
 async def test_call_answers_what_its_task_asks() -> None:
     """Each question of a task is put to the handler, once."""
     handler = Agreeing()
