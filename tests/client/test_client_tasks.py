@@ -15,10 +15,12 @@ from genmcp import (
     McpError,
     Mux,
     Outcome,
+    Run,
     Suite,
     Tool,
     ToolRequest,
     elicit,
+    job,
     tool,
 )
 from genmcp.client.client import Client
@@ -107,26 +109,43 @@ async def test_call_waits_for_its_task() -> None:
     assert said == [(1, 2, "in the oven")]
 
 
+@job(name="kitchen.rise")
+async def rise(run: Run) -> str:
+    await run.progress(1, 2, "rising")
+    await Rise.oven.wait()
+    return "dough"
+
+
+class Rise(Tool):
+    """Waits for a job, which reports progress."""
+
+    name = "rise"
+    oven: asyncio.Event
+
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return Continue("risen", rise.job())
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        return outcome.value if isinstance(outcome, Done) else "nothing"
+
+
 async def test_task_reports_progress_to_who_waits() -> None:
-    """In another process, too: only the id is known."""
-    bake = Bake()
+    """Also in another process, where only the id is known."""
+    Rise.oven = asyncio.Event()
     reports: list[Any] = []
-    seen = asyncio.Event()
 
     async def report(*progress: Any) -> None:
         reports.append(progress)
-        seen.set()
+        Rise.oven.set()
 
-    async with kitchen(bake) as client:
-        started = await client.call_task("bake")
-        waiting = asyncio.create_task(client.task(started.id or "").wait(progress=report))
-        await seen.wait()
-        bake.oven.set()
-        assert (await waiting).data == "bread"
-        given_up = await client.call_task("bake", {"burn": True})
+    async with kitchen(Rise) as client:
+        started = await client.call_task("rise")
+        result = await client.task(started.id or "").wait(progress=report)
         with pytest.raises(ServerError):
-            await client.task(given_up.id or "").wait(progress=report)
-    assert reports[0] == (1, 2, "in the oven")
+            await client.task("unknown").wait(progress=report)
+
+    assert result.data == "dough"
+    assert reports == [(1, 2, "rising")]
 
 
 async def test_call_answers_what_its_task_asks() -> None:
