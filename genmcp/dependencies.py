@@ -13,7 +13,7 @@ ends. The parameter is no argument of a client: no schema contains it.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AsyncExitStack,
     ExitStack,
@@ -192,9 +192,7 @@ def _dependencies_of(function: Callable[..., Any]) -> Mapping[str, Dependency]:
         return found
     hints = _hints_of(function)
     for name, parameter in parameters.items():
-        hint = hints.get(name)
-        notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-        for each in (parameter.default, *notes):
+        for each in (parameter.default, *_notes_of(hints.get(name))):
             if (dependency := _dependency_of(each)) is not None:
                 found[name] = dependency
     return found
@@ -204,9 +202,18 @@ def _dependency_of(mark: Any) -> Dependency | None:
     """Return the dependency that *mark* stands for; FastAPI's `Depends` is one as well."""
     if isinstance(mark, Dependency):
         return mark
-    if type(mark).__module__ == "fastapi.params" and callable(getattr(mark, "dependency", None)):
+    if _is_of_fastapi(mark) and callable(getattr(mark, "dependency", None)):
         return _dependency(mark.dependency)
     return None
+
+
+def _is_of_fastapi(mark: Any) -> bool:
+    """Return whether *mark* is one of FastAPI's, such as `Depends` or `Header`."""
+    return any(each.__module__ == "fastapi.params" for each in type(mark).__mro__)
+
+
+def _notes_of(hint: Any) -> Sequence[Any]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
 def _hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
@@ -230,9 +237,16 @@ def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
     except (TypeError, ValueError):
         raise ConfigurationError(f"{of}: its dependency {name} has no signature") from None
     for each in parameters.values():
+        hint = hints.get(each.name)
         if each.name in own:
             _check(function, own[each.name].function, context, in_loop=in_loop)
-        elif each.default is each.empty and _type_of(hints.get(each.name)) is not context:
+        elif any(map(_is_of_fastapi, (each.default, *_notes_of(hint)))):
+            # The default would be passed, such as the truthy object `Header(False)`.
+            raise ConfigurationError(
+                f"{of}: its dependency {name} has a parameter {each.name} that FastAPI fills from "
+                f"an HTTP request, which a call of a tool does not have"
+            )
+        elif each.default is each.empty and _type_of(hint) is not context:
             raise ConfigurationError(
                 f"{of}: its dependency {name} has a parameter {each.name} that nobody passes: "
                 f"annotate it {context.__name__}, make it a dependency, or give it a default"

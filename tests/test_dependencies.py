@@ -417,6 +417,18 @@ def needs_request(request: fastapi.Request) -> str:
 
 
 async def takes_request(url: Annotated[str, fastapi.Depends(needs_request)]) -> None: ...
+
+
+def needs_header(x_admin: bool = fastapi.Header(False)) -> bool:
+    return x_admin
+
+
+def needs_query(admin: Annotated[bool, fastapi.Query()] = True) -> bool:
+    return admin
+
+
+async def takes_header(admin: Annotated[bool, fastapi.Depends(needs_header)]) -> None: ...
+async def takes_query(admin: Annotated[bool, Depends(needs_query)]) -> None: ...
 def needs_text(text: str) -> str:
     return text
 
@@ -438,6 +450,8 @@ async def takes_run(value: Annotated[str, Depends(job_session)]) -> None: ...
         (takes_needy, "its dependency needs_text has a parameter text that nobody passes"),
         (takes_async, "takes_async: its dependency open_session is async: make takes_async an"),
         (takes_request, "its dependency needs_request has a parameter request that nobody passes"),
+        (takes_header, "its dependency needs_header has a parameter x_admin that FastAPI fills"),
+        (takes_query, "its dependency needs_query has a parameter admin that FastAPI fills"),
         (takes_run, "a parameter run that nobody passes: annotate it Channel, make it"),
     ],
 )
