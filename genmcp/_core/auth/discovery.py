@@ -67,7 +67,8 @@ def discover(
         FlowFailed: No authorization server may be used.
     """
     found = yield from find_resource(options, challenge)
-    server = yield from find_server(options, found, code=code)
+    named = challenge.params.get("resource_metadata") if challenge else None
+    server = yield from find_server(options, found, named=named, code=code)
     if options.resource is None:
         resource = None
     else:
@@ -94,7 +95,7 @@ def find_resource(
     for url in dict.fromkeys(urls):
         document = _typed((yield from get_document(options, url)), ResourceMetadata)
         if isinstance(document, FetchedDocument):
-            _observe(options, "resource metadata", document)
+            _observe(options, "resource metadata", document, expected=url == named)
             problems.append(document)
             continue
         _check_resource(options, document, url)
@@ -129,13 +130,18 @@ def find_resource(
 
 
 def find_server(
-    options: FlowOptions, resource: ResourceMetadata | None, *, code: bool = True
+    options: FlowOptions,
+    resource: ResourceMetadata | None,
+    *,
+    named: str | None = None,
+    code: bool = True,
 ) -> Steps[ServerMetadata]:
     """Return the metadata of the authorization server to use.
 
     Args:
         options: The options of the client.
         resource: The protected resource metadata, None if the server has none.
+        named: Where the challenge says that this metadata is.
         code: As for `discover`.
 
     Raises:
@@ -167,6 +173,13 @@ def find_server(
             f"the authorization server {shown(issuer)} has no metadata, neither that of RFC 8414 "
             "nor that of OpenID Connect"
         )
+    if named is not None:
+        # No server of 2025-03-26, whose endpoints need no metadata, but one with a wrong URL.
+        raise FlowFailed(
+            f"there is no protected resource metadata at {shown(named)}, where the server says "
+            "that it is",
+            advice="issuer= names the authorization server",
+        )
     metadata = fallback_metadata(options.url)
     for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
         check_url(options, endpoint or "", "endpoint")
@@ -189,9 +202,12 @@ def _typed(document: FetchedDocument, type: type[T]) -> T | FetchedDocument:
         return msgspec.structs.replace(document, found=found, problem=f"it is not valid: {error}")
 
 
-def _observe(options: FlowOptions, topic: str, document: FetchedDocument) -> None:
-    # A document that is absent is no fault while there are other URLs to ask.
-    ok = document.found is DocumentState.ABSENT
+def _observe(
+    options: FlowOptions, topic: str, document: FetchedDocument, *, expected: bool = False
+) -> None:
+    # A document that is absent is no fault while there are other URLs to ask, unless the server
+    # has named this one.
+    ok = document.found is DocumentState.ABSENT and not expected
     options.observe(FlowFinding(topic, document.problem, document.url, ok=ok))
 
 

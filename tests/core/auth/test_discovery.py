@@ -131,6 +131,15 @@ def test_metadata_of_nothing_but_an_outage_is_no_old_server() -> None:
     assert caught.value.failure is Failure.UNAVAILABLE
 
 
+def test_metadata_that_the_challenge_names_has_to_exist() -> None:
+    """Its server has a wrong URL, and is none of 2025-03-26, whose endpoints have no metadata."""
+    world = World()
+    del world.pages[PRM]
+
+    with pytest.raises(FlowFailed, match="no protected resource metadata at"):
+        world.run(discover(world.options, named()))
+
+
 def test_discovery_sends_the_protocol_version() -> None:
     """2025-03-26, "Server Metadata Discovery Headers"."""
     world = World(protocol_version="2025-06-18")
