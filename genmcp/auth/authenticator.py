@@ -133,7 +133,9 @@ class Authenticator:
             http.authenticate(access)
             if access.missing(self.bearer.scopes):
                 scopes = await _scopes_named(http)
-                raise Refusal(403, "insufficient_scope", "The access token lacks a scope", scopes)
+                needed = " ".join(dict.fromkeys((*self.bearer.scopes, *scopes)))
+                text = f"The access token lacks a scope; needed: {needed}"
+                raise Refusal(403, "insufficient_scope", text, scopes)
         except Refusal as refusal:
             await self._refuse(http, refusal)
             return False

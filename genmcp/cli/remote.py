@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 import sys
 import textwrap
 import time
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from genmcp._mux.mux import Mux
+from genmcp.cli.login import TOKEN_VARIABLE, AuthOptions
 from genmcp.cli.output import (
     OutputWriter,
     as_command_options,
@@ -62,7 +64,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.targets import Target
-from genmcp.errors import ConfigurationError, McpError
+from genmcp.errors import ConfigurationError, McpError, MissingCapability
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.prompts import (
     Completion,
@@ -82,6 +84,9 @@ _CLOSE_DELAY: Final = 0.5
 _NO_ENDPOINT: Final = (404, 405)  # the HTTP statuses of a path without an endpoint
 _USUAL_PATH: Final = "/mcp"
 _PROBE_TIMEOUT: Final = 3.0  # seconds
+
+
+_NO_OPTIONS: Final = AuthOptions()
 
 
 class RemoteOptions(TargetOptions, frozen=True, kw_only=True):
@@ -331,7 +336,7 @@ def run_remote(
         try:
             value = asyncio.run(connect())
         except (ClientError, McpError) as error:
-            text = sanitize(error_text(error))
+            text = sanitize(error_text(error, options))
             hint = asyncio.run(_find_endpoint(error, resolved.target))
             sys.stderr.write(f"genmcp: {text}{hint}\n")
             return 1
@@ -429,20 +434,39 @@ def _parse_pairs(target: str, pairs: Sequence[str]) -> dict[str, str]:
         raise ConfigurationError(f"{error}{hint}") from None
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: Exception, options: AuthOptions = _NO_OPTIONS) -> str:
     """Return the text of *error*, with advice in terms of the command line."""
     text = str(error).replace("ClientOptions(revision=...)", "--revision")
     if isinstance(error, Unauthorized):
-        login = f"`genmcp login {error.server_name}` and --login"
-        advice = f"give credentials: --header 'Authorization: Bearer TOKEN', or {login}"
-        return text.replace(error.advice or "", advice)
+        return text.replace(error.advice or "", _credentials_advice(error.server_name, options))
     if isinstance(error, Forbidden) and error.scopes:
         scopes = " ".join(error.scopes)
-        return f"{text} (genmcp login {error.server_name} --scope '{scopes}')"
+        return f"{text} ({_login_command(error.server_name, options)} --scope '{scopes}')"
     if isinstance(error, AuthorizationFailed):
         return as_command_options(text)
+    if isinstance(error, ServerError) and error.code == MissingCapability.code:
+        # Without a terminal, no elicitation is declared.
+        advice = "; run the command at a terminal to answer questions"
+        return text + advice * ("elicitation" in text)
     if (
         isinstance(error, ProcessExited) and error.last_line
     ):  # the last line is on standard error already
         return re.sub(rf"; [^;]*: {re.escape(error.last_line)}", "", text)
     return text
+
+
+def _credentials_advice(server_name: str, options: AuthOptions) -> str:
+    """Return what helps after a 401, depending on the credentials that were sent."""
+    if "://" not in server_name:
+        return "only a server over HTTP gets credentials: serve this one, and call its URL"
+    login = f"`{_login_command(server_name, options)}`"
+    if options.login:
+        return f"no usable login is stored: run {login}"
+    if options.token:
+        return f"the server refuses the token in {TOKEN_VARIABLE}; its log has the reason"
+    return f"give credentials: --header 'Authorization: Bearer TOKEN', or {login} and --login"
+
+
+def _login_command(server_name: str, options: AuthOptions) -> str:
+    storage = f" --tokens {shlex.quote(options.tokens)}" if options.tokens else ""
+    return f"genmcp login {server_name}{storage}"

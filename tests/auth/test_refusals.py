@@ -105,7 +105,8 @@ async def test_missing_scope_of_endpoint_is_403(http: httpx.AsyncClient) -> None
 
     assert response.status_code == again.status_code == 403
     assert response.headers["www-authenticate"] == (
-        'Bearer error="insufficient_scope", error_description="The access token lacks a scope", '
+        'Bearer error="insufficient_scope", '
+        'error_description="The access token lacks a scope; needed: read write", '
         f'scope="read write", resource_metadata="{METADATA}"'
     )
     assert response.json()["error"] == "insufficient_scope"

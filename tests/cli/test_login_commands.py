@@ -76,17 +76,51 @@ def test_login_is_used_by_calls_until_the_logout(server: Guarded, run: Run) -> N
     assert not any(secret in text for secret in secrets for text in [said, explained])
 
 
-def test_call_without_a_login_names_the_command(server: Guarded, run: Run) -> None:
+def test_call_without_a_login_names_the_command(server: Guarded, run: Run, tmp_path: Path) -> None:
     """Without a terminal nobody can be asked: a script fails at once."""
     status, said, noise = run("call", server.url, "whoami")
     assert (status, said) == (1, "")
     assert "HTTP 401" in noise
     assert f"genmcp login {server.url}" in noise
 
-    status, said, noise = run("call", server.url, "whoami", "--login")
+    other = str(tmp_path / "other")
+    status, said, noise = run("call", server.url, "whoami", "--login", "--tokens", other)
     assert (status, said) == (1, "")
-    assert f"genmcp login {server.url}" in noise
+    assert f"no usable login is stored: run `genmcp login {server.url} --tokens {other}`" in noise
     assert server.issuer.received("register") == []
+
+
+def test_refused_token_is_named_by_its_variable(
+    server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user has given credentials, and needs the reason."""
+    monkeypatch.setenv("GENMCP_TOKEN", "nonsense")
+    noise = run("call", server.url, "whoami", "--token")[2]
+
+    assert "(the server refuses the token in GENMCP_TOKEN; its log has the reason)" in noise
+    assert "nonsense" not in noise
+
+
+SCOPED = """
+from genmcp import Suite, tool
+
+@tool(scopes=["parts:write"])
+async def order() -> None: ...
+
+suite = Suite(name="parts", version="1", tools=[order])
+"""
+
+
+def test_server_of_this_process_cannot_be_logged_in_at(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no URL that a login could be for."""
+    (tmp_path / "scoped_parts.py").write_text(SCOPED)
+    monkeypatch.chdir(tmp_path)
+    noise = run("call", "scoped_parts:suite", "order")[2]
+
+    assert "serve this one, and call its URL" in noise
+    assert "genmcp login" not in noise
 
 
 def test_expired_token_is_renewed(server: Guarded, run: Run) -> None:
