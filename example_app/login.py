@@ -18,11 +18,9 @@ DELIVERIES = "workshop:deliveries"  # the scope that book_delivery needs in addi
 
 
 class ScopedBookDelivery(BookDelivery):
-    """Books a delivery note of a supplier, completely or not at all.
+    """Books a delivery note of a supplier, completely or not at all."""
 
-    A client without the scope gets HTTP 403, asks its user for it, and calls again.
-    """
-
+    # A client without it gets HTTP 403, asks its user for it, and calls again.
     scopes = (DELIVERIES,)
 
 
