@@ -160,6 +160,11 @@ def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestPa
             ToolDefinition("a", OBJECT),
         ),
         (
+            ToolDefinition("a", OBJECT, output_schema={"anyOf": [True, {"type": "null"}]}),
+            "2025-11-25",
+            ToolDefinition("a", OBJECT),
+        ),
+        (
             ToolDefinition("a", OBJECT, output_schema={"$id": "a:b", "type": "array"}),
             "2025-11-25",
             ToolDefinition("a", OBJECT),
