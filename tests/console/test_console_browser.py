@@ -61,7 +61,11 @@ async def picture(page: Page, name: str) -> None:
 
 async def go(page: Page, section: str, entry: str | None = None) -> None:
     """Go to an entry of a section as a user does."""
-    await page.get_by_role("navigation").get_by_role("link", name=section).click()
+    link = page.get_by_role("navigation").get_by_role("link", name=section)
+    await link.click()
+    # The list of the section before is there until that of this one has arrived.
+    await expect(link).to_have_attribute("aria-current", "page")
+    await expect(page.get_by_role("main")).not_to_have_attribute("aria-busy", "true")
     if entry is not None:
         await page.locator(".entries a").filter(has_text=entry).first.click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text(entry)
@@ -321,6 +325,20 @@ async def test_page_works_by_keyboard(page: Page) -> None:
     await expect(page.locator(".outcome")).to_have_text("Hello, Eve")
 
 
+async def test_single_keys_can_be_turned_off(page: Page) -> None:
+    """Speech input may press them by accident (WCAG 2.1.4)."""
+    await page.get_by_label("Use single keys").uncheck()
+    await page.reload()
+    await expect(page.get_by_label("Use single keys")).not_to_be_checked()
+    await page.keyboard.press("2")
+    await page.keyboard.press("Control+2")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("The kitchen")
+    await page.get_by_label("Use single keys").check()
+    await page.get_by_label("Use single keys").blur()
+    await page.keyboard.press("2")
+    await expect(page.locator(".entries a")).to_have_count(8)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
 async def test_page_is_accessible(browser: Browser, theme: str, width: int) -> None:
@@ -465,3 +483,23 @@ async def test_user_logs_in_on_the_page(browser: Browser, tmp_path: Path) -> Non
         await call(page)
         await expect(page.locator(".outcome table").first).to_be_visible()
         await picture(page, "login")
+
+
+async def test_form_is_kept_while_the_user_grants_a_scope(browser: Browser, tmp_path: Path) -> None:
+    """The call of a tool that needs a further scope is then one click away."""
+    async with (
+        command(tmp_path, PORT=str(free_port()), EXAMPLE_LOGIN="1") as process,
+        visiting(browser, await url_of(process)) as page,
+    ):
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_role("button", name="Allow").click()
+        await go(page, "Tools", "Book a delivery")
+        await page.get_by_label("supplier").fill("Ines & Co")
+        await page.get_by_label("csv").fill("number,quantity\nBC-101,3")
+        await call(page)
+        await expect(page.get_by_role("region", name="Log in")).to_contain_text("deliveries")
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_role("button", name="Allow").click()
+        await expect(page.get_by_label("supplier")).to_have_value("Ines & Co")
+        await call(page)
+        await expect(page.locator(".outcome")).to_contain_text("BC-101")

@@ -2,6 +2,7 @@
 
 import { h, notice, show } from "./dom.js";
 import { Events } from "./events.js";
+import { parseJson } from "./json.js";
 import { Login } from "./login.js";
 import { McpClient } from "./mcp.js";
 import { store, stored } from "./storage.js";
@@ -51,6 +52,8 @@ class App {
     } catch (error) {
       show(this.banner, notice("error", error.message));
     }
+    // The form whose call needed the login has its values again.
+    if (this.login.kept) this.drafts = new Map(parseJson(this.login.kept));
     await this.render();
     if (this.capabilities) this.events.restart();
   }
@@ -162,14 +165,26 @@ class App {
     target.focus({ preventScroll: target === this.main });
   }
 
+  /** Whether single keys are shortcuts, which speech input may trigger (WCAG 2.1.4). */
+  get hasKeys() {
+    return stored("localStorage", "genmcp:keys", true);
+  }
+
+  set hasKeys(value) {
+    store("localStorage", "genmcp:keys", value);
+  }
+
   key(event) {
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
+      event.target.closest("form")?.requestSubmit();
+      return;
+    }
     const typing = event.target.closest("input, textarea, select");
-    if (event.key === "/" && !typing) {
+    if (!this.hasKeys || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") {
       event.preventDefault();
       this.main.querySelector("input[type=search]")?.focus();
-    } else if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
-      event.target.closest("form")?.requestSubmit();
-    } else if (/^[1-6]$/.test(event.key) && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    } else if (/^[1-6]$/.test(event.key)) {
       location.hash = `#/${SECTIONS[Number(event.key) - 1][0]}`;
     }
   }
@@ -196,7 +211,10 @@ class App {
     if (this.banner.querySelector(".login")?.dataset.scopes === asked) return;
     const fault = h("p", { className: "fault", role: "alert" });
     const token = h("input", { type: "password", autocomplete: "off", "aria-label": "Access token" });
-    const begin = () => this.login.begin().catch((error) => (fault.textContent = error.message));
+    const begin = () =>
+      this.login
+        .begin(JSON.stringify([...this.drafts]))
+        .catch((error) => (fault.textContent = error.message));
     const use = (event) => {
       event.preventDefault();
       this.login.use(token.value);

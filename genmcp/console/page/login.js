@@ -11,6 +11,7 @@ export class Login {
     this.url = url;
     this.record = stored("sessionStorage", KEY);
     this.needed = null; // what the server has asked for: { metadata, scopes }
+    this.kept = null; // what was given to `begin`, after a login
     this.onneeded = () => {};
   }
 
@@ -40,8 +41,8 @@ export class Login {
     store("sessionStorage", KEY, record);
   }
 
-  /** Leave for the authorization server; the page comes back with a code. */
-  async begin() {
+  /** Leave for the authorization server; the page comes back with a code, and with `kept`, a text. */
+  async begin(kept) {
     const resource = await this.resource();
     const server = await this.server(resource.authorization_servers?.[0] ?? location.origin);
     if (!server.code_challenge_methods_supported?.includes("S256")) {
@@ -65,6 +66,7 @@ export class Login {
       scope,
       server,
       hash: location.hash,
+      kept,
     };
     store("sessionStorage", `${KEY}:pending`, pending);
     const parameters = {
@@ -92,6 +94,7 @@ export class Login {
       throw new Error("The login was not begun by this page.");
     }
     store("sessionStorage", `${KEY}:pending`, null);
+    this.kept = pending.kept;
     const { issuer, authorization_response_iss_parameter_supported: names } = pending.server;
     const named = answer.get("iss");
     // RFC 9207: the code of another authorization server must not be sent to this one.

@@ -58,6 +58,27 @@ async function overview(app) {
     h("h2", {}, "Protocol"),
     h("dl", {}, h("dt", {}, "Revisions"), h("dd", {}, supportedVersions.join(", ")), h("dt", {}, "Capabilities"), h("dd", {}, Object.keys(capabilities).join(", ")), h("dt", {}, "Extensions"), h("dd", {}, Object.keys(capabilities.extensions ?? {}).join(", ") || "none")),
     json(capabilities, "Capabilities"),
+    h("h2", {}, "Keys"),
+    h(
+      "p",
+      {},
+      h("kbd", {}, "1"),
+      " to ",
+      h("kbd", {}, "6"),
+      " go to the sections, ",
+      h("kbd", {}, "/"),
+      " to the search; Ctrl and Enter send a form.",
+    ),
+    h(
+      "label",
+      {},
+      h("input", {
+        type: "checkbox",
+        checked: app.hasKeys,
+        onchange: (event) => (app.hasKeys = event.target.checked),
+      }),
+      " Use single keys",
+    ),
   );
 }
 
