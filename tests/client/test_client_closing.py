@@ -37,6 +37,15 @@ for line in sys.stdin:
 """
 
 
+# It never answers, so that an opening cannot end by itself.
+SILENT = """
+import os, sys
+open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+for line in sys.stdin:
+    pass
+"""
+
+
 @pytest.fixture
 def pids(tmp_path: Path) -> Path:
     """Where servers write their numbers."""
@@ -139,7 +148,7 @@ async def test_closing_survives_a_hook_that_waited_for_what_was_cancelled(pids: 
 @pytest.mark.parametrize("turns", [1, 2, 5, 50])
 async def test_closing_while_it_is_opened_ends_both(pids: Path, turns: int) -> None:
     """`open` raises ClientClosed, and no process is left."""
-    client = Client(command(pids))
+    client = Client(Command(sys.executable, ["-c", SILENT, str(pids)]))
     opening = asyncio.create_task(client.open())
     for _ in range(turns):
         await asyncio.sleep(0)
