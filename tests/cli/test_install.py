@@ -32,7 +32,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def place(platform: str = "linux", **variables: str) -> ClientEnvironment:
-    return ClientEnvironment(Path("/work"), platform, {**HOME, **variables})
+    return ClientEnvironment(Path("/project"), platform, {**HOME, **variables})
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def place(platform: str = "linux", **variables: str) -> ClientEnvironment:
             "/home/ada/Library/Application Support/Claude/claude_desktop_config.json",
         ),
         ("claude", None, place("win32", APPDATA="/a"), "/a/Claude/claude_desktop_config.json"),
-        ("claude-code", None, place(), "/work/.mcp.json"),
+        ("claude-code", None, place(), "/project/.mcp.json"),
         ("cursor", None, place(), "/home/ada/.cursor/mcp.json"),
         ("cursor", None, place("win32", USERPROFILE="/u"), "/u/.cursor/mcp.json"),
-        ("cursor", "project", place(), "/work/.cursor/mcp.json"),
-        ("vscode", None, place(), "/work/.vscode/mcp.json"),
+        ("cursor", "project", place(), "/project/.cursor/mcp.json"),
+        ("vscode", None, place(), "/project/.vscode/mcp.json"),
         ("vscode", "user", place(), "/home/ada/.config/Code/User/mcp.json"),
         ("vscode", "user", place("win32"), "/home/ada/AppData/Roaming/Code/User/mcp.json"),
     ],
@@ -87,7 +87,7 @@ def test_install_entry_has_the_form_of_its_client(client: str) -> None:
         **typed,
         "command": sys.executable,
         "args": ["-m", "genmcp", "serve", "parts:suite", "--stdio"],
-        "env": {"PYTHONPATH": "/work"},
+        "env": {"PYTHONPATH": "/project"},
     }
     if client == "claude":
         # The application does not start with such an entry.
