@@ -1,4 +1,5 @@
-"""Signed tokens and keys (RFC 7515, 7517, 7638). The one module that imports joserfc.
+"""Signed tokens and keys (RFC 7515, 7517, 7638). The one module that imports joserfc
+for servers and clients: the test issuer, which judges both, imports it by itself.
 
 The signatures, the algorithms and the formats of keys are joserfc's. Here is which of them are
 accepted: a closed list of algorithms, a strict form of the token, and keys of a sufficient size.

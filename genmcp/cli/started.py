@@ -5,13 +5,10 @@ the same time need no lock. The id of a task gives access to it: the file has mo
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
 import msgspec
-
-from genmcp.errors import ConfigurationError
 
 _MAX_BYTES: Final = 64 * 1024
 _KEPT: Final = 100  # tasks, if the file is larger
@@ -35,19 +32,9 @@ def state_file() -> Path:
     Raises:
         ConfigurationError: this user has no home folder.
     """
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise ConfigurationError("tasks: there is no home folder") from None
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Application Support"
-    else:
-        # XDG Base Directory Specification: a relative path is invalid and is ignored.
-        given = Path(os.environ.get("XDG_STATE_HOME", ""))
-        base = given if given.is_absolute() else home / ".local" / "state"
-    return base / "genmcp" / "tasks.jsonl"
+    from genmcp.client.auth.files import user_folder  # a call without a task needs no storage
+
+    return user_folder("state") / "tasks.jsonl"
 
 
 def remember(task: StartedTask) -> None:

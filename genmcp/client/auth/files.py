@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from genmcp._core.auth.record import Record
 from genmcp.client.auth.sealing import DEFAULT_MAX_BYTES, RecordCodec, Secret
@@ -57,8 +57,8 @@ _MAX_DELAY: Final = 0.1  # seconds between two attempts to lock
 _BUSY: Final = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 
 
-def data_folder() -> Path:
-    """Return the folder for the data of genmcp of this user, by the convention of the platform.
+def user_folder(kind: Literal["data", "state"]) -> Path:
+    """Return the folder of this user for genmcp's data or state, by the platform's convention.
 
     Raises:
         ConfigurationError: this user has no home folder.
@@ -66,15 +66,16 @@ def data_folder() -> Path:
     try:
         home = Path.home()
     except RuntimeError:
-        raise ConfigurationError("tokens: there is no home folder; give path=") from None
+        raise ConfigurationError("this user has no home folder; for tokens, give path=") from None
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif sys.platform == "darwin":
         base = home / "Library" / "Application Support"
     else:
         # XDG Base Directory Specification: a relative path is invalid and is ignored.
-        given = Path(os.environ.get("XDG_DATA_HOME", ""))
-        base = given if given.is_absolute() else home / ".local" / "share"
+        given = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
+        default = home / ".local" / ("share" if kind == "data" else "state")
+        base = given if given.is_absolute() else default
     return base / "genmcp"
 
 
@@ -104,7 +105,7 @@ class FileTokens(TokenStorage):
         lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        self._folder = data_folder() / "tokens" if path is None else Path(path).expanduser()
+        self._folder = user_folder("data") / "tokens" if path is None else Path(path).expanduser()
         self._lock_timeout = lock_timeout
         self._max_bytes = max_bytes
         self._codec = RecordCodec(secret, max_bytes)

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import quote
 
-from genmcp.client.auth.files import FileTokens, data_folder
+from genmcp.client.auth.files import FileTokens, user_folder
 from genmcp.client.auth.sealing import DEFAULT_MAX_BYTES, RecordCodec
 from genmcp.client.auth.tokens import DEFAULT_LOCK_TIMEOUT, TokensUnavailable
 from genmcp.errors import ConfigurationError
@@ -42,7 +42,7 @@ class KeyringTokens(FileTokens):
     ) -> None:
         if not service:
             raise ConfigurationError("service: must not be empty")
-        folder = data_folder() / "keyring" / quote(service, safe="") if path is None else path
+        folder = user_folder("data") / "keyring" / quote(service, safe="") if path is None else path
         super().__init__(folder, lock_timeout=lock_timeout, max_bytes=max_bytes)
         self._service = service
         self._keyring = _import_keyring()

@@ -13,7 +13,7 @@ from keyring.backends.fail import Keyring as NoKeyring
 from keyring.backends.null import Keyring as NullKeyring
 
 from genmcp._core.auth.record import encode_record
-from genmcp.client.auth.files import FileTokens, data_folder
+from genmcp.client.auth.files import FileTokens, user_folder
 from genmcp.client.auth.keyring_tokens import KeyringTokens
 from genmcp.client.auth.store_tokens import StoreTokens
 from genmcp.client.auth.tokens import TokensUnavailable
@@ -57,16 +57,16 @@ def test_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", "/home/mia")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert data_folder() == Path("/home/mia/.local/share/genmcp")
+    assert user_folder("data") == Path("/home/mia/.local/share/genmcp")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    assert data_folder() == Path("/home/mia/.local/share/genmcp")
+    assert user_folder("data") == Path("/home/mia/.local/share/genmcp")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert data_folder() == Path("/data/genmcp")
+    assert user_folder("data") == Path("/data/genmcp")
     monkeypatch.setattr("sys.platform", "darwin")
-    assert data_folder() == Path("/home/mia/Library/Application Support/genmcp")
+    assert user_folder("data") == Path("/home/mia/Library/Application Support/genmcp")
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", "/local")
-    assert data_folder() == Path("/local/genmcp")
+    assert user_folder("data") == Path("/local/genmcp")
 
 
 def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
