@@ -33,7 +33,7 @@ HOLD = 2.0  # seconds for which the attacker keeps responses open
 
 MODERN = "2026-07-28"
 _META = "io.modelcontextprotocol/"
-_ABLE: dict[str, Any] = {"elicitation": {"form": {}}, "extensions": {_META + "tasks": {}}}
+ABLE: dict[str, Any] = {"elicitation": {"form": {}}, "extensions": {_META + "tasks": {}}}
 _LOST = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError)
 
 
@@ -69,7 +69,7 @@ async def connected(url: str, address: str) -> Any:
         yield connection
 
 
-async def _session(connection: Connection, version: str, user: str | None = None) -> str:
+async def opened_session(connection: Connection, version: str, user: str | None = None) -> str:
     request = (
         begun(version).replace(b"\r\n", b"\r\nx-user: %b\r\n" % user.encode(), 1)
         if user
@@ -109,19 +109,19 @@ def _large_call() -> bytes:
 
 async def _lingers(connection: Connection) -> Response | None:
     """Disconnect from calls of a session, which continue."""
-    session = await _session(connection, "2025-11-25")
+    session = await opened_session(connection, "2025-11-25")
     return await _left(connection, legacy("tools/call", session, name="wait", arguments={}))
 
 
 async def _asks(connection: Connection) -> Response | None:
-    session = await _session(connection, "2025-11-25")
+    session = await opened_session(connection, "2025-11-25")
     return await _left(connection, legacy("tools/call", session, name="ask", arguments={}))
 
 
 async def _ends(connection: Connection) -> Response | None:
     """Open and end sessions."""
     for _ in range(20):
-        session = await _session(connection, "2025-11-25")
+        session = await opened_session(connection, "2025-11-25")
         level = await connection.ask(legacy("logging/setLevel", session, level="error"))
         await level.body()
         answer = await connection.ask(http("DELETE", {"mcp-session-id": session}))
@@ -130,7 +130,7 @@ async def _ends(connection: Connection) -> Response | None:
 
 
 async def _subscribes(connection: Connection) -> Response | None:
-    session = await _session(connection, "2025-11-25")
+    session = await opened_session(connection, "2025-11-25")
     for number in range(50):
         uri = f"note://{number}/".ljust(2000, "x")
         answer = await connection.ask(legacy("resources/subscribe", session, uri=uri))
@@ -145,7 +145,7 @@ async def _listens(connection: Connection) -> Response | None:
 
 
 async def _streams(connection: Connection) -> Response | None:
-    session = await _session(connection, "2025-11-25")
+    session = await opened_session(connection, "2025-11-25")
     return await _kept(connection, http("GET", {"mcp-session-id": session}))
 
 
@@ -165,13 +165,13 @@ async def _batches_of_waits(connection: Connection) -> Response | None:
 async def _batch(
     connection: Connection, member: str, times: int, *, leave: bool = False
 ) -> Response | None:
-    session = await _session(connection, "2025-03-26")
-    request = http("POST", {"mcp-session-id": session}, _batch_of(member, times))
+    session = await opened_session(connection, "2025-03-26")
+    request = http("POST", {"mcp-session-id": session}, batch_of(member, times))
     return await (_left(connection, request) if leave else _asked(connection, request))
 
 
 @cache
-def _batch_of(member: str, times: int) -> bytes:
+def batch_of(member: str, times: int) -> bytes:
     """Return a batch that repeats *member*; cached, since making it takes time from the clients."""
     members = (f'{{"jsonrpc":"2.0","id":{id},{member[1:]}' for id in range(times))
     return f"[{','.join(members)}]".encode()
@@ -184,7 +184,7 @@ async def _has_long_jobs_done(connection: Connection) -> Response | None:
 async def _has_jobs_done(connection: Connection, *, seconds: float = HOLD) -> Response | None:
     for _ in range(20):
         arguments = {"seconds": seconds}
-        call = modern("tools/call", able=_ABLE, name="work", arguments=arguments)
+        call = modern("tools/call", able=ABLE, name="work", arguments=arguments)
         answer = await _asked(connection, call)
     return answer
 
@@ -196,7 +196,7 @@ async def _blocks_threads(connection: Connection) -> Response | None:
 
 
 async def _fills_replay(connection: Connection) -> Response | None:
-    session = await _session(connection, "2025-11-25")
+    session = await opened_session(connection, "2025-11-25")
     meta = {"progressToken": 1}
     return await _left(
         connection, legacy("tools/call", session, name="talk", arguments={}, _meta=meta)
@@ -308,7 +308,7 @@ class Client:
     async def _go_through(self, connection: Connection) -> None:
         user = self._user
         with self._timed("session"):
-            session = await _session(connection, "2025-11-25", user)
+            session = await opened_session(connection, "2025-11-25", user)
         echo: dict[str, Any] = {"name": "echo", "arguments": {"text": "hello"}}
         for _ in range(5):
             await self._do(connection, "call", modern("tools/call", user, **echo))
@@ -370,7 +370,7 @@ async def others(url: str, seconds: float, faults: list[str]) -> dict[str, list[
     ]
     running = [asyncio.create_task(each.run()) for each in clients]
     await asyncio.sleep(seconds)
-    await _cancel(running)
+    await cancel(running)
     took: dict[str, list[float]] = defaultdict(list)
     for client in clients:
         for step, times in client.took.items():
@@ -378,7 +378,7 @@ async def others(url: str, seconds: float, faults: list[str]) -> dict[str, list[
     return took
 
 
-async def _cancel(tasks: list["asyncio.Task[None]"]) -> None:
+async def cancel(tasks: list["asyncio.Task[None]"]) -> None:
     for task in tasks:
         task.cancel()
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
@@ -399,7 +399,7 @@ async def attacked(
     attacking = [asyncio.create_task(attack(url, n, seen, steps)) for n in range(CONNECTIONS)]
     await asyncio.sleep(min(1.0, seconds / 4))
     during = await others(url, seconds, faults)
-    await _cancel([*attacking, watching])
+    await cancel([*attacking, watching])
     after = await look(url)
     faults += after["errors"]
     if most[0] > MEMORY:

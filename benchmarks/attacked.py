@@ -18,6 +18,7 @@ from genmcp import (
     Channel,
     Continue,
     Endpoint,
+    Limits,
     Mux,
     Outcome,
     ResourceRepo,
@@ -61,6 +62,21 @@ def block(seconds: float) -> str:
     return "done"
 
 
+@tool
+async def large(size: int) -> str:
+    """Returns a text of any size."""
+    return "x" * size
+
+
+def _shelved(number: int) -> Any:
+    """Return one of the tools with which a list of all takes 40 KB."""
+
+    @tool(name=f"shelved_{number}", description="x" * 1000)
+    async def shelved() -> None: ...
+
+    return shelved
+
+
 @job
 async def nap(run: Run, seconds: float) -> str:
     """Sleeps as a job."""
@@ -72,7 +88,10 @@ class Work(Tool):
     """Runs a job."""
 
     name = "work"
-    input_schema = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+    input_schema = {
+        "type": "object",
+        "properties": {"seconds": {"type": "number"}, "text": {"type": "string"}},
+    }
 
     async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue("slept", nap.job(request.arguments["seconds"]))
@@ -114,10 +133,13 @@ for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
 suite = Suite(
     name="attacked",
     version="1",
-    tools=[echo, wait, talk, block, Work, Ask],
+    tools=[echo, wait, talk, block, large, Work, Ask, *map(_shelved, range(33))],
     resources=[Notes()],
 )
-mux = Mux(suite)
+mux = Mux(
+    suite,
+    limits=Limits(write_timeout=float(os.environ.get("ATTACKED_WRITE_TIMEOUT", "60"))),
+)
 
 
 def of_header(scope: Any) -> str | None:

@@ -120,6 +120,10 @@ def _uvicorn(app: str, port: int) -> list[str]:
     return ["uvicorn", app, "--port", str(port), *quiet]
 
 
+def _uvicorn_h11(app: str, port: int) -> list[str]:
+    return [*_uvicorn(app, port), "--loop", "asyncio", "--http", "h11"]
+
+
 def _granian(app: str, port: int) -> list[str]:
     quiet = ["--no-log", "--no-ws"]
     return ["granian", "--interface", "asgi", "--loop", "uvloop", "--port", str(port), *quiet, app]
@@ -129,7 +133,12 @@ def _hypercorn(app: str, port: int) -> list[str]:
     return ["hypercorn", "--bind", f"127.0.0.1:{port}", "-k", "uvloop", app]
 
 
-_COMMANDS = {"uvicorn": _uvicorn, "granian": _granian, "hypercorn": _hypercorn}
+_COMMANDS = {
+    "uvicorn": _uvicorn,
+    "uvicorn-h11": _uvicorn_h11,
+    "granian": _granian,
+    "hypercorn": _hypercorn,
+}
 
 
 def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:

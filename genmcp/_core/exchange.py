@@ -263,10 +263,10 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     def leave(self) -> bool:
         """Handle a disconnect of the client; return whether it cancels the calls."""
         # In WAITING the client has seen no event id, so that it cannot resume: nothing is stored
-        # for it, although the calls may run on.
+        # or held for it, although the calls may run on.
         was = self._advance(ExchangeEvent.LEAVE)
         if was is ExchangeState.WAITING:
-            self.stream = None
+            self.stream, self._held = None, []
         return was is not ExchangeState.DONE and self.state is ExchangeState.DONE
 
     def _advance(self, step: ExchangeEvent) -> ExchangeState:

@@ -95,14 +95,16 @@ _INITIALIZE: Final = REVISION.methods["initialize"]
 LISTEN: Final = "subscriptions/listen"
 """The method whose response is a stream that a transport serves until either side ends it."""
 
-_QUICK: Final = frozenset(
+SMALL: Final = frozenset(
     ["server/discover", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
 )
-BUILTIN: Final = _QUICK | {"tasks/get", "tasks/update", "tasks/cancel"}
+"""The methods whose results are small, and which are answered to a client that does not read."""
+
+BUILTIN: Final = SMALL | {"tasks/get", "tasks/update", "tasks/cancel"}
 """The methods that a mux answers for any server."""
 
 _LISTS: Final = {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
-AT_ONCE: Final = _QUICK | _LISTS
+AT_ONCE: Final = SMALL | _LISTS
 """The methods that are answered even if no slot for a call is free: as a rule they do not wait."""
 
 

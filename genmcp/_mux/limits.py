@@ -104,9 +104,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_messages: int = 100
     batch_concurrency: int = 10
     body_timeout: float = 30.0
-    max_total_body_bytes: int = 128 * 1024 * 1024
-    max_total_body_bytes_per_principal: int = 16 * 1024 * 1024
-    max_total_body_bytes_per_address: int = 16 * 1024 * 1024
+    max_total_body_bytes: int = 24 * 1024 * 1024
+    max_total_body_bytes_per_principal: int = 8 * 1024 * 1024
+    max_total_body_bytes_per_address: int = 8 * 1024 * 1024
     max_threads: int = 32
     max_threads_per_client: int = 24
     max_thread_queue: int = 1_000

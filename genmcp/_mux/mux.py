@@ -43,6 +43,7 @@ from genmcp._mux.sinks import Services
 from genmcp._mux.tasks import Tasks
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
+from genmcp._mux.unsent import UnsentBytes
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import printable
 from genmcp.cancellation import cancel_requested
@@ -160,6 +161,7 @@ class Mux:
         self._deployment = shared = DeploymentLimits(self.store, audience, bounds)
         self.waiting_calls, self.streams = shared.waiting_calls, shared.streams
         self.body_bytes = ConcurrencyLimit("max_total_body_bytes", bounds, "bytes of bodies")
+        self.unsent_bytes = UnsentBytes(bounds.anonymous_share)
         self.subscribed_bytes = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
         self.calls = CallRegistry()
         ttl, keep = bounds.replay_ttl, bounds.max_replay_events

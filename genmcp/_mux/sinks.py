@@ -204,7 +204,8 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
 
     def pack(self) -> bytes:
         """Return the bytes to store."""
-        return _encoder.encode(self)
+        # A copy: msgspec leaves half as much memory again behind what it encodes.
+        return bytes(memoryview(_encoder.encode(self)))
 
     @classmethod
     def unpack(cls, packed: bytes) -> "StoredRequest":

@@ -15,7 +15,8 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Final
 
-from genmcp._transports.request import BODY, START, ClientLeft, HttpRequest
+from genmcp._transports.request import HttpRequest
+from genmcp._transports.writing import START, ClientLeft, write
 
 _IMPORT: Final = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT: Final = re.compile(
@@ -76,9 +77,9 @@ class Console:
             headers, body = [*headers, (b"content-encoding", b"gzip")], self._zipped
         http.answered = True
         length = [(b"content-length", b"%d" % len(body))] if status == 200 else []
-        with suppress(OSError, ClientLeft):
-            await http.send({"type": START, "status": status, "headers": [*headers, *length]})
-            await http.send({"type": BODY, "body": body})
+        with suppress(ClientLeft):
+            start = {"type": START, "status": status, "headers": [*headers, *length]}
+            await write(http, start, body)
 
 
 @cache

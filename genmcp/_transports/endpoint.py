@@ -12,7 +12,6 @@ from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
 from genmcp._transports.post import delete, get, post
 from genmcp._transports.request import (
-    ClientLeft,
     FindClientKey,
     HttpRequest,
     Receive,
@@ -25,6 +24,7 @@ from genmcp._transports.request import (
 )
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
+from genmcp._transports.writing import ClientLeft
 from genmcp._wire import jsonrpc
 from genmcp._wire.http import Security, check_post_headers, preflight_headers
 from genmcp.errors import ConfigurationError, NotAllowed
@@ -139,6 +139,8 @@ class Endpoint:
         finally:
             if http.body_size:
                 http.release_body()
+            if http.unread is not None:
+                http.unread.queue(0)
         if not http.answered:
             await _hang_up(http)
 

@@ -20,10 +20,10 @@ from genmcp._core.subscription import ACKNOWLEDGED, acknowledgement, changes_of,
 from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification, watching
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
-from genmcp._transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
+from genmcp._transports.request import HttpRequest, wait_for_disconnect
 from genmcp._transports.running_call import Caller
-from genmcp._transports.shutdown import LAST_WORDS
-from genmcp._transports.timers import TICK, AdjustableTimeout, TimerTable, start_eagerly
+from genmcp._transports.timers import TICK, TimerTable, start_eagerly
+from genmcp._transports.writing import ClientLeft, perform
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
 from genmcp.errors import Overloaded
@@ -111,7 +111,8 @@ class EventStream:
             self._scope = None
             # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
             # basic/patterns, "Subscriptions", "Graceful Closure".
-            await self._write(StreamEnd(self._farewell), LAST_WORDS)
+            http.hasten()
+            await self._write(StreamEnd(self._farewell))
         finally:
             self._scope = None
             if self._expiry is not None:
@@ -176,7 +177,7 @@ class EventStream:
                 self._comment.result()
             raise ClientLeft from None
 
-    async def _write(self, action: ExchangeAction, seconds: float | None = None) -> None:
+    async def _write(self, action: ExchangeAction) -> None:
         """Write *action* after the comment that is being written, if any."""
         while (comment := self._comment) is not None:
             if not comment.done():
@@ -184,16 +185,12 @@ class EventStream:
             self._check_written()
             if self._comment is comment:
                 self._comment = None
-        await self._send(action, seconds)
+        await self._send(action)
 
-    async def _send(self, action: ExchangeAction, seconds: float | None = None) -> None:
+    async def _send(self, action: ExchangeAction) -> None:
         http = self._http
         self._writing = True
-        try:
-            writing = perform([action], http.send, http.headers)
-            await AdjustableTimeout(seconds or http.mux.limits.write_timeout).bound(writing)
-        except TimeoutError:
-            raise ClientLeft from None
+        await perform(http, [action])
         self._writing = False
         self._wrote = http.loop.time()
 

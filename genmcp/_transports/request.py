@@ -19,7 +19,6 @@ import msgspec
 
 from genmcp._core.access import Access, InsufficientScope
 from genmcp._core.client_key import ClientKey, address_of, key_of
-from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
 from genmcp._core.request import Request
 from genmcp._core.server import Reject
 from genmcp._mux.limits import Limits, Slots
@@ -29,8 +28,8 @@ from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import Caller
 from genmcp._transports.shutdown import Shutdown
 from genmcp._transports.timers import AdjustableTimeout, drive
+from genmcp._transports.writing import ClientLeft, Headers, UnreadResponse, reply
 from genmcp._wire import jsonrpc
-from genmcp._wire.sse import MEDIA_TYPE
 from genmcp.errors import BodyTimeout, ConfigurationError, InvalidRequest, TooLarge
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
@@ -41,34 +40,17 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Headers = Sequence[tuple[bytes, bytes]]
-
 FindClientKey = Callable[[Scope], str | None]
 """Returns the key of an anonymous client from an ASGI scope; None stands for the peer address."""
 
 IN_PROCESS = "genmcp.in_process"
 """The ASGI extension in the scopes of a client in the same process, which has no peer address."""
 
-START = "http.response.start"
-BODY = "http.response.body"
-
-_JSON = (b"content-type", b"application/json")
-# 2026-07-28, Streamable HTTP, "Receiving Messages": a proxy should not hold events back.
-_STREAM_HEADERS: Headers = (
-    (b"content-type", MEDIA_TYPE),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
-
 _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
 
-_UNCOUNTED: Final = 16 * 1024
-"""The largest body, in bytes, that is not counted: other parts of a request take as many."""
-
-
-class ClientLeft(Exception):
-    """The client closed the connection, so that no response can reach it."""
+UNCOUNTED: Final = 16 * 1024
+"""Bytes of a body, or of messages that wait, that are not counted: a request takes as many."""
 
 
 class Challenger(Protocol):
@@ -87,8 +69,9 @@ class HttpRequest(msgspec.Struct, eq=False):
     request; keep: the keys of those that may be stored. id, method: those of the JSON-RPC request,
     once they are known. session: the key of the legacy session. answered: whether the response has
     begun. detached: whether the client has closed the connection. body_size: the bytes of the body
-    that count towards the client's share. challenger: writes the challenges of an endpoint that
-    authenticates its clients. loop, thread: those that serve it.
+    that count towards the client's share. unread: the response, once its client has kept a write
+    waiting. hastened: whether the client has only `LAST_WORDS` seconds to read. challenger: writes
+    the challenges of an endpoint that authenticates its clients. loop, thread: those that serve it.
     """
 
     mux: Mux
@@ -111,6 +94,8 @@ class HttpRequest(msgspec.Struct, eq=False):
     answered: bool = False
     body_size: int = 0
     detached: bool = False
+    unread: UnreadResponse | None = None
+    hastened: bool = False
     challenger: Challenger | None = None
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
@@ -255,9 +240,22 @@ class HttpRequest(msgspec.Struct, eq=False):
     def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> Awaitable[None]:
         """Send a complete response; a *body* is JSON."""
         self.answered = True
-        return reply(
-            self.send, status, body, [*self.headers, *headers] if headers else self.headers
-        )
+        return reply(self, status, body, [*self.headers, *headers] if headers else self.headers)
+
+    def queue(self, size: int, drop: Callable[[], object]) -> None:
+        """Count *size* bytes of the response, which wait to be written, towards the client.
+
+        *drop* frees them, if they exceed the bound of all clients.
+        """
+        if self.unread is None:
+            self.unread = UnreadResponse(self, self.client_key)
+        self.unread.queue(size, drop)
+
+    def hasten(self) -> None:
+        """Give the client `LAST_WORDS` seconds to read each part of the response."""
+        self.hastened = True
+        if self.unread is not None:
+            self.unread.hasten()
 
 
 Serve = Callable[[HttpRequest], Awaitable[None]]
@@ -298,7 +296,7 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
         if (
             message["type"] == "http.request"
             and not message.get("more_body", False)
-            and len(body) <= _UNCOUNTED
+            and len(body) <= UNCOUNTED
             and len(body) <= limits.max_body_bytes
         ):
             return body
@@ -334,7 +332,7 @@ async def _read(message: Message, http: HttpRequest) -> bytes:
         left -= len(parts[-1])
         if left < 0:
             raise _too_large(limits)
-        if limits.max_body_bytes - left > _UNCOUNTED:
+        if limits.max_body_bytes - left > UNCOUNTED:
             http.count_body(limits.max_body_bytes - left)
         if not message.get("more_body", False):
             return b"".join(parts)
@@ -394,48 +392,3 @@ async def wait_for_disconnect(receive: Receive) -> None:
     while message["type"] != "http.disconnect":
         await asyncio.sleep(1)  # some middlewares return the body at each call
         message = await receive()
-
-
-async def reply(send: Send, status: int, body: bytes = b"", headers: Headers = ()) -> None:
-    """Send a complete response; a *body* is JSON.
-
-    Raises:
-        ClientLeft: the connection is closed.
-    """
-    head = [(b"content-length", b"%d" % len(body)), *headers]
-    if body:
-        head.append(_JSON)
-    try:
-        await send({"type": START, "status": status, "headers": head})
-        await send({"type": BODY, "body": body})
-    except OSError:  # raised by ASGI servers after a disconnect (ASGI specification 2.4)
-        raise ClientLeft from None
-
-
-async def perform(actions: Sequence[ExchangeAction], send: Send, headers: Headers) -> None:
-    """Send the ASGI messages for *actions* of an exchange; chunks that are ready are joined.
-
-    Raises:
-        ClientLeft: the connection is closed.
-    """
-    first = actions[0]
-    if type(first) is FullResponse:  # always the only action
-        await reply(send, first.status, first.body, headers)
-        return
-    ready: list[bytes] = []
-    ended = False
-    try:
-        for action in actions:
-            match action:
-                case StreamHead():
-                    stream = [*_STREAM_HEADERS, *headers]
-                    await send({"type": START, "status": 200, "headers": stream})
-                case StreamChunk(data=data):
-                    ready.append(data)
-                case StreamEnd(data=data):
-                    ready.append(data)
-                    ended = True
-        if ready:
-            await send({"type": BODY, "body": b"".join(ready), "more_body": not ended})
-    except OSError:
-        raise ClientLeft from None

@@ -16,7 +16,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from threading import get_ident
 from typing import Any, Final
 
@@ -24,11 +23,11 @@ from genmcp._core.request import Request
 from genmcp._core.server import LISTEN, Reject
 from genmcp._mux.mux import EncodedResponse, Mux
 from genmcp._transports.listening import listen
-from genmcp._transports.request import ClientLeft, HttpRequest, as_headers, reject, reply
+from genmcp._transports.request import HttpRequest, as_headers, reject
 from genmcp._transports.running_call import NO_ANSWER, RunningCall
-from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._transports.stream import OpenResponse, ResponseWriter
-from genmcp._transports.timers import TICK, AdjustableTimeout, TimerTable, drive
+from genmcp._transports.timers import TICK, TimerTable, drive
+from genmcp._transports.writing import ClientLeft, reply
 from genmcp.channel import Channel
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
 from genmcp.protocol.params import (
@@ -79,7 +78,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if answer.headers:
             answer = http.as_whole(answer)
             headers = [*http.headers, *as_headers(answer.headers)]
-        return reply(http.send, answer.status, answer.message or b"", headers)
+        return reply(http, answer.status, answer.message or b"", headers)
 
     async def _serve(self, outcome: Awaitable[EncodedResponse]) -> None:
         """Await the *outcome* of the hook, and respond."""
@@ -120,19 +119,9 @@ class Responder(RunningCall[HttpRequest], eq=False):
             response.close()
             return
         # The client has not read the response yet. Nothing more is sent, so that the heartbeat and
-        # the watch for a disconnect end now. The shutdown waits for the write, and shortens its
-        # deadline.
-        http = self.caller
-        deadline = AdjustableTimeout(http.mux.limits.write_timeout)
-        stop = partial(deadline.hasten, LAST_WORDS)
-        http.shutdown.add(stop)
+        # the watch for a disconnect end now.
         response.close()
-        try:
-            await deadline.bound(drive(sending, waited))
-        except TimeoutError:
-            raise ClientLeft from None
-        finally:
-            http.shutdown.discard(stop)
+        await drive(sending, waited)
 
     def respond(self, answer: EncodedResponse) -> None:
         """Send *answer* through the open response, unless the client got a handle."""
@@ -282,7 +271,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
 async def _finish_at_once(response: OpenResponse) -> None:
     """Send the messages that wait, within `LAST_WORDS` seconds; stop at a cancellation."""
-    response.writer.hasten()
+    response.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
         await response.finish()
 
@@ -316,8 +305,12 @@ async def serve_batch(
     members: set[asyncio.Task[None]] = set()
 
     async def answer_member(call: Responder) -> None:
-        call.respond(await answers.answer(call, response))
-        del left[call]
+        try:
+            call.respond(await answers.answer(call, response))
+            del left[call]
+            await asyncio.sleep(0)  # let requests of other clients run between two members
+        finally:
+            answers.turns.release()
 
     try:
         for message in rejections:
@@ -363,25 +356,21 @@ class BatchAnswers:
         self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
 
     async def answer(self, call: Responder, response: OpenResponse) -> EncodedResponse:
-        """Start *call*, which holds a turn; return its answer, and release the turn.
+        """Start *call*, which holds a turn; return its answer.
 
         It is not started if the *response* or the session has ended, if the server is shutting
         down, or if the response is full.
         """
         request, ended = call.request, self._mux.broadcast
-        try:
-            if call.closed or request.session in ended:
-                return NO_ANSWER
-            if response.stopping:
-                return self._mux.respond(request, Overloaded("The server is shutting down"))
-            if self.full:  # not started, so the client can retry it
-                return self._mux.respond(request, self.overflow())
-            begun = call.begin()
-            answer = begun if isinstance(begun, EncodedResponse) else await call.outcome(begun)
-            await asyncio.sleep(0)  # let requests of other clients run between two members
-            return self.bounded(request, answer)
-        finally:
-            self.turns.release()
+        if call.closed or request.session in ended:
+            return NO_ANSWER
+        if response.stopping:
+            return self._mux.respond(request, Overloaded("The server is shutting down"))
+        if self.full:  # not started, so the client can retry it
+            return self._mux.respond(request, self.overflow())
+        begun = call.begin()
+        answer = begun if isinstance(begun, EncodedResponse) else await call.outcome(begun)
+        return self.bounded(request, answer)
 
     @property
     def full(self) -> bool:

@@ -20,7 +20,7 @@ from genmcp._core.access import Access
 from genmcp._core.call import CallAction, CallEvent
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import Request, RouteFacts
-from genmcp._core.server import AT_ONCE
+from genmcp._core.server import AT_ONCE, SMALL
 from genmcp._mux.limits import Slots
 from genmcp._mux.mux import TASK_SUSPENDED, EncodedResponse, Mux
 from genmcp._mux.sinks import MuxSink, Services
@@ -159,13 +159,14 @@ class RunningCall(CallSink[C], eq=False):
             `Limits.max_waiting_calls`, and can be cancelled from now on.
 
         Raises:
-            Overloaded: no slot is free. A subclass may return an answer instead (`overloaded`).
+            Overloaded: no slot is free, or the client does not read its responses. A subclass may
+                return an answer instead (`overloaded`).
         """
         caller, request = self.caller, self.request
         mux = caller.mux
-        if mux.waiting_calls.full and request.method not in AT_ONCE:
+        if mux.waiting_calls.full or mux.unsent_bytes.full:
             try:
-                mux.waiting_calls.check(caller.client_key, _tool_of(request))
+                self._check_shares()
             except Overloaded as error:
                 return self.overloaded(error)
         channel = Channel(request, self, caller.access, mux.assigns, caller.copied)
@@ -179,6 +180,13 @@ class RunningCall(CallSink[C], eq=False):
             return answer
         self.hold(channel)
         return drive(work, waited)
+
+    def _check_shares(self) -> None:
+        mux, client, method = self.caller.mux, self.caller.client_key, self.request.method
+        if method not in AT_ONCE:
+            mux.waiting_calls.check(client, _tool_of(self.request))
+        if method not in SMALL:
+            mux.unsent_bytes.check(client)
 
     def overloaded(self, error: Overloaded) -> EncodedResponse:
         """Return the answer of a request that found no slot, or raise *error*."""

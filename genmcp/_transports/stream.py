@@ -6,7 +6,6 @@ or when the exchange has to decide what follows from an event, such as a disconn
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Sequence
 from math import ceil
@@ -26,25 +25,16 @@ from genmcp._core.exchange import (
 from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._mux.mux import EncodedResponse
 from genmcp._mux.replay import StoredStream, log_of
-from genmcp._transports.request import (
-    ClientLeft,
-    HttpRequest,
-    as_headers,
-    perform,
-    wait_for_disconnect,
-)
+from genmcp._transports.request import UNCOUNTED, HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
-from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._transports.timers import (
     TICK,
-    AdjustableTimeout,
     LatestProgress,
     RateLimiter,
     TimerTable,
     start_eagerly,
 )
-
-logger = logging.getLogger("genmcp")
+from genmcp._transports.writing import ClientLeft, perform
 
 # Milliseconds after which a client resumes a stream that ends with this process: a load balancer
 # needs a moment to notice, and a restarted server to start.
@@ -125,11 +115,15 @@ class OpenResponse(msgspec.Struct, eq=False):
         A call that only follows a task needs no error: its client resumes the stream at another
         process, which follows the task to its end, as it would after the death of this process.
         """
-        self.writer.hasten()
+        self.hasten()
         self.stopping = True
         if self._http.mux.store.durable and all(map(_follows_task, self.calls)):
             self.writer.hand_on()
         self.report(CallEvent.SHUTDOWN)
+
+    def hasten(self) -> None:
+        """Give the client `LAST_WORDS` seconds to read the messages that wait."""
+        self._http.hasten()
 
     def expire(self) -> None:
         """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
@@ -232,13 +226,11 @@ class ResponseWriter(msgspec.Struct, eq=False):
     _size: int = 0
     _task: "asyncio.Task[None] | None" = None
     _read: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    _deadline: AdjustableTimeout | None = None
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
     _kept: StoredStream | None = None
     _started: bool = False
     _closing: bool = False
-    _hastened: bool = False
     _handed_on: bool = False
 
     # Messages and events of the response.
@@ -306,7 +298,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         actions = exchange.answer(answer.message, answer.status)
         if self._kept is not None:
             self._kept.answered(request, actions)
-        self._push(actions)
+        self._push(actions, len(answer.message or b""))
 
     def refuse(self, message: bytes) -> None:
         """Send the error *message* that answers an invalid member of a batch."""
@@ -346,6 +338,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self.store()
         self._ready += actions
         self._size += size
+        if self._size > UNCOUNTED:
+            self._http.queue(self._size, self._response.leave)
         self._wake()
 
     def _wake(self) -> None:
@@ -385,12 +379,6 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._ready:
             await self._flush()
 
-    def hasten(self) -> None:
-        """Give the client `LAST_WORDS` seconds to read the messages that wait."""
-        self._hastened = True
-        if self._deadline is not None:
-            self._deadline.hasten(LAST_WORDS)
-
     def close(self) -> "list[asyncio.Task[None]]":
         """Send nothing more; return the asyncio.Task that has to be waited for, if any."""
         self._started = False
@@ -418,16 +406,11 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     async def _flush(self) -> None:
         """Send everything that waits; treat a client that reads too slowly as disconnected."""
-        stall = LAST_WORDS if self._hastened else self._http.mux.limits.write_timeout
-        self._deadline = AdjustableTimeout(stall)
         try:
-            await self._deadline.bound(self._perform())
+            await self._perform()
         except Exception as error:
             self._response.leave()
-            if isinstance(error, TimeoutError):
-                limit = "shutdown" if self._hastened else "limit: write_timeout"
-                logger.info("a connection is closed: its client has read nothing (%s)", limit)
-            elif not isinstance(error, ClientLeft):
+            if not isinstance(error, ClientLeft):
                 raise  # a defect of the host, which gets it back
         finally:
             self._read.set()
@@ -435,6 +418,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._progress.flush()
 
     async def _perform(self) -> None:
+        http = self._http
         actions, self._ready = self._ready, []
         self._size = 0
         if self._kept is not None:
@@ -443,8 +427,12 @@ class ResponseWriter(msgspec.Struct, eq=False):
                 # Before they are sent, since a client may resume from any event it has received.
                 await self._kept.keep(records)
         self.begun = True
-        await perform(actions, self._http.send, self._http.headers)
-        self.spoke = self._http.loop.time()
+        writing = perform(http, actions)
+        del actions  # a closed connection drops the bytes at once
+        if http.unread is not None:
+            http.unread.queue(0)
+        await writing
+        self.spoke = http.loop.time()
 
 
 def _follows_task(call: RunningCall[HttpRequest]) -> bool:

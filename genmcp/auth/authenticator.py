@@ -14,14 +14,8 @@ from genmcp._core.auth.challenges import bearer_challenge
 from genmcp._core.auth.dpop import InvalidProof
 from genmcp._core.server import Reject
 from genmcp._transports.admission import in_process_access
-from genmcp._transports.request import (
-    Headers,
-    HttpRequest,
-    Scope,
-    decode,
-    read_body,
-    reject,
-)
+from genmcp._transports.request import HttpRequest, Scope, decode, read_body, reject
+from genmcp._transports.writing import Headers
 from genmcp._wire.jsonrpc import Message
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument

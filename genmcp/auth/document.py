@@ -5,7 +5,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from genmcp._core.auth.metadata import resource_metadata_path, resource_metadata_urls
-from genmcp._transports.request import BODY, START, Headers, Receive, Scope, Send
+from genmcp._transports.request import Receive, Scope, Send
+from genmcp._transports.writing import BODY, START, Headers
 
 _METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _ROOT: Final = resource_metadata_path("/")

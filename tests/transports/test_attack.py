@@ -6,13 +6,15 @@ import sys
 import pytest
 
 from benchmarks.attack import attacked
+from benchmarks.floods import FLOODS, WRITE_TIMEOUT, Flood, addresses, flooded
 from benchmarks.processes import served
 
-
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("taskset") is None,
-    reason="needs a second loopback address, /proc and taskset",
+    reason="needs other loopback addresses, /proc and taskset",
 )
+
+
 async def test_attack_of_one_client_leaves_the_others_served() -> None:
     """Whatever one client opens over 64 connections, others are served, and memory is bounded.
 
@@ -20,5 +22,17 @@ async def test_attack_of_one_client_leaves_the_others_served() -> None:
     """
     with served("benchmarks.attacked:app") as server:
         faults, figures = await attacked(server, 3.0)
+
+    assert faults == [], figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["uvicorn", "uvicorn-h11"])
+@pytest.mark.parametrize("flood", FLOODS, ids=[each.name for each in FLOODS])
+async def test_flood_of_unread_responses_leaves_the_others_served(flood: Flood, kind: str) -> None:
+    """Nor does one from 120 addresses, which `python -m benchmarks.floods` compares with others."""
+    env = {"ATTACKED_WRITE_TIMEOUT": str(WRITE_TIMEOUT)}
+    with served("benchmarks.attacked:app", server=kind, env=env) as server:
+        faults, figures = await flooded(server, flood, addresses(120))
 
     assert faults == [], figures
