@@ -65,7 +65,7 @@ class Bearer(msgspec.Struct, frozen=True):
         max_token_bytes: the maximum size of a token (HTTP 431); default 8 KiB.
         max_verifications: the number of tokens that are verified at once (HTTP 503); default 100.
             Tokens that were verified a moment ago do not count. The clients at one address can
-            have three quarters of them.
+            have an eighth of them.
         max_verdicts: the number of verified tokens that are kept, by digest, for the time that the
             verifier allows; default 10,000. The oldest are verified again.
 
