@@ -177,6 +177,8 @@ async def test_legacy_errors_of_accepted_requests_are_200(
 
     assert (answer.status, answer.json["id"]) == (200, "x")
     assert answer.json["error"]["code"] == code
+    if code == -32601:
+        assert answer.json["error"]["data"] == {"method": method}
 
 
 async def test_legacy_argument_faults_are_results(version: str) -> None:

@@ -274,6 +274,17 @@ async def test_modern_unknown_methods_are_404(method: str) -> None:
 
     assert error_of(answer) == (404, -32601, "mine")
     assert method in answer.json["error"]["message"]
+    assert answer.json["error"]["data"] == {"method": method}
+
+
+async def test_modern_unknown_method_is_cut_in_the_response() -> None:
+    """A name of a megabyte is not sent back twice."""
+    client = Client(serving(echo))
+
+    answer = await client.send(client.request("no/such" * 150_000))
+
+    assert answer.status == 404
+    assert len(answer.body) < 1000
 
 
 async def test_modern_unknown_tool_is_an_error_that_names_it() -> None:

@@ -262,6 +262,15 @@ async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> Non
     assert fine["id"] == "fine"
 
 
+async def test_stdio_names_an_unknown_method() -> None:
+    """In `data` too, for programs, as over HTTP."""
+    async with piped(echo) as wires:
+        wires.send(line(modern("nothing/here", id=4)))
+        refused = await wires.hear()
+
+    assert refused["error"]["data"] == {"method": "nothing/here"}
+
+
 async def test_stdio_ignores_what_asks_for_nothing() -> None:
     """Responses to nothing, unknown notifications, malformed and late cancellations."""
     async with piped(echo) as wires:
