@@ -121,7 +121,7 @@ def checked_scopes(option: str, scopes: object) -> tuple[str, ...]:
     Raises:
         ConfigurationError: they are not a collection of scopes; the message names *option*.
     """
-    if isinstance(scopes, str) or not isinstance(scopes, Iterable):
+    if isinstance(scopes, str | Mapping) or not isinstance(scopes, Iterable):
         raise ConfigurationError(f"{option} takes a list of scopes, not {scopes!r}")
     given = tuple(dict.fromkeys(scopes))
     for scope in given:

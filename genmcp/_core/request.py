@@ -6,7 +6,7 @@ of params.
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any, Final, Generic, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
@@ -111,23 +111,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         for name, allowed in _CHOICES.items():
             if values[name] not in allowed:
                 taken = " or ".join(map(repr, allowed))
-                raise ConfigurationError(f"{owner}.{name} must be {taken}, not {values[name]!r}")
+                _reject(owner, name, taken, values[name])
         for name in _TIMES:
             value = values[name]
             if value is None and name == "max_hold":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-                raise ConfigurationError(
-                    f"{owner}.{name} must be a positive number of seconds, not {value!r}"
-                )
+                _reject(owner, name, "a positive number of seconds", value)
         if values["task"] == "never" and values["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
         values["queue"] = queue = getattr(provider, "queue", None)
         if queue is not None and (not isinstance(queue, str) or not queue):
-            raise ConfigurationError(f"{owner}.queue must be the name of a queue, not {queue!r}")
+            _reject(owner, "queue", "the name of a queue", queue)
         if values["on_worker_lost"] is None:
             values["on_worker_lost"] = "rerun" if _may_rerun(annotations) else "fail"
         return cls(**values)
+
+
+def _reject(owner: str, name: str, expected: str, found: object) -> NoReturn:
+    text = f"{owner}.{name} must be {expected}, not {found!r}"
+    if not isinstance(found, str | int | float | None):
+        # `self.queue` and `self.task` are everyday words; this one was meant for the tool itself.
+        text += f": {name} is an option of tools; give an attribute of your own another name"
+    raise ConfigurationError(text)
 
 
 NEVER_A_TASK: Final = Policy(task="never")
