@@ -31,7 +31,7 @@ from genmcp.protocol.params import (
 from genmcp.protocol.prompts import CompleteRequestParams, PromptReference
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
-from genmcp.protocol.tools import ToolAnnotations
+from genmcp.protocol.tools import CallToolRequestParams, ToolAnnotations
 from genmcp.protocol.value import decoder_for
 
 A = TypeVar("A", default=dict[str, Any])
@@ -245,7 +245,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def raw_arguments(self) -> msgspec.Raw | Mapping[str, str] | None:
         """The arguments of a tool or prompt as they came, which a retry repeats; else None."""
-        raw: msgspec.Raw | Mapping[str, str] | None = getattr(self.params, "arguments", None)
+        params = self.params
+        if isinstance(params, CallToolRequestParams):
+            return params.given
+        raw: Mapping[str, str] | None = getattr(params, "arguments", None)
         return raw
 
     @property
@@ -403,15 +406,11 @@ def notification_params(
 ) -> NotificationParams | Mapping[str, Any]:
     """Decode the params of a notification.
 
-    `null` counts as absent: some clients send it with `notifications/initialized`. For a
-    notification that *revision* does not define, only the type is checked.
+    For a notification that *revision* does not define, only the type is checked.
 
     Raises:
         MalformedParams: the params are not valid for the notification.
     """
-    # `null` is not rejected: a notification gets no response, so that the client would not notice
-    # the rejection, and its session would lack the effect of the notification.
-    raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
     method = revision.methods.get(name)
     decoder = _any_object
@@ -419,7 +418,7 @@ def notification_params(
         decoder = decoder_for(_CancelledParams)
     elif method is not None and method.is_notification:
         decoder = method.params_decoder
-    params: NotificationParams | Mapping[str, Any] = decode_params(decoder, raw)
+    params: NotificationParams | Mapping[str, Any] = decode_params(decoder, message.params)
     return params
 
 

@@ -306,6 +306,31 @@ async def test_modern_missing_arguments_are_an_empty_object() -> None:
     assert answer.json["result"]["content"][0]["text"] == "done"
 
 
+@pytest.mark.parametrize("name", ["report", "book"])
+async def test_modern_null_arguments_are_absent_ones(name: str) -> None:
+    """Many clients write the members that they do not use. With headers of arguments, too."""
+    client = Client(serving(report, Book))
+
+    answer = await client.send(client.request("tools/call", {"name": name, "arguments": None}))
+    absent = await client.send(client.request("tools/call", {"name": name}))
+
+    assert not answer.json["result"].get("isError")
+    assert answer.json == absent.json
+
+
+async def test_modern_null_params_are_absent_ones() -> None:
+    """A request lacks its `_meta` in both cases, and the error says so."""
+    client = Client(serving(echo))
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+
+    absent = await client.send(request, headers=headers)
+    null = await client.send({**request, "params": None}, headers=headers)
+
+    assert (null.status, null.json) == (absent.status, absent.json)
+    assert "_meta lacks" in null.json["error"]["message"]
+
+
 async def test_modern_arguments_that_are_no_object_are_400() -> None:
     """-32602 with 400."""
     client = Client(serving(echo))

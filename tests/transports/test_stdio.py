@@ -262,6 +262,16 @@ async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> Non
     assert fine["id"] == "fine"
 
 
+async def test_stdio_null_params_are_absent_ones() -> None:
+    """On a pipe as over HTTP, for requests and notifications."""
+    async with piped(echo) as wires:
+        wires.send(line({"jsonrpc": "2.0", "method": "notifications/initialized", "params": None}))
+        wires.send(line({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}))
+        answer = await wires.hear()
+
+    assert answer == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+
 async def test_stdio_names_an_unknown_method() -> None:
     """In `data` too, for programs, as over HTTP."""
     async with piped(echo) as wires:
