@@ -16,6 +16,7 @@ from genmcp.content import json_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import (
     HasSteps,
+    check_words,
     function_of,
     hint_of,
     is_step,
@@ -48,8 +49,9 @@ class ServerComponent:
     __genmcp_hook__ = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check the class: a hook annotated to return Continue needs a step to continue in."""
+        """Check its names, and that a hook annotated to return Continue has a step for it."""
         super().__init_subclass__(**options)
+        check_words(cls)
         hook = cls.__genmcp_hook__
         check_continues(f"{cls.__name__}.{hook}", getattr(cls, hook, None), cls)
 

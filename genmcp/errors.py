@@ -177,16 +177,15 @@ class SessionNotFound(InvalidRequest):
 
 
 class MethodNotFound(McpError):
-    """The method is unknown, or not offered by the server.
-
-    2026-07-28, "Protocol Version Header": HTTP 404.
-    """
+    """The method is unknown, or not offered by the server (2026-07-28: HTTP 404)."""
 
     code = -32601
     status = 404
 
     def __init__(self, method: str) -> None:
-        super().__init__(f"Method not found: {method}")
+        # A response repeats the name twice; unlike other names, it has no limit of its own.
+        name = method if len(method) <= 200 else f"{method[:200]}..."
+        super().__init__(f"Method not found: {name}", {"method": name})
 
 
 class InvalidParams(McpError):

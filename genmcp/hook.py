@@ -62,6 +62,56 @@ def overrides(provider: object, name: str, kind: type) -> bool:
     )
 
 
+# Words that are easily taken for an option or a hook, and the names that a class may have meant.
+# Without the error, the attribute would be ignored: a tool with a `scope` would be open to all.
+_OPTION_WORDS: Mapping[str, Collection[str]] = {
+    "patience": ["promote_after"],
+    "hold": ["max_hold"],
+    "ttl": ["result_ttl", "cache_ttl"],
+    "once": ["single_use"],
+    "on_lost": ["on_worker_lost"],
+    "scope": ["scopes"],
+}
+_HOOK_WORDS: Mapping[str, Collection[str]] = {
+    "validate_request": ["validate"],
+    "hearing": ["watch_resources"],
+    "announcer": ["changes"],
+}
+
+
+def check_words(cls: type) -> None:
+    """Check that *cls* sets no attribute that looks like an option or hook and has no effect.
+
+    An attribute that a method of the class uses is one of the user's own.
+
+    Raises:
+        ConfigurationError: it does; the message has the right name.
+    """
+    for word, value in vars(cls).items():
+        is_hook = callable(value) or hasattr(type(value), "__get__")
+        names = (_HOOK_WORDS if is_hook else _OPTION_WORDS).get(word, ())
+        meant = [name for name in names if hasattr(cls, name)]
+        if meant and not _uses(cls, word):
+            kind = "a hook" if is_hook else "an option"
+            raise ConfigurationError(
+                f"{cls.__name__}.{word} is not {kind}, and would be ignored; did you mean "
+                f"{' or '.join(meant)}? Give an attribute of your own another name"
+            )
+
+
+def _uses(cls: type, name: str) -> bool:
+    """Return whether the code of a method of *cls* has the attribute *name*."""
+    members = [each for base in cls.__mro__ for each in vars(base).values()]
+    codes = [function_of(getattr(each, "fget", each)) for each in members]
+    waiting = [each.__code__ for each in codes if inspect.isfunction(each)]
+    while waiting:
+        code = waiting.pop()
+        if name in code.co_names:
+            return True
+        waiting += [each for each in code.co_consts if inspect.iscode(each)]
+    return False
+
+
 def check_call(owner: str, call: Callable[..., Any]) -> None:
     """Check that *call* is not a generator function.
 

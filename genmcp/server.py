@@ -15,6 +15,7 @@ wrap one to observe or change every call, as ASGI applications are wrapped:
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ from genmcp._core.server_dispatch import with_route
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.hook import Visible
+from genmcp.hook import Visible, check_words
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.value import PaginatedResult, Result
 
@@ -111,6 +112,11 @@ class Server(ABC):
     `find` and `methods` are called for every request before it is accepted. They must not block,
     and their cost should not depend on the number of components.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Reject a misnamed hook, which would never be called."""
+        super().__init_subclass__(**options)
+        check_words(cls)
 
     @property
     @abstractmethod

@@ -328,7 +328,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     def _decode(self, request: Request) -> Any:
         try:
-            return self.arguments.decode(request.params.arguments)  # type: ignore[attr-defined]
+            return self.arguments.decode(request.params.given)  # type: ignore[attr-defined]
         except ArgumentFaults as error:
             raise InvalidArguments(self.definition.name, error.faults) from None
 

@@ -97,13 +97,31 @@ class InsufficientScope(McpError):
         super().__init__(f"The access token lacks a scope; needed: {needed}", {"scopes": [*scopes]})
 
 
+def check_text(access: Access) -> None:
+    """Check that the identity and scopes of *access* are text that can be stored and sent.
+
+    JSON can name one half of a surrogate pair, which is no text: no store could keep a task of such
+    a client. RFC 7493, 2.1, forbids it.
+
+    Raises:
+        InvalidToken: one of them is not.
+    """
+    try:
+        texts = (access.issuer, access.subject, access.client_id, *access.scopes)
+        "".join(map(str, texts)).encode()
+    except UnicodeEncodeError:
+        raise InvalidToken(
+            "the issuer, subject, client or a scope has half of a surrogate pair, which is no text"
+        ) from None
+
+
 def checked_scopes(option: str, scopes: object) -> tuple[str, ...]:
     """Return *scopes*, the value of an *option*, without duplicates.
 
     Raises:
         ConfigurationError: they are not a collection of scopes; the message names *option*.
     """
-    if isinstance(scopes, str) or not isinstance(scopes, Iterable):
+    if isinstance(scopes, str | Mapping) or not isinstance(scopes, Iterable):
         raise ConfigurationError(f"{option} takes a list of scopes, not {scopes!r}")
     given = tuple(dict.fromkeys(scopes))
     for scope in given:

@@ -6,7 +6,7 @@ of params.
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any, Final, Generic, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
@@ -31,7 +31,7 @@ from genmcp.protocol.params import (
 from genmcp.protocol.prompts import CompleteRequestParams, PromptReference
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
-from genmcp.protocol.tools import ToolAnnotations
+from genmcp.protocol.tools import CallToolRequestParams, ToolAnnotations
 from genmcp.protocol.value import decoder_for
 
 A = TypeVar("A", default=dict[str, Any])
@@ -111,23 +111,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         for name, allowed in _CHOICES.items():
             if values[name] not in allowed:
                 taken = " or ".join(map(repr, allowed))
-                raise ConfigurationError(f"{owner}.{name} must be {taken}, not {values[name]!r}")
+                _reject(owner, name, taken, values[name])
         for name in _TIMES:
             value = values[name]
             if value is None and name == "max_hold":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-                raise ConfigurationError(
-                    f"{owner}.{name} must be a positive number of seconds, not {value!r}"
-                )
+                _reject(owner, name, "a positive number of seconds", value)
         if values["task"] == "never" and values["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
         values["queue"] = queue = getattr(provider, "queue", None)
         if queue is not None and (not isinstance(queue, str) or not queue):
-            raise ConfigurationError(f"{owner}.queue must be the name of a queue, not {queue!r}")
+            _reject(owner, "queue", "the name of a queue", queue)
         if values["on_worker_lost"] is None:
             values["on_worker_lost"] = "rerun" if _may_rerun(annotations) else "fail"
         return cls(**values)
+
+
+def _reject(owner: str, name: str, expected: str, found: object) -> NoReturn:
+    text = f"{owner}.{name} must be {expected}, not {found!r}"
+    if not isinstance(found, str | int | float | None):
+        # `self.queue` and `self.task` are everyday words; this one was meant for the tool itself.
+        text += f": {name} is an option of tools; give an attribute of your own another name"
+    raise ConfigurationError(text)
 
 
 NEVER_A_TASK: Final = Policy(task="never")
@@ -239,7 +245,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def raw_arguments(self) -> msgspec.Raw | Mapping[str, str] | None:
         """The arguments of a tool or prompt as they came, which a retry repeats; else None."""
-        raw: msgspec.Raw | Mapping[str, str] | None = getattr(self.params, "arguments", None)
+        params = self.params
+        if isinstance(params, CallToolRequestParams):
+            return params.given
+        raw: Mapping[str, str] | None = getattr(params, "arguments", None)
         return raw
 
     @property
@@ -397,15 +406,11 @@ def notification_params(
 ) -> NotificationParams | Mapping[str, Any]:
     """Decode the params of a notification.
 
-    `null` counts as absent: some clients send it with `notifications/initialized`. For a
-    notification that *revision* does not define, only the type is checked.
+    For a notification that *revision* does not define, only the type is checked.
 
     Raises:
         MalformedParams: the params are not valid for the notification.
     """
-    # `null` is not rejected: a notification gets no response, so that the client would not notice
-    # the rejection, and its session would lack the effect of the notification.
-    raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
     method = revision.methods.get(name)
     decoder = _any_object
@@ -413,7 +418,7 @@ def notification_params(
         decoder = decoder_for(_CancelledParams)
     elif method is not None and method.is_notification:
         decoder = method.params_decoder
-    params: NotificationParams | Mapping[str, Any] = decode_params(decoder, raw)
+    params: NotificationParams | Mapping[str, Any] = decode_params(decoder, message.params)
     return params
 
 

@@ -308,7 +308,7 @@ def _check_param_headers(
 ) -> Headers | None:
     """Check the headers that repeat arguments; return those to check once the route is resolved."""
     if route.headers:
-        raw = params.arguments if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
+        raw = params.given if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
         check_params(headers, route.headers, decode_params(_anything, raw))
     if not route.pending:
         return None

@@ -50,7 +50,10 @@ class RequestOf(msgspec.Struct, Generic[P], frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One JSON-RPC message of any kind; `params` and `result` are raw JSON, empty if absent."""
+    """One JSON-RPC message of any kind; `params` and `result` are raw JSON, empty if absent.
+
+    `params` that are null are decoded as absent ones.
+    """
 
     jsonrpc: Literal["2.0"]
     method: str | None = None
@@ -75,6 +78,7 @@ class Message(msgspec.Struct, frozen=True):
         return self.method is None
 
 
+_NULL = msgspec.Raw(b"null")
 _decoder = msgspec.json.Decoder(Message)
 _batch_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _encoder = msgspec.json.Encoder()
@@ -185,6 +189,9 @@ def _decode_member(member: msgspec.Raw) -> Message | InvalidRequest:
 
 def _decode_one(body: bytes | msgspec.Raw) -> Message:
     message = _parse(_decoder, body)
+    if message.params == _NULL:
+        # The schemas have only the absence of optional params, but many clients write null.
+        message = msgspec.structs.replace(message, params=msgspec.Raw())
     if message.method is not None:
         if message.id is None:
             # 2026-07-28, basic, "Requests": unlike base JSON-RPC, the id must not be null.

@@ -34,7 +34,7 @@ _REASONS: Final = 32
 _LOG_INTERVAL: Final = 10.0
 """Seconds between two records for one reason: strangers must not fill the log."""
 
-_ONE_ADDRESS: Final = 0.75
+_ONE_ADDRESS: Final = 1 / 8
 """The part of `max_verifications` that the clients at one address can use up."""
 
 _WITHOUT_CREDENTIALS: Final = "unauthorized"
@@ -196,8 +196,9 @@ class Authenticator:
         # A stranger with random tokens leaves room for the new tokens of others.
         alone = address is not None and addresses.count(address) >= ceil(_ONE_ADDRESS * most)
         if len(addresses) >= most or alone:
+            part = "an eighth of " if alone else ""
             raise AuthorizationUnavailable(
-                f"{len(addresses)} tokens are being verified (limit: max_verifications)",
+                f"{len(addresses)} tokens are being verified (limit: {part}max_verifications)",
                 retry_after=1,
             )
         verification = object()

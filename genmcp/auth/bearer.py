@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.access import Access, checked_scopes
+from genmcp._core.access import Access, check_text, checked_scopes
 from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
 from genmcp._transports.admission import check_function
 from genmcp.auth.dpop import Dpop
@@ -65,7 +65,7 @@ class Bearer(msgspec.Struct, frozen=True):
         max_token_bytes: the maximum size of a token (HTTP 431); default 8 KiB.
         max_verifications: the number of tokens that are verified at once (HTTP 503); default 100.
             Tokens that were verified a moment ago do not count. The clients at one address can
-            have three quarters of them.
+            have an eighth of them.
         max_verdicts: the number of verified tokens that are kept, by digest, for the time that the
             verifier allows; default 10,000. The oldest are verified again.
 
@@ -101,7 +101,7 @@ class Bearer(msgspec.Struct, frozen=True):
                 raise ConfigurationError(f"issuers: {issuer!r} must have no query (RFC 8414, 2)")
         checked_scopes("scopes", self.scopes)
         checked_scopes("about", self.about.get("scopes_supported", ()))
-        checked_scopes("implies", self.implies)
+        checked_scopes("implies", self.implies.keys())
         for scopes in self.implies.values():
             checked_scopes("implies", scopes)
         if self.verify is not None and (
@@ -154,6 +154,7 @@ class Bearer(msgspec.Struct, frozen=True):
         """Return *access* with the scopes that its own include, and the identity of `principal`.
 
         Raises:
+            InvalidToken: the identity or a scope is not text.
             ConfigurationError: the verifier returned no access, or one without an identity; or
                 `principal` returned no identity.
         """
@@ -169,6 +170,7 @@ class Bearer(msgspec.Struct, frozen=True):
             scopes |= more
             waiting += more
         access = replace(access, scopes=frozenset(scopes))
+        check_text(access)
         if self.principal is None:
             if not access.subject and not access.client_id:
                 # All such tokens would share one identity, with its sessions and tasks.
@@ -183,4 +185,6 @@ class Bearer(msgspec.Struct, frozen=True):
                 f"principal= of Bearer returned {identity!r}: it must return the identity of the "
                 f"client, a text that is not empty"
             )
-        return replace(access, issuer="", subject=identity)
+        access = replace(access, issuer="", subject=identity)
+        check_text(access)
+        return access

@@ -214,7 +214,7 @@ class HubMember(Member):
         def sent(client: Client, call: ForwardedCall) -> Any:
             match request.method:
                 case "tools/call":
-                    arguments = msgspec.json.decode(params.arguments or b"{}")
+                    arguments = msgspec.json.decode(params.given or b"{}")
                     progress = call.progress if request.progress_token is not None else None
                     return client.call(params.name, arguments, progress=progress)
                 case "prompts/get":

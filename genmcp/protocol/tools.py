@@ -22,6 +22,7 @@ __all__ = [
 
 #: The value of `CallToolRequestParams.arguments` for a call without arguments; it is falsy.
 NO_ARGUMENTS = msgspec.Raw()
+_NULL = msgspec.Raw(b"null")
 
 
 class ToolAnnotations(Value, kw_only=True):
@@ -61,6 +62,11 @@ class CallToolRequestParams(InputResponseRequestParams):
 
     name: str
     arguments: msgspec.Raw = NO_ARGUMENTS
+
+    @property
+    def given(self) -> msgspec.Raw:
+        """The arguments; null counts as absent, since many clients write it."""
+        return NO_ARGUMENTS if self.arguments == _NULL else self.arguments
 
 
 class CallToolResult(Result):

@@ -533,6 +533,9 @@ def _others() -> None:
     for name, value in {"number": 7, "object": {"a": 1}, "mixed": ["a", 7], "true": True}.items():
         payload(f"scope {name}", "scope", scope=value)
         payload(f"scp {name}", "scp", scp=value)
+    payload("subject half of a pair", "half of a surrogate pair", sub="ada\ud800")
+    payload("client half of a pair", "half of a surrogate pair", client_id="\udc00app")
+    payload("scope half of a pair", "half of a surrogate pair", scope="read \ud800")
     payload("bound to a certificate", "cnf", cnf={"x5t#S256": "AAAA"})
     payload("bound to key and certificate", "cnf", cnf={"jkt": "A", "x5t#S256": "A"})
     payload("bound to nothing", "cnf", cnf={})

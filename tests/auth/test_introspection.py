@@ -192,6 +192,20 @@ async def test_token_must_be_active_and_for_this_server(
             await verifier(url).verify("t")
 
 
+async def test_identity_that_is_no_text_is_401() -> None:
+    """Half of a surrogate pair: no task of such a user could be stored."""
+    body = json.dumps({**ACTIVE, "exp": 2**33, "sub": "ada\ud800"}).encode()
+    async with serve(Answer(body), lifespan="off") as asked:
+        introspection = Introspection(asked, "server", "secret")
+        bearer = Bearer(RESOURCE, issuers=[ISSUER], verify=introspection)
+        endpoint = Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)
+        async with serve(endpoint) as url, httpx.AsyncClient() as client:
+            response = await called(client, url, "opaque")
+
+    assert response.status_code == 401
+    assert "half of a surrogate pair" in response.headers["www-authenticate"]
+
+
 async def test_response_may_be_short() -> None:
     """Issuer and end are optional; the audience only with the explicit word."""
     async with serve(Answer({"active": True, "client_id": "robot"}), lifespan="off") as url:

@@ -47,6 +47,27 @@ def test_policy_that_is_wrong_is_refused_with_its_tool(
         Suite(name="test", version="1", tools=[tool_with(**attributes)])
 
 
+@pytest.mark.parametrize("name", ["queue", "task"])
+def test_own_attribute_with_the_name_of_an_option_is_named(name: str) -> None:
+    """`self.queue` and `self.task` are everyday words; the error states that they are options."""
+
+    class Prints(Tool):
+        """Prints."""
+
+        name = "prints"
+
+        def __init__(self) -> None:
+            setattr(self, name, object())
+
+        def call(self, request: Any, channel: Any) -> str:
+            return ""
+
+    with pytest.raises(
+        ConfigurationError, match=rf"Prints\.{name} .*: {name} is an option of tools"
+    ):
+        Suite(name="test", version="1", tools=[Prints])
+
+
 class Bare(MemoryStore):
     """A store that carries no jobs."""
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from genmcp._core.request import notification_params, session_params
+from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import Message
 from genmcp.errors import MalformedParams
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
@@ -68,7 +69,9 @@ def test_session_params_that_nest_too_deeply_are_rejected() -> None:
 def message(method: str, params: Any = msgspec.UNSET) -> Message:
     given = b"" if params is msgspec.UNSET else b',"params":' + msgspec.json.encode(params)
     body = b'{"jsonrpc":"2.0","method":"' + method.encode() + b'"' + given + b"}"
-    return msgspec.json.decode(body, type=Message)
+    decoded = jsonrpc.parse(body)
+    assert isinstance(decoded, Message)
+    return decoded
 
 
 @pytest.mark.parametrize(

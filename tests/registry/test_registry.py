@@ -210,6 +210,16 @@ async def test_registry_answers_with_errors(message: Any, code: int) -> None:
     assert code == answer["error"]["code"]
 
 
+@pytest.mark.parametrize("method", ["nothing", "subscriptions/listen"])
+async def test_registry_names_a_method_that_it_lacks(method: str) -> None:
+    """In `data`, as an endpoint does."""
+    message = {"jsonrpc": "2.0", "id": 1, "method": method}
+
+    answer = await Registry([suite("math", add)]).handle_message("math", message)
+
+    assert answer["error"]["data"] == {"method": method}
+
+
 async def test_registry_rejects_unknown_and_disabled_servers() -> None:
     """The message names the cause."""
     registry = Registry([suite("math", add)]).toggle("math", False)

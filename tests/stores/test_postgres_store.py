@@ -131,6 +131,28 @@ async def test_role_without_rights_is_refused(opened: Opened, name: str) -> None
     assert "permission denied" in await refused(opened(url, schema=name))
 
 
+async def test_role_with_rights_on_the_data_is_enough(opened: Opened, name: str) -> None:
+    """Servers and workers need not own the schema: see the page on stores."""
+    await sql(
+        shared_postgres(),
+        f"CREATE ROLE {name} LOGIN PASSWORD 'secret'",
+        f"GRANT USAGE ON SCHEMA {name} TO {name}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {name}",
+        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {name} TO {name}",
+    )
+    store = opened(shared_postgres().replace("postgres:secret", f"{name}:secret"), schema=name)
+
+    await store.apply(Put("k", b"1"), Append("k", b"event", ttl=60))
+    await store.apply(Delete("k"))
+
+    assert await store.get("k") is None
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        await sql(
+            shared_postgres().replace("postgres:secret", f"{name}:secret"),
+            f"DROP TABLE {name}.records",
+        )
+
+
 @pytest.mark.parametrize("url", ["postgresql://a:b@[::1/x", "postgresql://h/d?nothing=1"])
 def test_url_with_an_error_is_refused(url: str) -> None:
     """The message does not repeat the URL, which may have a password."""

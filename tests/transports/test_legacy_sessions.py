@@ -177,6 +177,33 @@ async def test_legacy_errors_of_accepted_requests_are_200(
 
     assert (answer.status, answer.json["id"]) == (200, "x")
     assert answer.json["error"]["code"] == code
+    if code == -32601:
+        assert answer.json["error"]["data"] == {"method": method}
+
+
+@pytest.mark.parametrize("method", ["ping", "tools/list"])
+async def test_legacy_null_params_are_absent_ones(version: str, method: str) -> None:
+    """Many clients write the members that they do not use."""
+    client = await Client.begin(serving(echo), version)
+
+    answer = await client.send({"jsonrpc": "2.0", "id": 1, "method": method, "params": None})
+    notified = await client.send(
+        {"jsonrpc": "2.0", "method": "notifications/roots/list_changed", "params": None}
+    )
+
+    assert (answer.status, notified.status) == (200, 202)
+    assert "result" in answer.json
+
+
+async def test_legacy_null_arguments_are_absent_ones(version: str) -> None:
+    """A call with them is one without arguments."""
+    client = await Client.begin(serving(echo), version)
+
+    answer = await client.send(client.request("tools/call", {"name": "echo", "arguments": None}))
+    absent = await client.send(client.request("tools/call", {"name": "echo"}))
+
+    assert "result" in answer.json
+    assert answer.json == absent.json
 
 
 async def test_legacy_argument_faults_are_results(version: str) -> None:

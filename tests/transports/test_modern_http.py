@@ -274,6 +274,17 @@ async def test_modern_unknown_methods_are_404(method: str) -> None:
 
     assert error_of(answer) == (404, -32601, "mine")
     assert method in answer.json["error"]["message"]
+    assert answer.json["error"]["data"] == {"method": method}
+
+
+async def test_modern_unknown_method_is_cut_in_the_response() -> None:
+    """A name of a megabyte is not sent back twice."""
+    client = Client(serving(echo))
+
+    answer = await client.send(client.request("no/such" * 150_000))
+
+    assert answer.status == 404
+    assert len(answer.body) < 1000
 
 
 async def test_modern_unknown_tool_is_an_error_that_names_it() -> None:
@@ -293,6 +304,31 @@ async def test_modern_missing_arguments_are_an_empty_object() -> None:
     answer = await client.send(client.request("tools/call", {"name": "report"}))
 
     assert answer.json["result"]["content"][0]["text"] == "done"
+
+
+@pytest.mark.parametrize("name", ["report", "book"])
+async def test_modern_null_arguments_are_absent_ones(name: str) -> None:
+    """Many clients write the members that they do not use. With headers of arguments, too."""
+    client = Client(serving(report, Book))
+
+    answer = await client.send(client.request("tools/call", {"name": name, "arguments": None}))
+    absent = await client.send(client.request("tools/call", {"name": name}))
+
+    assert not answer.json["result"].get("isError")
+    assert answer.json == absent.json
+
+
+async def test_modern_null_params_are_absent_ones() -> None:
+    """A request lacks its `_meta` in both cases, and the error says so."""
+    client = Client(serving(echo))
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+
+    absent = await client.send(request, headers=headers)
+    null = await client.send({**request, "params": None}, headers=headers)
+
+    assert (null.status, null.json) == (absent.status, absent.json)
+    assert "_meta lacks" in null.json["error"]["message"]
 
 
 async def test_modern_arguments_that_are_no_object_are_400() -> None:

@@ -215,6 +215,7 @@ async def test_pair_answers_what_is_refused_on_the_stream() -> None:
 
     codes = [said["error"]["code"] for said in (unknown, method, large)]
     assert codes == [-32602, -32601, -32602]
+    assert method["error"]["data"] == {"method": "no/such"}
 
 
 async def test_pair_wants_to_be_introduced_first() -> None:

@@ -262,6 +262,25 @@ async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> Non
     assert fine["id"] == "fine"
 
 
+async def test_stdio_null_params_are_absent_ones() -> None:
+    """On a pipe as over HTTP, for requests and notifications."""
+    async with piped(echo) as wires:
+        wires.send(line({"jsonrpc": "2.0", "method": "notifications/initialized", "params": None}))
+        wires.send(line({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}))
+        answer = await wires.hear()
+
+    assert answer == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+
+async def test_stdio_names_an_unknown_method() -> None:
+    """In `data` too, for programs, as over HTTP."""
+    async with piped(echo) as wires:
+        wires.send(line(modern("nothing/here", id=4)))
+        refused = await wires.hear()
+
+    assert refused["error"]["data"] == {"method": "nothing/here"}
+
+
 async def test_stdio_ignores_what_asks_for_nothing() -> None:
     """Responses to nothing, unknown notifications, malformed and late cancellations."""
     async with piped(echo) as wires:
