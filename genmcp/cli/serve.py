@@ -308,7 +308,7 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
         routes += health.routes(health=options.health_path, ready=options.ready_path)
         logging.getLogger("uvicorn.access").addFilter(_ProbeFilter(paths))
     if options.metrics:
-        routes.append(add_prometheus(endpoint.mux))
+        routes.append(add_prometheus(endpoint.mux, endpoint))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
