@@ -174,12 +174,35 @@ async def test_server_process_that_was_killed_is_replaced(tmp_path: Path, free_p
         assert [pid for pid in processes() if runs(pid)] == []
 
 
+@pytest.mark.parametrize("mode", [("--workers", "2"), ("--reload",)], ids=["workers", "reload"])
+async def test_server_processes_end_after_their_parent_was_killed(
+    mode: tuple[str, ...], tmp_path: Path, free_port: int
+) -> None:
+    """In good order: they would hold the port otherwise, and nothing would restart or stop them."""
+    options = ("tests.cli.studio:mux", "--port", str(free_port), *mode)
+    with started("serve", *options, folder=tmp_path) as server:
+        count = 2 if "--workers" in mode else 1
+
+        def processes() -> list[int]:
+            return [*map(int, re.findall(r"process (\d+) started, store:", server.log))]
+
+        await until(lambda: len(processes()) == count, pause=0.05, bound=PATIENCE * 2)
+        async with httpx.AsyncClient() as http:
+            await until_ready(http, f"http://127.0.0.1:{free_port}")
+        server.process.kill()
+        await until(lambda: not any(map(runs, processes())), pause=0.05, bound=PATIENCE * 2)
+
+        assert server.log.count("has ended: stopping") == count
+        assert server.log.count("Application shutdown complete") == count
+
+
 def runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        # In a container, the process that adopts an orphan may never wait for it.
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    return True
 
 
 @pytest.mark.parametrize(
