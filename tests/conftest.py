@@ -1,4 +1,5 @@
-"""Fixtures and markers of all tests: Hypothesis settings, a free port, a check for leaked tasks.
+"""Fixtures and markers of all tests: Hypothesis settings, a free port, checks for leaked tasks and
+processes.
 
 A socket, file or event loop that is left open needs no check: it is a ResourceWarning, and warnings
 are errors (pyproject.toml).
@@ -7,8 +8,11 @@ are errors (pyproject.toml).
 import asyncio
 import inspect
 import os
+import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -107,6 +111,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for each in (path, *path.parents):
             if marker := _MARKERS.get(each.as_posix()):
                 item.add_marker(marker)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leaves_no_orphan() -> Iterator[None]:
+    """Fail a run that leaves processes behind.
+
+    A child of the tests that is not waited for needs no check: it is a ResourceWarning. This finds
+    those whose parent, a process of the tests, has ended before them.
+    """
+    os.environ["GENMCP_TEST_RUN"] = run = secrets.token_hex(8)
+    yield
+    deadline = time.monotonic() + 10  # such as for workers of a server that was killed just now
+    while orphans := _orphans(f"GENMCP_TEST_RUN={run}".encode()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"processes were left running: {orphans}")
+        time.sleep(0.1)
+
+
+def _orphans(variable: bytes) -> dict[int, str]:
+    """Return the command lines of processes with *variable* whose parent does not belong to them.
+
+    Empty on systems without /proc.
+    """
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        with suppress(OSError):  # it has just ended, or belongs to another user
+            if variable in (folder / "environ").read_bytes().split(b"\0"):
+                commands[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    known = {os.getpid(), *parents}
+    return {pid: commands[pid] for pid, parent in parents.items() if parent not in known}
 
 
 @pytest.fixture(autouse=True)

@@ -129,7 +129,7 @@ class Endpoint:
                 await auth.document.serve(scope["method"], send)
                 return
             self._admission.admit(http, scope)
-            console = self._console
+            console = None if serve is not None else self._console
             if console is not None and scope["method"] == "GET" and console.is_wanted(http):
                 await console.serve(http)  # a browser sends no token when it opens a page
             elif auth is None or auth.knows(http) or await auth.admits(http):

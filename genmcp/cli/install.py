@@ -10,6 +10,8 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -18,7 +20,7 @@ import click
 import msgspec
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.output import OutputError, OutputWriter, private_output
+from genmcp.cli.output import OutputError, OutputWriter, one_line, private_output
 from genmcp.cli.parsing import argument, command, option
 from genmcp.cli.target import TargetCommand, TargetOptions, resolve_target
 from genmcp.client.options import Command
@@ -138,8 +140,10 @@ def install(
         name = name or server or default_name(found)
         if isinstance(found, Mux):
             asyncio.run(found.aclose())
-        file = ConfigurationFile(path, APPLICATIONS[client].key)
         private = (scope or APPLICATIONS[client].scopes[0]) == "user"
+        file = ConfigurationFile(
+            path, APPLICATIONS[client].key, folder=None if private else place.folder
+        )
         return _install(file, name, entry, output, yes=yes, private=private)
 
 
@@ -262,26 +266,41 @@ class ConfigurationFile:
     """A configuration file, and the change to it.
 
     Args:
-        path: the file; a symbolic link is followed. It need not exist.
+        path: the file; symbolic links are followed. It need not exist.
         key: the member that has the servers.
+        folder: the folder in which the file must really be. A project comes from other people,
+            whose links must not lead to the user's files. Default: any; the links in a user's own
+            folder are the user's.
 
     Raises:
-        ConfigurationError: the file is not plain JSON, or its servers are not an object.
+        ConfigurationError: the file is outside of *folder* or not plain JSON, or its servers are
+            not an object.
         OutputError: the file cannot be read.
     """
 
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: Path, key: str, *, folder: Path | None = None) -> None:
         self.path = path
-        self._target = path.resolve()
+        try:
+            self._target = path.resolve()
+        except (OSError, RuntimeError):  # before Python 3.13: RuntimeError
+            raise OutputError(f"cannot read {path}: its symbolic links form a loop") from None
+        if folder is not None and not self._target.is_relative_to(folder.resolve()):
+            raise ConfigurationError(
+                f"{self.shown}, is outside of the project {folder}: nothing was written. Replace "
+                f"the link by a file or folder of its own"
+            )
         self._key = key
         self.before = self._read()
         self._content = self._parsed(self.before or b"")
 
     @property
     def shown(self) -> str:
-        """The path for messages, relative to the current folder if it is in there."""
+        """The path for messages, relative to the current folder; with the file that it leads to."""
         here = Path.cwd()
-        return str(self.path.relative_to(here) if self.path.is_relative_to(here) else self.path)
+        path = self.path.relative_to(here) if self.path.is_relative_to(here) else self.path
+        if self._target == self.path.absolute():
+            return str(path)
+        return one_line(f"{path}, a link to {self._target}")
 
     def with_server(self, name: str, entry: Mapping[str, Any]) -> bytes:
         """Return the content of the file with the server; everything else is as before."""
@@ -322,12 +341,28 @@ class ConfigurationFile:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             backup = None
             if self.before is not None:
-                backup = self._target.with_name(f"{self._target.name}.bak")
-                shutil.copy2(self._target, backup)
+                backup = self._back_up(self.before)
             self._replace(after, private)
         except OSError as error:
             raise OutputError(f"cannot write {self.shown}: {error.strerror}") from None
         return backup
+
+    def _back_up(self, before: bytes) -> Path:
+        """Write *before* to a new file beside the target, with a name that is free.
+
+        A project can contain a file of this name that is a link to any file of the user: an
+        existing name is never opened.
+        """
+        mode = stat.S_IMODE(self._target.stat().st_mode)
+        opener = partial(os.open, mode=mode)
+        number = 0
+        while True:
+            path = self._target.with_name(f"{self._target.name}.bak{number or ''}")
+            # "x" is O_CREAT and O_EXCL, which neither replaces a file nor follows a link.
+            with suppress(FileExistsError), open(path, "xb", opener=opener) as file:
+                file.write(before)
+                return path
+            number += 1
 
     def _replace(self, after: bytes, private: bool) -> None:
         descriptor, temporary = tempfile.mkstemp(

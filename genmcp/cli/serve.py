@@ -3,10 +3,12 @@
 import asyncio
 import inspect
 import logging
+import multiprocessing
 import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType, MethodType
@@ -297,8 +299,22 @@ async def _check_and_close(mux: Mux) -> None:
 def create_app() -> Starlette:
     """Return the application of a worker process, which uvicorn calls by its name."""
     log_to_stderr(serves=True)
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_stop_after, args=[parent], daemon=True).start()
     options = msgspec.json.decode(os.environ[_OPTIONS_VARIABLE], type=ServeOptions)
     return _create_app(_create_endpoint(options), options)
+
+
+def _stop_after(parent: Any) -> None:
+    """Stop this process, as SIGTERM does, when *parent* has ended without stopping it.
+
+    A parent that was killed leaves its workers behind. They would hold the port, and serve an
+    application that nothing restarts or stops. `join` waits for the end of a pipe that only the
+    parent has open.
+    """
+    parent.join()
+    logger.warning("the parent process %d has ended: stopping", parent.pid)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
@@ -308,7 +324,7 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
         routes += health.routes(health=options.health_path, ready=options.ready_path)
         logging.getLogger("uvicorn.access").addFilter(_ProbeFilter(paths))
     if options.metrics:
-        routes.append(add_prometheus(endpoint.mux))
+        routes.append(add_prometheus(endpoint.mux, endpoint))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

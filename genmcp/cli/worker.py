@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from genmcp._mux.mux import Mux, add_telemetry
+from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp.cli.output import OutputError
 from genmcp.cli.parsing import COUNT, SECONDS, argument, command, converted, option
@@ -58,8 +59,8 @@ def describe_state(mux: Mux) -> str:
     return f"store: {mux.store!r}, engine: {engine}, queues: {queues}"
 
 
-def add_prometheus(mux: Mux) -> Route:
-    """Measure *mux*, and return the route with the metrics.
+def add_prometheus(mux: Mux, endpoint: Endpoint | None = None) -> Route:
+    """Measure *mux*, and return the route with the metrics, for the clients of *endpoint*.
 
     Raises:
         ConfigurationError: the extra `prometheus` is not installed.
@@ -70,7 +71,7 @@ def add_prometheus(mux: Mux) -> Route:
         raise missing_extra("--metrics", "prometheus", error) from error
     prometheus = Prometheus()
     add_telemetry(mux, prometheus.telemetry)
-    return prometheus.route(METRICS_PATH)
+    return prometheus.route(METRICS_PATH, endpoint=endpoint)
 
 
 async def check_store(mux: Mux) -> None:

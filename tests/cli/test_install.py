@@ -148,6 +148,24 @@ def test_install_writes_through_a_symbolic_link(tmp_path: Path) -> None:
     assert json.loads(real.read_text())["mcpServers"]["b"] == {"url": URL}
 
 
+def test_install_backup_has_a_name_that_is_free(tmp_path: Path) -> None:
+    """A checkout may contain a link with the name of the backup, such as to a hook of git."""
+    path, hook = tmp_path / "mcp.json", tmp_path / "pre-commit"
+    path.write_text("{}")
+    path.chmod(0o600)
+    (tmp_path / "mcp.json.bak").symlink_to(hook)
+    (tmp_path / "mcp.json.bak1").write_text("mine")
+    file = ConfigurationFile(path, "mcpServers")
+
+    backup = file.write(file.with_server("b", {"url": URL}), private=True)
+
+    assert backup == tmp_path / "mcp.json.bak2"
+    assert backup.read_text() == "{}"
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    assert not hook.exists()
+    assert (tmp_path / "mcp.json.bak1").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -256,6 +274,59 @@ def test_install_command_reports_a_wrong_use(home: Path, run: Run) -> None:
     status, _, noise = run("install", URL, "cursor", "--yes")
     assert (status, "is not plain JSON" in noise) == (2, True)
     assert path.read_text() == "// mine\n{}"
+
+
+@pytest.mark.parametrize("linked", [".vscode/mcp.json", ".vscode"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_install_refuses_a_link_out_of_the_project(
+    linked: str, exists: bool, home: Path, run: Run
+) -> None:
+    """A project may come from a stranger, whose links lead to files of the user."""
+    mine = home / "elsewhere"
+    path = mine / "mcp.json" if linked == ".vscode" else mine
+    if exists:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"mine": 1}')
+    link = home / "project" / linked
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(mine)
+
+    status, said, noise = run("install", URL, "vscode", "--yes")
+
+    assert (status, said) == (2, "")
+    assert f".vscode/mcp.json, a link to {path}, is outside of the project" in noise
+    assert mine.exists() is exists
+    assert not exists or path.read_text() == '{"mine": 1}'
+
+
+def test_install_shows_where_a_link_leads(home: Path, run: Run) -> None:
+    """Links within a project, and those that a user has made in the own folder, are followed."""
+    project, dotfiles = home / "project", home / "dotfiles"
+    (project / ".mcp.json").symlink_to("shared.json")
+    status, said, _ = run("install", URL, "claude-code", "--yes")
+    assert status == 0
+    assert f"wrote .mcp.json, a link to {project / 'shared.json'}\n" in said
+    assert (project / "shared.json").is_file()
+
+    dotfiles.mkdir()
+    (home / ".cursor").symlink_to(dotfiles)
+    status, said, _ = run("install", URL, "cursor", "--yes")
+    assert status == 0
+    shown = f"{home / '.cursor' / 'mcp.json'}, a link to {dotfiles / 'mcp.json'}"
+    assert f"+++ {shown}\n" in said
+    assert f"wrote {shown}\n" in said
+    assert (dotfiles / "mcp.json").is_file()
+
+
+def test_install_reports_links_that_form_a_loop(home: Path, run: Run) -> None:
+    """Without a traceback."""
+    (home / "project" / ".mcp.json").symlink_to(".mcp.json")
+
+    status, _, noise = run("install", URL, "claude-code", "--yes")
+
+    assert status == 1
+    assert noise.startswith("genmcp: cannot read ")
+    assert noise.count("\n") == 1
 
 
 @pytest.mark.parametrize(("answer", "status"), [("n", 1), ("y", 0)])

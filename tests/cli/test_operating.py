@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Client
+from genmcp import Access, Channel, Client, Continue, Endpoint, Suite, Tool, ToolRequest, job, tool
+from genmcp.auth import Bearer
 from tests.cli.studio import SECRET
 from tests.support.asgi import PATIENCE, until
 
@@ -173,12 +174,35 @@ async def test_server_process_that_was_killed_is_replaced(tmp_path: Path, free_p
         assert [pid for pid in processes() if runs(pid)] == []
 
 
+@pytest.mark.parametrize("mode", [("--workers", "2"), ("--reload",)], ids=["workers", "reload"])
+async def test_server_processes_end_after_their_parent_was_killed(
+    mode: tuple[str, ...], tmp_path: Path, free_port: int
+) -> None:
+    """In good order: they would hold the port otherwise, and nothing would restart or stop them."""
+    options = ("tests.cli.studio:mux", "--port", str(free_port), *mode)
+    with started("serve", *options, folder=tmp_path) as server:
+        count = 2 if "--workers" in mode else 1
+
+        def processes() -> list[int]:
+            return [*map(int, re.findall(r"process (\d+) started, store:", server.log))]
+
+        await until(lambda: len(processes()) == count, pause=0.05, bound=PATIENCE * 2)
+        async with httpx.AsyncClient() as http:
+            await until_ready(http, f"http://127.0.0.1:{free_port}")
+        server.process.kill()
+        await until(lambda: not any(map(runs, processes())), pause=0.05, bound=PATIENCE * 2)
+
+        assert server.log.count("has ended: stopping") == count
+        assert server.log.count("Application shutdown complete") == count
+
+
 def runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        # In a container, the process that adopts an orphan may never wait for it.
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    return True
 
 
 @pytest.mark.parametrize(
@@ -213,6 +237,85 @@ async def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
         response.text,
     )
     assert openmetrics.text.endswith("# EOF\n")
+
+
+def guards_only(access: Access | None) -> bool:
+    return access is not None and access.subject == "guard"
+
+
+@job(name="vault.open")
+async def open_vault(run: Any) -> str:
+    return "gold"
+
+
+class OpenVault(Tool):
+    """For guards."""
+
+    name = "open_vault"
+
+    def visible(self, access: Access | None) -> bool:
+        return guards_only(access)
+
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return open_vault.job().then(self.opened)
+
+    async def opened(self, request: ToolRequest, found: str, channel: Channel) -> str:
+        return found
+
+
+@tool(visible=guards_only)
+async def count_gold() -> str:
+    """For guards, too."""
+    return "7"
+
+
+@tool
+async def opening_hours() -> str:
+    """For everyone with a token."""
+    return "9 to 5"
+
+
+class Names:
+    """Accepts each token as the name of its user."""
+
+    async def verify(self, token: str) -> Access:
+        return Access(subject=token)
+
+
+vault = Endpoint(
+    Suite(name="vault", version="1", tools=[OpenVault, count_gold, opening_hours]),
+    auth=Bearer("http://127.0.0.1/mcp", issuers=["https://login.example.com"], verify=Names()),
+    console=True,
+)
+
+
+async def test_metrics_are_for_clients_of_the_endpoint(tmp_path: Path) -> None:
+    """They need its token, Host and Origin, and name no tool that the client cannot see."""
+    options = ("tests.cli.test_operating:vault", "--port", "0", "--metrics")
+    guard = {"authorization": "Bearer guard"}
+    with started("serve", *options, folder=tmp_path) as server:
+        url = await server.find(r"at (http://\S+)/mcp")
+        async with httpx.AsyncClient() as http, Client(f"{url}/mcp", auth="guard") as client:
+            for name in ("open_vault", "count_gold", "opening_hours"):
+                await client.call(name)
+
+            async def metrics(**headers: str) -> httpx.Response:
+                return await http.get(f"{url}/metrics", headers=headers)
+
+            assert (await metrics()).status_code == 401
+            assert (await metrics(**guard, host="evil.example")).status_code == 421
+            assert (await metrics(**guard, origin="https://evil.example")).status_code == 403
+            assert (await http.post(f"{url}/metrics", headers=guard)).status_code == 405
+            seen = (await metrics(authorization="Bearer visitor")).text
+            everything = (await metrics(**guard, accept="text/html,*/*")).text
+
+    for name in ("open_vault", "count_gold", "vault.open"):
+        assert name not in seen
+        assert f'"{name}"' in everything
+    operations = r"mcp_server_operation_duration_seconds_count\{.*gen_ai_tool_name="
+    assert re.search(rf'{operations}"hidden".*\}} 2', seen)
+    for each in (seen, everything):
+        assert re.search(rf'{operations}"opening_hours".*\}} 1', each)
 
 
 @pytest.mark.parametrize(

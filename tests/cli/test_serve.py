@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,17 +75,27 @@ def shop(tmp_path: Path) -> Path:
 
 @contextmanager
 def started(*options: str, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Give a server, a process of its own, which is killed if it has not ended by then."""
+    """Give a server, a process of its own, which is killed if it has not ended by then.
+
+    Its workers are killed as well.
+    """
     command = [sys.executable, "-m", "genmcp", "serve", *options]
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, cwd=cwd, env={**os.environ, **environment}, stdin=pipe, stdout=pipe, stderr=pipe
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
     ) as process:
         try:
             yield process
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def call(name: str) -> bytes:

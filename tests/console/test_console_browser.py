@@ -260,6 +260,28 @@ async def test_template_is_completed_and_read(page: Page) -> None:
     await picture(page, "resource")
 
 
+async def test_unlisted_resource_waits_for_a_click(browser: Browser) -> None:
+    """Another site can open the page at a URI of its choice; a listed one is read at once."""
+    async with (
+        serve(Endpoint(kitchen.suite, console=True)) as url,
+        visiting(browser, f"{url}#/resources/counter%3A%2F%2Fvalue") as page,
+    ):
+        await expect(page.locator(".outcome")).to_contain_text("value:")
+        read: list[str] = []
+        page.on("request", lambda sent: read.append(sent.headers.get("mcp-method", "")))
+        await page.goto("about:blank")
+        await page.goto(f"{url}#/resources/city%3A%2F%2FD%2FBonn")
+
+        await expect(page.get_by_role("main")).to_contain_text("does not list this resource")
+        await page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert "server/discover" in read
+        assert "resources/read" not in read
+        await call(page, "Read")
+        await expect(page.locator(".outcome")).to_contain_text("Bonn in D")
+        assert read.count("resources/read") == 1
+        await expect(page.get_by_role("button", name="Read again")).to_be_visible()
+
+
 async def test_prompt_is_shown_as_messages(page: Page) -> None:
     """Its arguments are completed, too."""
     await go(page, "Prompts", "review")

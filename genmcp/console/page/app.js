@@ -35,6 +35,7 @@ class App {
     this.login.onneeded = () => this.askToLogIn();
     this.drafts = new Map();
     this.lists = new Map();
+    this.asked = new Set(); // the URIs that the user wanted to read, besides those of a list
     this.capabilities = null;
     this.main = document.querySelector("main");
     this.banner = document.querySelector("#banner");

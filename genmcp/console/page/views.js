@@ -169,7 +169,16 @@ function resourcePage(app, uri, resource) {
   }
   const onchange = (event) => follow(event.target.checked);
   const box = h("input", { type: "checkbox", checked: subscribed, onchange });
-  queueMicrotask(() => read(app, uri, area));
+  // Another site can open this page at any URI: one that the server does not list waits for a click.
+  const isWanted = resource !== undefined || app.asked.has(uri);
+  const button = h("button", { type: "button", className: "primary", onclick: () => start() }, isWanted ? "Read again" : "Read");
+  function start() {
+    app.asked.add(uri);
+    button.textContent = "Read again";
+    return read(app, uri, area);
+  }
+  if (isWanted) queueMicrotask(start);
+  else show(area, notice("info", "The server does not list this resource. Read it if you trust where its address is from."));
   return h(
     "article",
     {},
@@ -179,11 +188,7 @@ function resourcePage(app, uri, resource) {
     h(
       "div",
       { className: "actions" },
-      h(
-        "button",
-        { type: "button", className: "primary", onclick: () => read(app, uri, area) },
-        "Read again",
-      ),
+      button,
       app.capabilities.resources?.subscribe ? h("label", {}, box, " Read again when it changes") : null,
       following,
     ),
@@ -207,6 +212,7 @@ function templatePage(app, template) {
       {
         onsubmit: (event) => {
           event.preventDefault();
+          app.asked.add(uri());
           location.hash = `#/resources/${encodeURIComponent(uri())}`;
         },
       },
