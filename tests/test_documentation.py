@@ -388,6 +388,24 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
     assert all(minimums[change["number"]] == change["minimum"] for change in changes)
 
 
+def test_documentation_of_conformance_has_the_recorded_numbers() -> None:
+    """`scripts/conformance` fails if its result differs from the numbers in this file."""
+    recorded = json.loads((ROOT / "scripts" / "conformance.json").read_text("utf-8"))
+    runs = {
+        (reason, key): len(checks)
+        for reason, scenarios in recorded["skipped"].items()
+        for key, checks in scenarios.items()
+    }
+    skills = sum(count for (reason, _), count in runs.items() if "skills extension" in reason)
+    sentence = (
+        "In the official conformance suite, logins included, "
+        "the server passes {server} checks and the client {client}, and none fails. "
+        f"{sum(runs.values())} checks are skipped and {[*runs.values()].count(0)} scenarios not run, "
+        f"all but {sum(runs.values()) - skills} checks for want of one extension (skills); "
+    )
+    assert sentence.format(**recorded["passed"]) in " ".join(README.split())
+
+
 async def test_documentation_of_faults_is_what_a_model_reads(modules: Path) -> None:
     """The README's faults are those of its first tool, to the letter."""
     app = importlib.import_module("server").app
