@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from genmcp._core.client import events
 from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
 from genmcp._core.client.lifecycle import Timeouts
+from genmcp._core.subscription import ACKNOWLEDGED
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
 from genmcp.client.errors import (
@@ -245,7 +246,8 @@ class MachineDriver:
         match outcome:
             case events.NotificationReceived():
                 self._on_event(outcome)
-                self._handler.notify(outcome.method, outcome.params)
+                if outcome.method != ACKNOWLEDGED:  # the reply to `listen`, not of the server's own
+                    self._handler.notify(outcome.method, outcome.params)
             case events.NotificationsMissed():
                 self._on_event(outcome)
             case events.RequestReceived():

@@ -107,7 +107,7 @@ class ClientHandler(Generic[S]):
         return {}
 
     def handle_list_roots(self, state: S) -> Any:
-        """Return a list of the folders that the server may use.
+        """Return a list or tuple of the folders that the server may use.
 
         Each is a Root, a mapping with `uri` (`file://...`) and optionally `name`, or an absolute
         Path.

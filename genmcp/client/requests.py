@@ -13,15 +13,18 @@ from genmcp.client.cache import ResultCache
 from genmcp.client.connection import Connection
 from genmcp.client.errors import (
     ClientError,
+    InputFailed,
     ListTooLong,
     ProtocolError,
     RequestTimeout,
     ServerError,
     error_after_first_response,
 )
-from genmcp.client.handler_runner import HandlerRunner
+from genmcp.client.handler_runner import Answer, HandlerRunner
 from genmcp.client.options import ClientOptions
 from genmcp.client.pending import OnProgress, Response
+from genmcp.errors import McpError
+from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,
@@ -215,7 +218,7 @@ class Requests:
 
         Raises:
             ProtocolError: The server asked for input too often.
-            McpError: The handler refused an answer.
+            InputFailed: The handler did not answer.
             ClientError: As for `Connection.request`.
         """
         connection, limit = self.connection, self.options.max_input_rounds
@@ -246,7 +249,7 @@ class Requests:
         """Read a resource, from the cache if possible.
 
         Raises:
-            ClientError, McpError: As for `with_input`.
+            ClientError: As for `with_input`.
         """
         method = "resources/read"
 
@@ -264,7 +267,7 @@ class Requests:
         """Get a prompt.
 
         Raises:
-            ClientError, McpError: As for `with_input`.
+            ClientError: As for `with_input`.
         """
         method, params = "prompts/get", {"name": name, "arguments": arguments}
         response, _ = await self.with_input(method, params, deadline)
@@ -291,6 +294,17 @@ class Requests:
         result: CompleteResult = await self.result("completion/complete", params)
         return result.completion
 
+    async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
+        """Return the answers of the handler; see `HandlerRunner.answer_all`.
+
+        Raises:
+            InputFailed: The handler refused or failed.
+        """
+        try:
+            return await self.handler.answer_all(requests)
+        except McpError as error:
+            raise InputFailed(error, self.connection.server_name) from error
+
     async def _answers(
         self, method: str, needed: InputNeeded, deadline: RequestDeadline
     ) -> Mapping[str, Any]:
@@ -299,7 +313,7 @@ class Requests:
         try:
             async with deadline.limit():
                 if needed.requests:
-                    answers["inputResponses"] = await self.handler.answer_all(needed.requests)
+                    answers["inputResponses"] = await self.answer_all(needed.requests)
         except TimeoutError:
             what = f"{method}, including its input requests,"
             name = self.connection.server_name

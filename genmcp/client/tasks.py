@@ -156,7 +156,7 @@ class TaskHandle:
             ServerError: The task failed with this error.
             TaskCancelled: The task was cancelled.
             RequestTimeout: The timeout expired.
-            McpError: The handler refused an input request.
+            InputFailed: The handler did not answer an input request.
             ProtocolError: The result does not match the `outputSchema` of its tool.
             OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
                 of the error is its id.
@@ -283,7 +283,7 @@ class TaskHandle:
             return await self._change(task, updates, deadline)
         loop = asyncio.get_running_loop()
         decoded = self._decode_requests(requests)
-        answering = loop.create_task(self._requests.handler.answer_all(decoded))
+        answering = loop.create_task(self._requests.answer_all(decoded))
         try:
             # While the user of this client thinks, another client may answer or cancel the task.
             while task.status == "input_required" and not answering.done():

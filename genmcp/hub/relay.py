@@ -31,8 +31,12 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from genmcp._core.client_key import ClientKey, Share
 from genmcp._core.outcome import Done, Outcome
@@ -42,6 +46,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
+from genmcp.client.tool_catalog import read_schemas
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,
@@ -66,6 +71,10 @@ from genmcp.question.sampling import RootsQuestion, SampleQuestion
 
 TAG = "passed on"
 """The tag of the continuation of a call that waits for forwarded questions."""
+
+# Bytes of the schema of a form. The most expensive form of that size compiles in some 15 ms; if it
+# is no longer cached when its answer arrives, it compiles in the event loop.
+_MAX_FORM: Final = 32_768
 
 logger = logging.getLogger("genmcp.hub")
 
@@ -392,6 +401,14 @@ class RelayingHandler(ClientHandler[None]):
         self._renew = renew
         self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
 
+    def init(self) -> None:
+        """Import the explanation of faults, in a thread.
+
+        The first form with a fault would import it in the event loop, which takes longer than all
+        forms.
+        """
+        import_module("genmcp._schema.explain")
+
     async def handle_list_roots(self, state: None) -> Any:
         """Forward a request for roots."""
         return await self._call_of_question().ask(RootsQuestion())
@@ -406,10 +423,15 @@ class RelayingHandler(ClientHandler[None]):
         """Forward a form.
 
         Raises:
-            InvalidParams: the schema has keywords that a form must not have.
+            InvalidParams: the schema is too large, or has keywords that a form must not have.
         """
+        text = msgspec.json.encode(schema)
+        if len(text) > _MAX_FORM:
+            raise InvalidParams(
+                f"requestedSchema: {len(text)} bytes; a hub forwards forms of at most {_MAX_FORM}"
+            )
         try:
-            form = form_of_schema(schema)
+            form = await read_schemas([text], partial(form_of_schema, schema))
         except ConfigurationError as error:
             raise InvalidParams(f"requestedSchema: {error}") from None
         return await self._call_of_question().ask(FormQuestion(message, schema=form.document))
