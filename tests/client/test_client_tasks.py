@@ -24,7 +24,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import RequestTimeout, ServerError, TaskCancelled
+from genmcp.client.errors import InputFailed, RequestTimeout, ServerError, TaskCancelled
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
@@ -297,5 +297,5 @@ async def test_task_whose_handler_refuses_fails() -> None:
             raise McpError("ask somebody else")
 
     async with kitchen(Season, handler=Refusing()) as client:
-        with pytest.raises(McpError, match="ask somebody else"):
+        with pytest.raises(InputFailed, match="ask somebody else"):
             await client.call("season")

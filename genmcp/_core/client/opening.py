@@ -36,7 +36,7 @@ from genmcp._core.client.lifecycle import (
     Timeouts,
     TransportFailure,
 )
-from genmcp._wire.jsonrpc import Message
+from genmcp._wire.jsonrpc import Message, printable
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.params import SERVER_INFO
@@ -269,7 +269,7 @@ class RevisionNegotiation:
         return self._nothing_common(offered) if useless else error
 
     def _nothing_common(self, versions: Sequence[str]) -> NoCommonRevision:
-        theirs = ", ".join(versions) or "none"
+        theirs = printable(", ".join(versions)) or "none"
         ours = ", ".join(each.version for each in self._supported)
         text = f"no common revision: the server supports {theirs}, this client {ours}"
         if self._only is not None:
