@@ -70,7 +70,8 @@ class ClientHandler(Generic[S]):
     change has to be mutable.
 
     A hook refuses a request with an McpError: the server receives its code, message and data. Any
-    other exception is logged, and the server receives -32603 with a reference to the log.
+    other exception is logged, and the server receives -32603 with a reference to the log. A server
+    of 2026-07-28 receives neither: the call fails with an `InputFailed` that has them.
 
     Attributes:
         capabilities: The declared capabilities, if not those of the hooks.

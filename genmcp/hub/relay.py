@@ -424,7 +424,10 @@ class RelayingHandler(ClientHandler[None]):
 
         Raises:
             InvalidParams: the schema is too large, or has keywords that a form must not have.
+            McpError: as for `_call_of_question`.
         """
+        # Before the form is read: other calls may begin or end meanwhile.
+        call = self._call_of_question()
         text = msgspec.json.encode(schema)
         if len(text) > _MAX_FORM:
             raise InvalidParams(
@@ -434,7 +437,7 @@ class RelayingHandler(ClientHandler[None]):
             form = await read_schemas([text], partial(form_of_schema, schema))
         except ConfigurationError as error:
             raise InvalidParams(f"requestedSchema: {error}") from None
-        return await self._call_of_question().ask(FormQuestion(message, schema=form.document))
+        return await call.ask(FormQuestion(message, schema=form.document))
 
     async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
         """Forward a URL."""

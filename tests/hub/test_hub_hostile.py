@@ -208,6 +208,17 @@ async def test_form_that_is_too_large_is_refused() -> None:
     assert user.asked == []
 
 
+async def test_invalid_form_is_rejected() -> None:
+    """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
+    user = User("Ann")
+    async with hub_with_form({"type": "object"}, user) as client:
+        with pytest.raises(ServerError, match="requestedSchema") as failed:
+            await client.call("evil/quick")
+
+    assert failed.value.code == -32602
+    assert user.asked == []
+
+
 async def test_large_form_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is compiled, calls of other members are answered."""
     loop = asyncio.get_running_loop()
