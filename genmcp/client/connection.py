@@ -19,7 +19,6 @@ from genmcp.client.errors import (
     Forbidden,
     HttpStatusError,
     ProcessExited,
-    ServerError,
     SessionEnded,
     TooManyRequests,
     as_client_error,
@@ -393,8 +392,7 @@ class Connection:
             on_id: Called with the id of the request before it is sent.
 
         Raises:
-            ServerError: The server responded with an error, or the negotiated revision does not
-                have the method.
+            ServerError: The server responded with an error, or the revision lacks the method.
             RequestTimeout: A timeout expired.
             OutcomeUnknown: The connection broke after the request was sent.
             TooManyRequests: `ClientOptions.max_pending` requests are pending.
@@ -417,12 +415,7 @@ class Connection:
             except Overloaded as error:
                 raise TooManyRequests(self.server_name, error.message) from None
             except MethodNotFound as error:
-                advice = f"not in revision {self.server.revision}; nothing was sent"
-                refused = ServerError(
-                    error.code, error.message, server_name=self.server_name, advice=advice
-                )
-                refused.sent = False
-                raise refused from None
+                raise self.error(error) from None
             if on_id is not None:
                 on_id(id)
             try:

@@ -69,6 +69,20 @@ class RequestDeadline:
         return asyncio.timeout_at(self._until)
 
 
+async def answers_of(
+    handler: HandlerRunner[Any], requests: Mapping[str, InputRequest], server_name: str
+) -> dict[str, Answer]:
+    """Return the answers to *requests*; see `HandlerRunner.answer_all`.
+
+    Raises:
+        InputFailed: The handler refused or failed.
+    """
+    try:
+        return await handler.answer_all(requests)
+    except McpError as error:
+        raise InputFailed(error, server_name) from error
+
+
 class Requests:
     """Sends the requests of one session. Owned by a `ClientSession`.
 
@@ -294,29 +308,18 @@ class Requests:
         result: CompleteResult = await self.result("completion/complete", params)
         return result.completion
 
-    async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
-        """Return the answers of the handler; see `HandlerRunner.answer_all`.
-
-        Raises:
-            InputFailed: The handler refused or failed.
-        """
-        try:
-            return await self.handler.answer_all(requests)
-        except McpError as error:
-            raise InputFailed(error, self.connection.server_name) from error
-
     async def _answers(
         self, method: str, needed: InputNeeded, deadline: RequestDeadline
     ) -> Mapping[str, Any]:
         """Return the additional params of the next round: the answers and the state."""
         answers: dict[str, Any] = {}
+        name = self.connection.server_name
         try:
             async with deadline.limit():
-                if needed.requests:
-                    answers["inputResponses"] = await self.answer_all(needed.requests)
+                if asked := needed.requests:
+                    answers["inputResponses"] = await answers_of(self.handler, asked, name)
         except TimeoutError:
             what = f"{method}, including its input requests,"
-            name = self.connection.server_name
             raise RequestTimeout(what, name, deadline.total or 0) from None
         if needed.state is not None:
             answers["requestState"] = needed.state

@@ -25,7 +25,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
 from genmcp.client.pending import OnProgress
-from genmcp.client.requests import RequestDeadline, Requests, Wait
+from genmcp.client.requests import RequestDeadline, Requests, Wait, answers_of
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
@@ -283,7 +283,8 @@ class TaskHandle:
             return await self._change(task, updates, deadline)
         loop = asyncio.get_running_loop()
         decoded = self._decode_requests(requests)
-        answering = loop.create_task(self._requests.answer_all(decoded))
+        handler = self._requests.handler
+        answering = loop.create_task(answers_of(handler, decoded, self._server_name))
         try:
             # While the user of this client thinks, another client may answer or cancel the task.
             while task.status == "input_required" and not answering.done():

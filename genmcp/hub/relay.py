@@ -32,11 +32,8 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
-
-import msgspec
 
 from genmcp._core.client_key import ClientKey, Share
 from genmcp._core.outcome import Done, Outcome
@@ -47,6 +44,7 @@ from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
 from genmcp.client.tool_catalog import read_schemas
+from genmcp.content import json_of
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,
@@ -72,12 +70,10 @@ from genmcp.question.sampling import RootsQuestion, SampleQuestion
 TAG = "passed on"
 """The tag of the continuation of a call that waits for forwarded questions."""
 
-# Bytes of the schema of a form. The most expensive form of that size compiles in some 15 ms; if it
-# is no longer cached when its answer arrives, it compiles in the event loop.
+# Bytes of a form. It is compiled in the event loop if the cache has lost it before its answer.
 _MAX_FORM: Final = 32_768
 
 logger = logging.getLogger("genmcp.hub")
-
 _CALL_ENDED = "No client can answer: the call has ended"
 _SEVERAL_CALLS = (
     "No client can answer: the question may belong to another call that is running; "
@@ -401,14 +397,6 @@ class RelayingHandler(ClientHandler[None]):
         self._renew = renew
         self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
 
-    def init(self) -> None:
-        """Import the explanation of faults, in a thread.
-
-        The first form with a fault would import it in the event loop, which takes longer than all
-        forms.
-        """
-        import_module("genmcp._schema.explain")
-
     async def handle_list_roots(self, state: None) -> Any:
         """Forward a request for roots."""
         return await self._call_of_question().ask(RootsQuestion())
@@ -424,15 +412,12 @@ class RelayingHandler(ClientHandler[None]):
 
         Raises:
             InvalidParams: the schema is too large, or has keywords that a form must not have.
-            McpError: as for `_call_of_question`.
         """
         # Before the form is read: other calls may begin or end meanwhile.
         call = self._call_of_question()
-        text = msgspec.json.encode(schema)
+        text = json_of(schema)
         if len(text) > _MAX_FORM:
-            raise InvalidParams(
-                f"requestedSchema: {len(text)} bytes; a hub forwards forms of at most {_MAX_FORM}"
-            )
+            raise InvalidParams(f"requestedSchema: a hub forwards at most {_MAX_FORM} bytes")
         try:
             form = await read_schemas([text], partial(form_of_schema, schema))
         except ConfigurationError as error:

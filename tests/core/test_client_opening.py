@@ -273,6 +273,7 @@ def test_client_opening_names_the_versions_of_a_refusal(pinned: str | None) -> N
 
     (failed,) = client.received(error(1, UNSUPPORTED, "not that", **versions("1999-01-01")), 0)
 
+    assert isinstance(failed, ConnectionFailed)
     assert isinstance(failed.error, NoCommonRevision)
     assert "the server supports 1999-01-01, this client" in str(failed.error)
     assert ("ClientOptions(revision=...)" in str(failed.error)) is (pinned is not None)

@@ -201,7 +201,7 @@ async def test_form_that_is_too_large_is_refused() -> None:
     """A form for a person is smaller; the error names the limit, and the user is not asked."""
     user = User("Ann")
     async with hub_with_form(form_of(1_400), user) as client:
-        with pytest.raises(ServerError, match="forwards forms of at most 32768"):
+        with pytest.raises(ServerError, match="forwards at most 32768 bytes"):
             await client.call("evil/quick")
         assert (await client.call("good/add", {"a": 1, "b": 2})).text == "3"
 
