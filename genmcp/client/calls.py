@@ -73,7 +73,7 @@ class ToolCalls:
         """Call a tool and return its result. If the call becomes a task, wait for the task.
 
         Raises:
-            ClientError, McpError: As for `start` and `TaskHandle.wait`.
+            ClientError: As for `start` and `TaskHandle.wait`.
         """
         options = self._requests.options
         reporter = (
@@ -98,7 +98,7 @@ class ToolCalls:
 
         Raises:
             ProtocolError: The tool was left out of the list, or its result is invalid.
-            ClientError, McpError: As for `Requests.with_input`.
+            ClientError: As for `Requests.with_input`.
         """
         result = await self._call(name, arguments, deadline, None)
         if isinstance(result, TaskCreated):

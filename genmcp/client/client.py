@@ -214,7 +214,7 @@ class Client(ClientLifecycle):
             TaskCancelled: The task of the call was cancelled by another client or the server.
             OutcomeUnknown: The connection broke; the call may have been carried out.
             ProtocolError: The result is invalid, or does not match the tool's `outputSchema`.
-            McpError: The handler refused an input request.
+            InputFailed: The handler did not answer an input request.
         """
         session = self._session
         deadline = session.requests.deadline(timeout, idle_timeout)
@@ -234,7 +234,7 @@ class Client(ClientLifecycle):
         to `task`.
 
         Raises:
-            ClientError, McpError: As for `call`.
+            ClientError: As for `call`.
         """
         session = self._session
         deadline = session.requests.deadline(timeout, idle_timeout)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from genmcp._core.client import events
 from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
 from genmcp._core.client.lifecycle import Timeouts
+from genmcp._core.subscription import ACKNOWLEDGED
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
 from genmcp.client.errors import (
@@ -38,7 +39,7 @@ from genmcp.client.pending import (
     WarningThrottle,
 )
 from genmcp.client.transports.base import Transport
-from genmcp.errors import McpError, Overloaded
+from genmcp.errors import McpError, MethodNotFound, Overloaded
 from genmcp.protocol.params import ProgressNotificationParams
 
 ConnectionEvent: TypeAlias = (
@@ -245,7 +246,8 @@ class MachineDriver:
         match outcome:
             case events.NotificationReceived():
                 self._on_event(outcome)
-                self._handler.notify(outcome.method, outcome.params)
+                if outcome.method != ACKNOWLEDGED:  # the reply to `listen`, not of the server's own
+                    self._handler.notify(outcome.method, outcome.params)
             case events.NotificationsMissed():
                 self._on_event(outcome)
             case events.RequestReceived():
@@ -390,7 +392,7 @@ class Connection:
             on_id: Called with the id of the request before it is sent.
 
         Raises:
-            ServerError: The server responded with an error.
+            ServerError: The server responded with an error, or the revision lacks the method.
             RequestTimeout: A timeout expired.
             OutcomeUnknown: The connection broke after the request was sent.
             TooManyRequests: `ClientOptions.max_pending` requests are pending.
@@ -412,6 +414,8 @@ class Connection:
                 )
             except Overloaded as error:
                 raise TooManyRequests(self.server_name, error.message) from None
+            except MethodNotFound as error:
+                raise self.error(error) from None
             if on_id is not None:
                 on_id(id)
             try:

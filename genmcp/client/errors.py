@@ -17,6 +17,8 @@
     ├── ConnectionLost        the connection broke
     ├── RequestTimeout        a timeout expired
     ├── TooManyRequests       too many requests are pending; nothing was sent
+    ├── UnsupportedRevision   the server supports no revision that the client may use
+    ├── InputFailed           the handler did not answer an input request of the server
     ├── ProtocolError         the server violated the protocol
     │   ├── MessageTooLarge   ... or sent a message larger than the client's limit
     │   └── ListTooLong       ... or a list larger than the client's limits
@@ -31,12 +33,12 @@ singly, and never within an exception group.
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from genmcp._core.auth.challenges import parse_challenges, scopes_of
 from genmcp._core.auth.steps import Failure, FlowFailed
-from genmcp._core.client.events import SendMessage
+from genmcp._core.client.events import NoCommonRevision, SendMessage
 from genmcp._core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
@@ -239,6 +241,38 @@ class TooManyRequests(ClientError):
         super().__init__(f"{server_name}: {reason}", server_name)
 
 
+class UnsupportedRevision(ClientError):
+    """The server supports no revision that the client may use; the message has the remedy.
+
+    Attributes:
+        supported: The revisions that the server names; empty if it names none.
+    """
+
+    sent = False
+
+    def __init__(self, reason: str, server_name: str, supported: Sequence[str] = ()) -> None:
+        super().__init__(f"{server_name}: {reason}", server_name)
+        self.supported = tuple(supported)
+
+
+class InputFailed(ClientError):
+    """A call was given up: the handler did not answer an input request of the server.
+
+    A hook failed or refused, or the request is not supported; `__cause__` is this McpError.
+    2026-07-28 has no error response to an input request. A server of an earlier revision receives
+    the error, and its response decides the call.
+
+    Attributes:
+        code, message, data: Those of the McpError.
+    """
+
+    def __init__(self, error: McpError, server_name: str) -> None:
+        super().__init__(f"{error.message} ({error.code})", server_name)
+        self.code = error.code
+        self.message = error.message
+        self.data = error.data
+
+
 class ProtocolError(ClientError):
     """The server violated the protocol; the message describes the violation."""
 
@@ -382,6 +416,8 @@ def as_client_error(
             return error
         case ClientError():
             return OutcomeUnknown(what, server_name, error)
+        case NoCommonRevision():
+            return UnsupportedRevision(str(error), server_name, error.supported)
         case McpError():
             return ServerError(
                 error.code,

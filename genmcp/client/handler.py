@@ -70,7 +70,8 @@ class ClientHandler(Generic[S]):
     change has to be mutable.
 
     A hook refuses a request with an McpError: the server receives its code, message and data. Any
-    other exception is logged, and the server receives -32603 with a reference to the log.
+    other exception is logged, and the server receives -32603 with a reference to the log. A server
+    of 2026-07-28 receives neither: the call fails with an `InputFailed` that has them.
 
     Attributes:
         capabilities: The declared capabilities, if not those of the hooks.
@@ -107,7 +108,7 @@ class ClientHandler(Generic[S]):
         return {}
 
     def handle_list_roots(self, state: S) -> Any:
-        """Return a list of the folders that the server may use.
+        """Return a list or tuple of the folders that the server may use.
 
         Each is a Root, a mapping with `uri` (`file://...`) and optionally `name`, or an absolute
         Path.

@@ -231,7 +231,7 @@ def _elicit_result(hook: str, value: Any) -> ElicitResult:
 
 def _roots(given: Any) -> Sequence[Root]:
     """Return *given* as roots. They have `file://` URIs: 2026-07-28, client/roots, "Root"."""
-    if not isinstance(given, list):
+    if not isinstance(given, list | tuple):
         raise ContractError(f"{_ROOTS} returned {type(given).__name__}: it must return a list")
     roots = [
         Root(each.as_uri(), each.name) if isinstance(each, Path) else _read(_ROOTS, each, Root)

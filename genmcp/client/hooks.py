@@ -90,10 +90,16 @@ class HookRunner(Generic[S]):
     async def request(self, name: str, *arguments: Any) -> Any:
         """Call a hook that answers a request, and return its answer.
 
-        If the hook returns a tuple of an answer and a state, store the state.
+        If the hook returns a tuple of an answer and a state, store the state. A tuple of two roots
+        is an answer: an answer with roots is a list or a tuple.
         """
         returned = await self._call(name, *arguments, self._state)
-        if isinstance(returned, tuple) and len(returned) == 2:
+        roots = name == "handle_list_roots"
+        if (
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and (not roots or isinstance(returned[0], list | tuple))
+        ):
             returned, self._state = returned
         return returned
 

@@ -13,15 +13,18 @@ from genmcp.client.cache import ResultCache
 from genmcp.client.connection import Connection
 from genmcp.client.errors import (
     ClientError,
+    InputFailed,
     ListTooLong,
     ProtocolError,
     RequestTimeout,
     ServerError,
     error_after_first_response,
 )
-from genmcp.client.handler_runner import HandlerRunner
+from genmcp.client.handler_runner import Answer, HandlerRunner
 from genmcp.client.options import ClientOptions
 from genmcp.client.pending import OnProgress, Response
+from genmcp.errors import McpError
+from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,
@@ -64,6 +67,20 @@ class RequestDeadline:
     def limit(self) -> asyncio.Timeout:
         """Return a context manager that raises TimeoutError at the deadline."""
         return asyncio.timeout_at(self._until)
+
+
+async def answers_of(
+    handler: HandlerRunner[Any], requests: Mapping[str, InputRequest], server_name: str
+) -> dict[str, Answer]:
+    """Return the answers to *requests*; see `HandlerRunner.answer_all`.
+
+    Raises:
+        InputFailed: The handler refused or failed.
+    """
+    try:
+        return await handler.answer_all(requests)
+    except McpError as error:
+        raise InputFailed(error, server_name) from error
 
 
 class Requests:
@@ -215,7 +232,7 @@ class Requests:
 
         Raises:
             ProtocolError: The server asked for input too often.
-            McpError: The handler refused an answer.
+            InputFailed: The handler did not answer.
             ClientError: As for `Connection.request`.
         """
         connection, limit = self.connection, self.options.max_input_rounds
@@ -246,7 +263,7 @@ class Requests:
         """Read a resource, from the cache if possible.
 
         Raises:
-            ClientError, McpError: As for `with_input`.
+            ClientError: As for `with_input`.
         """
         method = "resources/read"
 
@@ -264,7 +281,7 @@ class Requests:
         """Get a prompt.
 
         Raises:
-            ClientError, McpError: As for `with_input`.
+            ClientError: As for `with_input`.
         """
         method, params = "prompts/get", {"name": name, "arguments": arguments}
         response, _ = await self.with_input(method, params, deadline)
@@ -296,13 +313,13 @@ class Requests:
     ) -> Mapping[str, Any]:
         """Return the additional params of the next round: the answers and the state."""
         answers: dict[str, Any] = {}
+        name = self.connection.server_name
         try:
             async with deadline.limit():
-                if needed.requests:
-                    answers["inputResponses"] = await self.handler.answer_all(needed.requests)
+                if asked := needed.requests:
+                    answers["inputResponses"] = await answers_of(self.handler, asked, name)
         except TimeoutError:
             what = f"{method}, including its input requests,"
-            name = self.connection.server_name
             raise RequestTimeout(what, name, deadline.total or 0) from None
         if needed.state is not None:
             answers["requestState"] = needed.state

@@ -14,6 +14,7 @@ import msgspec
 
 from genmcp._core.client.events import NotificationReceived
 from genmcp._core.client.lifecycle import Timeouts
+from genmcp._core.subscription import ACKNOWLEDGED
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
@@ -23,7 +24,6 @@ from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 
 _LISTEN: Final = "subscriptions/listen"
-_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _UPDATED: Final = "notifications/resources/updated"
 _KINDS: Final = ("tools", "prompts", "resources")
 _NO_TIMEOUTS: Final = Timeouts(idle=None, total=None)
@@ -123,7 +123,7 @@ class ChangeStream:
             if self._concerns(event):
                 self._put(event)
         elif self._id is not None and self._id in (event.subscription, event.about):
-            if event.method == _ACKNOWLEDGED:
+            if event.method == ACKNOWLEDGED:
                 self.honored = event.params.notifications
                 self._acknowledged.set()
             else:

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientClosed, ConnectError
+from genmcp.client.errors import ClientClosed, ClientError, ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
@@ -180,6 +180,20 @@ class SyncClient:
     def __exit__(self, *_: object) -> None:
         """Disconnect; see `close`."""
         self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is connected."""
+        return self._client.is_open
+
+    @property
+    def abandoned_calls(self) -> int:
+        """The number of cancelled calls that the server may still process."""
+        return self._client.abandoned_calls
+
+    def ended(self) -> ClientError | None:
+        """Wait until the connection ends; see `Client.ended`."""
+        return self._run(self._client.ended())
 
     @property
     def revision(self) -> str:

@@ -25,7 +25,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
 from genmcp.client.pending import OnProgress
-from genmcp.client.requests import RequestDeadline, Requests, Wait
+from genmcp.client.requests import RequestDeadline, Requests, Wait, answers_of
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
@@ -156,7 +156,7 @@ class TaskHandle:
             ServerError: The task failed with this error.
             TaskCancelled: The task was cancelled.
             RequestTimeout: The timeout expired.
-            McpError: The handler refused an input request.
+            InputFailed: The handler did not answer an input request.
             ProtocolError: The result does not match the `outputSchema` of its tool.
             OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
                 of the error is its id.
@@ -283,7 +283,8 @@ class TaskHandle:
             return await self._change(task, updates, deadline)
         loop = asyncio.get_running_loop()
         decoded = self._decode_requests(requests)
-        answering = loop.create_task(self._requests.handler.answer_all(decoded))
+        handler = self._requests.handler
+        answering = loop.create_task(answers_of(handler, decoded, self._server_name))
         try:
             # While the user of this client thinks, another client may answer or cancel the task.
             while task.status == "input_required" and not answering.done():

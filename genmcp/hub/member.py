@@ -19,6 +19,7 @@ from genmcp.client.errors import (
     AuthorizationFailed,
     ClientError,
     Forbidden,
+    InputFailed,
     OutcomeUnknown,
     ProtocolError,
     RequestTimeout,
@@ -266,10 +267,11 @@ class HubMember(Member):
 def _translated(error: Exception, method: str) -> Exception:
     """Return the error that the hub's client gets for *error*.
 
-    An error that the server sent is forwarded with its text. The texts of other errors name the
+    An error that the server sent, or the client whose answer it needed, is forwarded with its text.
+    The texts of other errors name the
     command line or URL of the server. These errors are logged, and replaced by a general text.
     """
-    if isinstance(error, ServerError):
+    if isinstance(error, ServerError | InputFailed):
         return McpError(error.message, error.data, code=error.code)
     logger.warning("%s failed: %s", method, error)
     match error:

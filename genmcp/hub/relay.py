@@ -31,7 +31,8 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from genmcp._core.client_key import ClientKey, Share
@@ -42,6 +43,8 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
+from genmcp.client.tool_catalog import read_schemas
+from genmcp.content import json_of
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,
@@ -67,8 +70,10 @@ from genmcp.question.sampling import RootsQuestion, SampleQuestion
 TAG = "passed on"
 """The tag of the continuation of a call that waits for forwarded questions."""
 
-logger = logging.getLogger("genmcp.hub")
+# Bytes of a form. It is compiled in the event loop if the cache has lost it before its answer.
+_MAX_FORM: Final = 32_768
 
+logger = logging.getLogger("genmcp.hub")
 _CALL_ENDED = "No client can answer: the call has ended"
 _SEVERAL_CALLS = (
     "No client can answer: the question may belong to another call that is running; "
@@ -406,13 +411,18 @@ class RelayingHandler(ClientHandler[None]):
         """Forward a form.
 
         Raises:
-            InvalidParams: the schema has keywords that a form must not have.
+            InvalidParams: the schema is too large, or has keywords that a form must not have.
         """
+        # Before the form is read: other calls may begin or end meanwhile.
+        call = self._call_of_question()
+        text = json_of(schema)
+        if len(text) > _MAX_FORM:
+            raise InvalidParams(f"requestedSchema: a hub forwards at most {_MAX_FORM} bytes")
         try:
-            form = form_of_schema(schema)
+            form = await read_schemas([text], partial(form_of_schema, schema))
         except ConfigurationError as error:
             raise InvalidParams(f"requestedSchema: {error}") from None
-        return await self._call_of_question().ask(FormQuestion(message, schema=form.document))
+        return await call.ask(FormQuestion(message, schema=form.document))
 
     async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
         """Forward a URL."""

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import pytest
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from genmcp import (
     Accepted,
@@ -15,7 +15,6 @@ from genmcp import (
     Continue,
     Done,
     Failed,
-    McpError,
     Middleware,
     Outcome,
     Resource,
@@ -29,8 +28,16 @@ from genmcp import (
     tool,
 )
 from genmcp._core.request import Request
+from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientClosed, ProtocolError, RequestTimeout, ServerError
+from genmcp.client.errors import (
+    ClientClosed,
+    ClientError,
+    InputFailed,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
+)
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.client_features import Root
@@ -242,20 +249,61 @@ async def test_client_answers_what_a_tool_asks(revision: str) -> None:
     assert handler.notes == ["Where to?", "Sure?"]
 
 
-async def test_client_gives_up_a_call_whose_question_is_refused() -> None:
-    """2026-07-28 has no error answers: the call fails with the handler's exception."""
+class Sure(Tool):
+    """Asks for a confirmation."""
 
-    class Refusing(ClientHandler[None]):
-        async def handle_elicitation_create(self, *_: Any) -> Any:
-            raise Denied("not today")
+    name = "sure"
 
-    class Sure(Travel):
-        async def call(self, request: ToolRequest, channel: Channel) -> Continue:
-            return Continue("sure", elicit("Sure?"))
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return Continue("sure", elicit("Sure?"))
 
-    async with client_of(suite_of(Sure), handler=Refusing()) as client:
-        with pytest.raises(McpError, match="not today"):
-            await client.call("travel")
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        if isinstance(outcome, Failed):
+            raise ToolError(str(outcome.error))
+        return "sure"
+
+
+class Replying(ClientHandler[None]):
+    """Replies to a form with a value, or raises it."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+
+    async def handle_elicitation_create(self, *_: Any) -> Any:
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "schema_size", "code", "text"),
+    [
+        (Denied("not today"), 1_000, -1, "not today"),
+        (KeyError("crash"), 1_000, -32603, "failed to answer"),
+        ("neither yes nor no", 1_000, -32603, "failed to answer"),
+        (Accepted({}), 9, -32602, "more than 9"),
+    ],
+)
+async def test_call_whose_form_is_not_answered_fails(
+    reply: Any, schema_size: int, code: int, text: str
+) -> None:
+    """2026-07-28 has no error response to an input request: the call itself fails.
+
+    A server of an earlier revision receives the error, and its tool decides.
+    """
+    handler = Replying(reply)
+    schemas = structs.replace(FOREIGN_LIMITS, schema_size=schema_size)
+    async with client_of(suite_of(Sure), handler=handler, schemas=schemas) as client:
+        with pytest.raises(InputFailed, match=text) as failed:
+            await client.call("sure")
+    assert isinstance(failed.value, ClientError)
+    assert failed.value.code == code
+    assert text in failed.value.message
+
+    async with client_of(suite_of(Sure), LEGACY[-1], handler, schemas=schemas) as client:
+        result = await client.call("sure")
+    assert result.is_error
+    assert text in result.text
 
 
 class Nagging(Tool):

@@ -9,8 +9,10 @@ import pytest
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.cache import REVISION_CACHE, RevisionCache
 from genmcp.client.client import Client
+from genmcp.client.errors import UnsupportedRevision
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, app_of
+from tests.hub.far import NEW, OLD, Far
 from tests.support.clock import Clock
 from tests.support.serving import serve
 
@@ -99,3 +101,27 @@ async def test_upgraded_server_is_probed_when_a_session_ends() -> None:
         serving.append(Endpoint(Suite(name="new", version="2", tools=[version])))
         assert (await client.call("version")).text == "new"
         assert client.revision == "2026-07-28"
+
+
+@pytest.mark.parametrize(
+    ("discovered", "supported", "advice"),
+    [
+        ({"supportedVersions": [OLD], "capabilities": {}}, (OLD,), f"the server supports {OLD}"),
+        (None, (), f"does not support {NEW}"),
+    ],
+)
+async def test_server_without_the_pinned_revision_is_explained(
+    discovered: Any, supported: tuple[str, ...], advice: str
+) -> None:
+    """It has not violated the protocol: the error names its revisions, and the option to change."""
+
+    async def discover(*_: object) -> Any:
+        return discovered
+
+    client = Client(Far(**{"server/discover": discover}), options=ClientOptions(revision=NEW))
+    with pytest.raises(UnsupportedRevision, match=r"ClientOptions\(revision=...\)") as failed:
+        await client.open()
+
+    assert failed.value.supported == supported
+    assert advice in str(failed.value)
+    assert not failed.value.sent

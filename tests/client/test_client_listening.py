@@ -10,6 +10,7 @@ import pytest
 from genmcp import Resource, Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed
+from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.subscriptions import ChangeStream
 from tests.support.speaking import MODERN
@@ -97,6 +98,25 @@ async def test_listening_tells_of_one_thing_once(revision: str) -> None:
             uri = (await told(told_))[1]
             assert uri not in seen or uri == "note://a"
             seen.add(uri)
+
+
+async def test_acknowledgement_of_a_stream_reaches_no_hook() -> None:
+    """It is the reply to `listen`; only notifications of the server's own reach the handler."""
+    received: list[str] = []
+    done = asyncio.Event()
+
+    class Reader(ClientHandler[None]):
+        async def handle_notification(self, method: str, params: Any, state: None) -> None:
+            received.append(method)
+            done.set()
+
+    suite = Suite(name="board", version="1", tools=[one])
+    client = Client(suite, handler=Reader())
+    async with asyncio.timeout(20), client, client.listen(tools=True):
+        suite.add(two)
+        await done.wait()
+
+    assert received == ["notifications/tools/list_changed"]
 
 
 async def test_listening_ends_when_it_is_left() -> None:

@@ -1,11 +1,13 @@
 """The client for programs without asyncio."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
 
 from genmcp import Channel, Resource, Suite, Tool, ToolRequest, prompt, tool
+from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, ServerError
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.prompts import PromptReference
@@ -174,3 +176,26 @@ def test_sync_client_says_that_no_loop_can_be_made(monkeypatch: pytest.MonkeyPat
             client.open()
     with client:
         client.ping()
+
+
+def test_sync_client_has_the_methods_of_the_client() -> None:
+    """A method that is added to one of them is added to the other."""
+
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(SyncClient) == public(Client)
+
+
+def test_sync_client_reports_the_end_of_its_connection() -> None:
+    """`ended` returns None after `close`, also in a thread that waits for it."""
+    client = SyncClient(suite())
+    assert not client.is_open
+    with client, ThreadPoolExecutor(1) as pool:
+        assert client.is_open
+        assert client.abandoned_calls == 0
+        waiting = pool.submit(client.ended)
+        client.ping()
+        client.close()
+        assert waiting.result(20) is None
+    assert not client.is_open

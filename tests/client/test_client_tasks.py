@@ -24,7 +24,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import RequestTimeout, ServerError, TaskCancelled
+from genmcp.client.errors import InputFailed, RequestTimeout, ServerError, TaskCancelled
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
@@ -262,6 +262,15 @@ async def test_task_that_nobody_knows_is_what_the_server_says() -> None:
             await client.task("nothing").wait()
 
 
+async def test_task_in_a_revision_without_tasks_is_a_client_error() -> None:
+    """Its id may be from a connection of another revision."""
+    options = ClientOptions(revision="2025-11-25")
+    async with Client(Suite(name="s", version="1", tools=[]), options=options) as client:
+        with pytest.raises(ServerError, match="Method not found") as failed:
+            await client.task("t1").status()
+    assert failed.value.code == -32601
+
+
 async def test_task_is_answered_by_hand() -> None:
     """A task's question is in its status, and `update` answers it; no hook is needed for that."""
 
@@ -297,5 +306,5 @@ async def test_task_whose_handler_refuses_fails() -> None:
             raise McpError("ask somebody else")
 
     async with kitchen(Season, handler=Refusing()) as client:
-        with pytest.raises(McpError, match="ask somebody else"):
+        with pytest.raises(InputFailed, match="ask somebody else"):
             await client.call("season")

@@ -201,7 +201,7 @@ async def test_handler_lists_roots_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "returned", [[{"uri": "https://a"}], [{"name": "no uri"}], (Root("file:///a"),), [Path("a")]]
+    "returned", [[{"uri": "https://a"}], [{"name": "no uri"}], "file:///a", [Path("a")]]
 )
 async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any) -> None:
     """A value other than a list of file URIs is a defect of the hook; it is logged."""
@@ -212,6 +212,41 @@ async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any)
 
     with pytest.raises(InternalError, match="reference"):
         await answer(Handler(), "roots/list")
+
+
+A, B = Root("file:///a"), Root("file:///b")
+
+
+@pytest.mark.parametrize(
+    ("returned", "state"),
+    [
+        ((A, B), "first"),
+        (({"uri": "file:///a"}, B), "first"),
+        (((A, B), "next"), "next"),
+        (([A, B], "next"), "next"),
+    ],
+)
+async def test_two_roots_in_a_tuple_are_an_answer(returned: Any, state: str) -> None:
+    """The second one is not a state; only a list or tuple of roots is followed by one."""
+    states: list[str] = []
+
+    class Handler(ClientHandler[str]):
+        def init(self) -> str:
+            return "first"
+
+        def handle_list_roots(self, state: str) -> Any:
+            states.append(state)
+            return returned
+
+    runner = HandlerRunner(Handler())
+    await runner.open()
+    try:
+        for _ in range(2):
+            assert await runner.answer("roots/list", None) == ListRootsResult([A, B])
+    finally:
+        await runner.close()
+
+    assert states == ["first", state]
 
 
 @pytest.mark.parametrize(

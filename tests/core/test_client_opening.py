@@ -9,6 +9,7 @@ from genmcp._core.client.events import (
     Connected,
     ConnectionFailed,
     MessageDropped,
+    NoCommonRevision,
     PeerFault,
     RestartTransport,
     SendMessage,
@@ -238,11 +239,9 @@ def test_client_opening_older_version_that_is_offered_is_initialized() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"data": 5}, {"data": {"supported": "x"}}, versions("1999-01-01")]
-)
-def test_client_opening_without_a_common_version_fails(more: dict[str, Any]) -> None:
-    """The server's error is raised: it names the supported revisions."""
+@pytest.mark.parametrize("more", [{}, {"data": 5}, {"data": {"supported": "x"}}, versions(1)])
+def test_client_opening_keeps_a_refusal_that_names_no_version(more: dict[str, Any]) -> None:
+    """The server's error is raised: this client knows no more."""
     client = machine()
     client.begin(0)
 
@@ -261,8 +260,23 @@ def test_client_opening_discover_result_without_a_common_version_fails(supported
     (failed,) = client.received(result(1, DISCOVERED | {"supportedVersions": supported}), 0)
 
     assert isinstance(failed, ConnectionFailed)
-    assert isinstance(failed.error, PeerFault)
+    assert isinstance(failed.error, NoCommonRevision)
     assert "2026-07-28" in str(failed.error)
+    assert failed.error.supported == tuple(supported)
+
+
+@pytest.mark.parametrize("pinned", [None, "2025-11-25"])
+def test_client_opening_names_the_versions_of_a_refusal(pinned: str | None) -> None:
+    """Only a client that pins a revision is advised not to."""
+    client = machine(revision=pinned)
+    client.begin(0)
+
+    (failed,) = client.received(error(1, UNSUPPORTED, "not that", **versions("1999-01-01")), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert isinstance(failed.error, NoCommonRevision)
+    assert "the server supports 1999-01-01, this client" in str(failed.error)
+    assert ("ClientOptions(revision=...)" in str(failed.error)) is (pinned is not None)
 
 
 def test_client_opening_handshake_is_initialize_then_initialized() -> None:

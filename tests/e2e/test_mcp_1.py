@@ -11,7 +11,7 @@ import pytest
 
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.client import Client
-from genmcp.client.errors import ProtocolError
+from genmcp.client.errors import UnsupportedRevision
 from genmcp.client.options import ClientOptions, Command
 from tests.e2e.pip import MCP_1, pip_environment
 from tests.e2e.processes import serving
@@ -90,7 +90,7 @@ async def test_forced_revision_fails_on_mcp_1_stdio_server(
         sys.executable, [str(script), "stdio", "0"], env={"PYTHONPATH": environment["PYTHONPATH"]}
     )
     async with asyncio.timeout(60):
-        with pytest.raises(ProtocolError, match="does not support 2026-07-28"):
+        with pytest.raises(UnsupportedRevision, match="does not support 2026-07-28"):
             await Client(command, options=ClientOptions(revision="2026-07-28")).open()
         async with Client(command) as client:
             assert (await client.call("add", {"a": 1, "b": 2})).text == "3"

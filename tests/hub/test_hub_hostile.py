@@ -1,6 +1,10 @@
 """A member of a hub with hostile lists and schemas does not affect the other members."""
 
 import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,10 +13,13 @@ from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
 from genmcp._core.client.events import SendMessage
 from genmcp._schema.document import Document
 from genmcp.client import tool_catalog
+from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
 from genmcp.composite.server import CompositeServer
+from genmcp.hub import relay
+from genmcp.question.form import form_of_schema
 from genmcp.server import Route
-from tests.hub.far import OLD, TIME, Far, said
+from tests.hub.far import NEW, OLD, TIME, Far, User, said
 
 LIST = "tools/list"
 HEADER = {"type": "string", "x-mcp-header": "Region"}
@@ -159,3 +166,98 @@ async def test_unchanged_list_is_the_same_object() -> None:
 
     assert pages[0] is pages[1]
     assert [each.name for each in other.tools] == ["one/t0", "two/t0"]  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def hub_with_form(schema: Mapping[str, Any], user: User) -> AsyncIterator[Client]:
+    """Connect to a hub of a good member and one whose tool `quick` has a form of *schema*."""
+
+    async def ask(far: Far, message: SendMessage) -> Any:
+        if b"inputResponses" in message.message:
+            return said("asked")
+        form = {"message": "?", "requestedSchema": schema}
+        asked = {"q": {"method": "elicitation/create", "params": form}}
+        return {"resultType": "input_required", "inputRequests": asked}
+
+    good = Suite(name="good", version="1", tools=[add])
+    options = ClientOptions(revision=NEW)
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("evil", target=Far(quick=ask)))
+        await hub.register(ServerConfig("good", target=good))
+        async with Client(server, handler=user, options=options) as client:
+            yield client
+
+
+def form_of(properties: int) -> Mapping[str, Any]:
+    """Return the schema of a form with so many fields."""
+    return {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "string"} for n in range(properties)},
+    }
+
+
+async def test_form_that_is_too_large_is_refused() -> None:
+    """A form for a person is smaller; the error names the limit, and the user is not asked."""
+    user = User("Ann")
+    async with hub_with_form(form_of(1_400), user) as client:
+        with pytest.raises(ServerError, match="forwards at most 32768 bytes"):
+            await client.call("evil/quick")
+        assert (await client.call("good/add", {"a": 1, "b": 2})).text == "3"
+
+    assert user.asked == []
+
+
+async def test_invalid_form_is_rejected() -> None:
+    """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
+    user = User("Ann")
+    async with hub_with_form({"type": "object"}, user) as client:
+        with pytest.raises(ServerError, match="requestedSchema") as failed:
+            await client.call("evil/quick")
+
+    assert failed.value.code == -32602
+    assert user.asked == []
+
+
+async def test_large_form_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is compiled, calls of other members are answered."""
+    loop = asyncio.get_running_loop()
+    began, answered = asyncio.Event(), threading.Event()
+
+    def compile_slowly(schema: Mapping[str, Any]) -> Any:
+        loop.call_soon_threadsafe(began.set)
+        assert answered.wait(TIME)
+        return form_of_schema(schema)
+
+    monkeypatch.setattr(relay, "form_of_schema", compile_slowly)
+    user = User("Ann")
+    async with hub_with_form(form_of(300), user) as client:
+        asking = asyncio.ensure_future(client.call("evil/quick"))
+        await began.wait()
+        assert (await client.call("good/add", {"a": 1, "b": 2})).text == "3"
+        answered.set()
+        assert (await asking).text == "asked"
+
+    assert user.asked == ["?"]
+
+
+async def test_hub_imports_the_explanation_of_faults_before_it_serves() -> None:
+    """The first faulty form would import it in the event loop: a tenth of a second and more."""
+    script = """
+import asyncio, sys
+from genmcp import Hub, ServerConfig, Suite
+
+async def main():
+    async with Hub() as hub:
+        hub.server()
+        await hub.register(ServerConfig("a", target=Suite(name="a", version="1")))
+        print("genmcp._schema.explain" in sys.modules)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+
+    assert output.split() == [b"True"]

@@ -5,7 +5,7 @@ A method of `ClientDispatch` returns actions and events in one list. The owner o
 events in the order of the list. `SendMessage` is public: transports of other packages send it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,14 @@ ParamHeaders = tuple[tuple[bytes, bytes], ...]
 
 class PeerFault(GenmcpError):
     """A violation of the protocol by the server; the message describes it."""
+
+
+class NoCommonRevision(GenmcpError):
+    """The server supports no revision that the client may use; *supported* are those it names."""
+
+    def __init__(self, message: str, supported: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.supported = tuple(supported)
 
 
 class LateAnswer(PeerFault):

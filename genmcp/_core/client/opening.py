@@ -18,6 +18,7 @@ from genmcp._core.client.events import (
     Connected,
     ConnectionFailed,
     Disconnected,
+    NoCommonRevision,
     Outcome,
     PeerFault,
     RequestFailed,
@@ -35,7 +36,7 @@ from genmcp._core.client.lifecycle import (
     Timeouts,
     TransportFailure,
 )
-from genmcp._wire.jsonrpc import Message
+from genmcp._wire.jsonrpc import Message, printable
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.params import SERVER_INFO
@@ -161,7 +162,7 @@ class RevisionNegotiation:
             # not fall back to `initialize`.
             revision = self._named_by(error)
             if revision is None or self._probes >= _MAX_PROBES:
-                return GiveUp(error)
+                return GiveUp(self._explained(error))
             return self._probe(revision) if revision.modern else self._handshake(revision)
         return self._fall_back(error)
 
@@ -213,7 +214,7 @@ class RevisionNegotiation:
         named = self._named_by(error)
         if named is not None and named.modern and self._probes < _MAX_PROBES:
             return self._probe(named)
-        return self.handshake_failed(error, error.status)
+        return self.handshake_failed(self._explained(error), error.status)
 
     def handshake_failed(self, error: Exception, status: int | None) -> Decision:
         """Handle the failure of the transport to get a response to `initialize`.
@@ -247,9 +248,10 @@ class RevisionNegotiation:
             return GiveUp(error)  # more specific than the message below, such as a wrong path
         code = f" ({error.code})" if isinstance(error, McpError) else ""
         return GiveUp(
-            PeerFault(
-                f"the server does not support {self._only}, the only revision allowed (option: "
-                f"revision): server/discover failed: {error}{code}"
+            NoCommonRevision(
+                f"the server does not support {self._only}, the only revision allowed, and names "
+                f"no other one (server/discover failed: {error}{code}); leave "
+                "ClientOptions(revision=...) out, and the client negotiates"
             )
         )
 
@@ -258,15 +260,29 @@ class RevisionNegotiation:
 
     def _named_by(self, error: McpError) -> Revision | None:
         """Return the newest supported revision that an UnsupportedProtocolVersionError offers."""
-        if error.code != _UNSUPPORTED_VERSION or not isinstance(error.data, dict):
-            return None
-        supported = error.data.get("supported")
-        return self._newest_of(supported) if isinstance(supported, list) else None
+        return self._newest_of(_offered_by(error))
 
-    def _nothing_common(self, versions: Sequence[str]) -> PeerFault:
-        theirs = ", ".join(versions) or "none"
+    def _explained(self, error: McpError) -> Exception:
+        """Return the error to raise for *error*, which may name only revisions of no use."""
+        offered = _offered_by(error)
+        useless = offered and self._newest_of(offered) is None
+        return self._nothing_common(offered) if useless else error
+
+    def _nothing_common(self, versions: Sequence[str]) -> NoCommonRevision:
+        theirs = printable(", ".join(versions)) or "none"
         ours = ", ".join(each.version for each in self._supported)
-        return PeerFault(f"no common revision: the server supports {theirs}, this client {ours}")
+        text = f"no common revision: the server supports {theirs}, this client {ours}"
+        if self._only is not None:
+            text += "; set ClientOptions(revision=...) to one that both support, or leave it out"
+        return NoCommonRevision(text, versions)
+
+
+def _offered_by(error: McpError) -> Sequence[str]:
+    """Return the revisions that an UnsupportedProtocolVersionError names; none for other errors."""
+    supported = error.data.get("supported") if isinstance(error.data, dict) else None
+    if error.code != _UNSUPPORTED_VERSION or not isinstance(supported, list):
+        return ()
+    return [each for each in supported if isinstance(each, str)]
 
 
 def _decode_server(raw: msgspec.Raw) -> Implementation | None:
