@@ -422,6 +422,7 @@ async def test_registered_client_uses_its_redirect_uri() -> None:
             NAME,
             client_id="web",
             secret="s3cret",
+            issuer=issuer.url,
             redirect_uri="https://app.example/back",
             ask=place.browse,
         )
@@ -438,7 +439,9 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
     issuer = Issuer()
     issuer.add_client("app", secret="s3cret", redirect_uris=["http://127.0.0.1/callback"])
     async with guarded_place(issuer) as place:
-        auth = OAuth(NAME, client_id="app", secret="s3cret", ask=place.browse)
+        auth = OAuth(
+            NAME, client_id="app", secret="s3cret", issuer=issuer.url, ask=place.browse
+        )
         async with Client(place.url, auth=auth) as client:
             await client.tools()
             record = await record_of(auth, place.url)
@@ -464,6 +467,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
     [
         (lambda: OAuth(""), "a name for users"),
         (lambda: OAuth("a", secret="x"), "needs the client_id"),
+        (lambda: OAuth("a", client_id="b", secret="x"), "needs issuer='https"),
         (lambda: OAuth("a", scopes="b"), "not a string"),
         (lambda: OAuth("a", issuer="http://login.example"), "OAuth.issuer"),
         (lambda: OAuth("a", port=70000), "from 0 to 65535"),
