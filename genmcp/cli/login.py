@@ -301,6 +301,11 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
     timeout = arguments.login_timeout
     if arguments.dpop:
         options["dpop"] = True
+    if options.get("secret") and not options["issuer"]:
+        raise ConfigurationError(
+            f"the secret in ${SECRET_VARIABLE} needs --issuer, the authorization server that "
+            "issued it: a server must not choose who gets it"
+        )
     oauth = OAuth(
         CLIENT_NAME,
         scopes=_scopes(arguments.scopes),

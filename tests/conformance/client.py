@@ -156,9 +156,7 @@ async def login(name: str, url: str) -> Authorizer:
                 given["client_id"], key=key, algorithm=algorithm, issuer=issuer
             )
         case "auth/client-credentials-basic":
-            return ClientCredentials(
-                given["client_id"], secret=secret, issuer=await issuer_of(url)
-            )
+            return ClientCredentials(given["client_id"], secret=secret, issuer=await issuer_of(url))
         case "auth/wif-jwt-bearer":
             issuer = await issuer_of(url)
             return Workload(lambda: given["valid_jwt"], issuer, client_id=client_id)

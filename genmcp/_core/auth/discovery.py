@@ -31,10 +31,10 @@ from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOption
 T = TypeVar("T")
 
 # All that an authorization request may have, and what replaces parameters of it (RFC 9101).
-_REQUEST_PARAMS: Final = frozenset(
-    "response_type client_id redirect_uri state code_challenge code_challenge_method resource scope "
-    "prompt dpop_jkt request request_uri".split()
-)
+_REQUEST_PARAMS: Final = {
+    *("response_type", "client_id", "redirect_uri", "state", "code_challenge"),
+    *("code_challenge_method", "resource", "scope", "prompt", "dpop_jkt", "request", "request_uri"),
+}
 
 _MAX_SERVERS: Final = 20  # authorization servers that a resource may list
 

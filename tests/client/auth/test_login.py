@@ -439,9 +439,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
     issuer = Issuer()
     issuer.add_client("app", secret="s3cret", redirect_uris=["http://127.0.0.1/callback"])
     async with guarded_place(issuer) as place:
-        auth = OAuth(
-            NAME, client_id="app", secret="s3cret", issuer=issuer.url, ask=place.browse
-        )
+        auth = OAuth(NAME, client_id="app", secret="s3cret", issuer=issuer.url, ask=place.browse)
         async with Client(place.url, auth=auth) as client:
             await client.tools()
             record = await record_of(auth, place.url)

@@ -7,6 +7,7 @@ from genmcp._core.auth.flow import authorize, rejected, renew, usable
 from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import Failure, FlowFailed, Lock, Swap
 from tests.core.auth.auth_world import (
+    ISSUER,
     REFRESH,
     TOKEN,
     URL,
