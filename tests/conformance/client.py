@@ -174,9 +174,12 @@ async def login(name: str, url: str) -> Authorizer:
             return OAuth("genmcp conformance", ask=browse, dpop=True)
     if name == "auth/basic-cimd":
         client_id = "https://conformance-test.local/client-metadata.json"
-    issuer = None if client_id is None else await issuer_of(url)
     return OAuth(
-        "genmcp conformance", client_id=client_id, secret=secret, issuer=issuer, ask=browse
+        "genmcp conformance",
+        client_id=client_id,
+        secret=secret,
+        issuer=None if client_id is None else await issuer_of(url),
+        ask=browse,
     )
 
 

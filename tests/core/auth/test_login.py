@@ -283,7 +283,7 @@ def test_registered_redirect_uri_needs_an_issuer(flow: Any, options: dict[str, A
         world.run(flow(world.options))
 
     assert caught.value.failure is Failure.ISSUER
-    assert world.asks == world.to("/register") == []
+    assert (world.asks, world.to("/register")) == ([], [])
 
 
 @pytest.mark.parametrize(
