@@ -72,13 +72,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     tokens: str | None = None
     client_id: str | None = None
+    issuer: str | None = None
 
 
 class LoginOptions(ServerOptions, frozen=True, kw_only=True):
     """The server of a login, and how the login is made."""
 
     scopes: Sequence[str] = ()
-    issuer: str | None = None
     resource: str = ""
     no_resource: bool = False
     assume_pkce: bool = False
@@ -94,8 +94,10 @@ _server_parameters: Final[Sequence[Decorator]] = (
     option(
         "--client-id",
         metavar="ID",
-        help=f"the id of a registered client; its secret is read from ${SECRET_VARIABLE}",
+        help=f"the id of a registered client; its secret, which needs --issuer, is read from "
+        f"${SECRET_VARIABLE}",
     ),
+    option("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata"),
 )
 
 _login_parameters: Final[Sequence[Decorator]] = (
@@ -107,7 +109,6 @@ _login_parameters: Final[Sequence[Decorator]] = (
         metavar="SCOPE",
         help="a scope to ask for, instead of those that the server names; repeatable",
     ),
-    option("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata"),
     option(
         "--resource",
         metavar="URL",
@@ -293,15 +294,21 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
     tokens = _storage(arguments.tokens)
     options = _options_of(_stored(tokens, url))
-    if arguments.client_id is not None:
+    if arguments.client_id not in (None, options.get("client_id")):
         options |= _client(arguments.client_id)
+    if arguments.issuer is not None:
+        options["issuer"] = arguments.issuer
     timeout = arguments.login_timeout
     if arguments.dpop:
         options["dpop"] = True
+    if options.get("secret") and not options["issuer"]:
+        raise ConfigurationError(
+            f"the secret in ${SECRET_VARIABLE} needs --issuer, the authorization server that "
+            "issued it: a server must not choose who gets it"
+        )
     oauth = OAuth(
         CLIENT_NAME,
         scopes=_scopes(arguments.scopes),
-        issuer=arguments.issuer,
         resource=None if arguments.no_resource else arguments.resource,
         assume_pkce=arguments.assume_pkce,
         tokens=tokens,
@@ -316,12 +323,13 @@ def _options_of(stored: "Record | None") -> dict[str, Any]:
     """Return the options of `OAuth` that a stored login was made with."""
     if stored is None:
         return {}
-    client = {} if stored.client.dynamic else _client(stored.client.id)
+    client = {} if stored.client.dynamic else _client(stored.client.id, stored.issuer)
     return {**client, "dpop": stored.dpop_key is not None}
 
 
-def _client(client_id: str) -> dict[str, Any]:
-    return {"client_id": client_id, "secret": os.environ.get(SECRET_VARIABLE)}
+def _client(client_id: str, issuer: str | None = None) -> dict[str, Any]:
+    secret = os.environ.get(SECRET_VARIABLE)
+    return {"client_id": client_id, "secret": secret, "issuer": issuer}
 
 
 def _stored(tokens: "TokenStorage", url: str) -> "Record | None":

@@ -48,7 +48,7 @@ def read_auth(entry: Any, environment: Mapping[str, str] = os.environ) -> Auth:
         "${TOKEN}"                                  an access token
         {"type": "oauth", "name": "Parts hub"}      a login of a person: `OAuth`
         {"type": "client_credentials",              a service: `ClientCredentials`
-         "clientId": "hub", "secret": "${SECRET}"}
+         "clientId": "hub", "secret": "${SECRET}", "issuer": "https://login.example.com"}
 
     `${NAME}` in any text is the environment variable NAME. The members of an object are the options
     of the class, in camel case. The tokens of a person are stored as `genmcp login` stores them.

@@ -507,6 +507,15 @@ async def test_identity_that_is_empty_is_500(
     assert "principal=" in caplog.text
 
 
+async def test_chosen_identity_that_is_no_text_is_401(http: httpx.AsyncClient) -> None:
+    """It comes from a claim, such as half of a surrogate pair; no task could be stored for it."""
+    async with serve(guarded(principal=lambda access: f"{access.subject}\ud800")) as url:
+        response = await called(http, f"{url}/mcp", "ada")
+
+    assert response.status_code == 401
+    assert "half of a surrogate pair" in response.headers["www-authenticate"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [Access(), Access(issuer="https://login.example.com"), "sesame", replace(ADA, scopes="r")],

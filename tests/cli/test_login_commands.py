@@ -238,7 +238,10 @@ def test_client_of_the_operator_is_used_again(
     assert run("auth", server.url)[0] == 1
 
     monkeypatch.setenv("GENMCP_CLIENT_SECRET", "of the operator")
-    assert run("login", server.url, "--client-id", "parts-cli")[0] == 0
+    status, _, noise = run("login", server.url, "--client-id", "parts-cli")
+    assert (status, "--issuer" in noise) == (2, True)
+    chosen = ("--client-id", "parts-cli", "--issuer", server.issuer.url)
+    assert run("login", server.url, *chosen)[0] == 0
     server.change(expires=1.0)
     assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
     assert "of the operator" not in server.records[0].read_text()

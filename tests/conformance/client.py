@@ -151,9 +151,12 @@ async def login(name: str, url: str) -> Authorizer:
         case "auth/client-credentials-jwt":
             algorithm = given["signing_algorithm"]
             key = given["private_key_pem"]
-            return ClientCredentials(given["client_id"], key=key, algorithm=algorithm)
+            issuer = await issuer_of(url)
+            return ClientCredentials(
+                given["client_id"], key=key, algorithm=algorithm, issuer=issuer
+            )
         case "auth/client-credentials-basic":
-            return ClientCredentials(given["client_id"], secret=secret)
+            return ClientCredentials(given["client_id"], secret=secret, issuer=await issuer_of(url))
         case "auth/wif-jwt-bearer":
             issuer = await issuer_of(url)
             return Workload(lambda: given["valid_jwt"], issuer, client_id=client_id)
@@ -171,7 +174,13 @@ async def login(name: str, url: str) -> Authorizer:
             return OAuth("genmcp conformance", ask=browse, dpop=True)
     if name == "auth/basic-cimd":
         client_id = "https://conformance-test.local/client-metadata.json"
-    return OAuth("genmcp conformance", client_id=client_id, secret=secret, ask=browse)
+    return OAuth(
+        "genmcp conformance",
+        client_id=client_id,
+        secret=secret,
+        issuer=None if client_id is None else await issuer_of(url),
+        ask=browse,
+    )
 
 
 SCENARIOS: Mapping[str, Scenario] = {

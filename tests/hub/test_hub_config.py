@@ -158,7 +158,8 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
         "scopes": ["crm:read"],
         "issuer": "https://login.example",
     }
-    service = {"type": "client_credentials", "clientId": "hub", "secret": "${CRM_SECRET}"}
+    service = login | {"type": "client_credentials"}
+    del service["name"]
     parts, crm, erp = load_servers(
         {
             "mcpServers": {
@@ -190,6 +191,7 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
         ({"type": "oauth", "clientID": "x"}, "unknown field `clientID`"),
         ({"type": "oauth", "secret": "s3cret"}, "needs the client_id"),
         ({"type": "client_credentials", "clientId": "a"}, "either a secret or a key"),
+        ({"type": "client_credentials", "clientId": "a", "secret": "s3cret"}, "needs issuer="),
         (7, "Expected `object`"),
     ],
 )

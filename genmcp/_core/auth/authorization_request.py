@@ -125,8 +125,8 @@ def authorization_request(
 def code_of(request: AuthorizationRequest, redirected: str) -> str:
     """Return the authorization code of the redirect to the URL *redirected*.
 
-    First `state` is checked, then `iss` (RFC 9207, 2.4), and only then anything else is read: until
-    then it may be the response of another authorization server.
+    First `state` is checked, then `iss` (RFC 9207, 2.4) or without one the path, and only then
+    anything else is read: until then it may be the response of another authorization server.
 
     Raises:
         FlowFailed: The redirect is not that of *request*, or an error.
@@ -145,6 +145,13 @@ def code_of(request: AuthorizationRequest, redirected: str) -> str:
     if issuer is not None and issuer != request.issuer:
         raise FlowFailed(
             f"the redirect is of the authorization server {shown(issuer)}, not of "
+            f"{shown(request.issuer)}: it is not used",
+            Failure.ISSUER,
+        )
+    if issuer is None and _last_segment(redirected) != _last_segment(request.redirect_uri):
+        # RFC 9700, 4.4.2. The rest of the path may differ: a proxy in front of a website strips it.
+        raise FlowFailed(
+            "the redirect is to another path than that for the authorization server "
             f"{shown(request.issuer)}: it is not used",
             Failure.ISSUER,
         )
@@ -172,6 +179,10 @@ def code_params(request: AuthorizationRequest, code: str, resource: str | None) 
         "code_verifier": request.verifier,
     }
     return params if resource is None else {**params, "resource": resource}
+
+
+def _last_segment(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[2]
 
 
 def _params(redirected: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ metadata is treated by the rules of 2025-03-26: it is its own authorization serv
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -29,6 +29,12 @@ from genmcp._core.auth.metadata import (
 from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOptions, Steps
 
 T = TypeVar("T")
+
+# All that an authorization request may have, and what replaces parameters of it (RFC 9101).
+_REQUEST_PARAMS: Final = {
+    *("response_type", "client_id", "redirect_uri", "state", "code_challenge"),
+    *("code_challenge_method", "resource", "scope", "prompt", "dpop_jkt", "request", "request_uri"),
+}
 
 _MAX_SERVERS: Final = 20  # authorization servers that a resource may list
 
@@ -294,10 +300,26 @@ def _check_server(
         if url is None:
             raise FlowFailed(f"the metadata of {shown(issuer)} has no {name}")
         check_url(options, url, name)
+    if code:
+        _check_query(metadata.authorization_endpoint or "", issuer)
     methods = metadata.code_challenge_methods_supported or ()
     if code and "S256" not in methods and not options.assume_pkce:
         raise FlowFailed(
             f"the authorization server {shown(issuer)} does not list the PKCE method S256",
             Failure.PKCE,
             advice="assume_pkce=True, if you know that it supports it",
+        )
+
+
+def _check_query(endpoint: str, issuer: str) -> None:
+    """Check that the query of the authorization endpoint has no parameter of the request.
+
+    Which of two values is used, such as of redirect_uri, would be up to a server that another one
+    may have named (RFC 6749, 3.1: no parameter twice).
+    """
+    names = {name for name, _ in parse_qsl(urlsplit(endpoint).query, keep_blank_values=True)}
+    if own := sorted(names & _REQUEST_PARAMS):
+        raise FlowFailed(
+            f"the authorization_endpoint of {shown(issuer)} has parameters of the request in its "
+            f"own query: {', '.join(own)}"
         )

@@ -31,7 +31,12 @@ from genmcp._core.auth.discovery import DiscoveredServer, discover
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.metadata import ServerMetadata
 from genmcp._core.auth.record import SHARE, Record, RegisteredClient
-from genmcp._core.auth.registration import choose_client, is_document_url, register
+from genmcp._core.auth.registration import (
+    choose_client,
+    is_document_url,
+    issuer_segment,
+    register,
+)
 from genmcp._core.auth.steps import (
     Ask,
     Failure,
@@ -286,7 +291,8 @@ def _login(
         stored = None  # of another authorization server, whose scopes are not those of this one
     earlier = (*(stored.requested if stored else ()), *widen)
     scopes = select_scopes(options, challenge, found.scopes, earlier)
-    redirect_uri: str = yield Listen(stored.client.redirect_uri if stored else None)
+    preferred = stored.client.redirect_uri if stored else None
+    redirect_uri: str = yield Listen(preferred, issuer_segment(options, found, client))
     if client is not None and client.dynamic and client.redirect_uri != redirect_uri:
         # RFC 8252, 7.3, allows another port on loopback; many authorization servers do not.
         client = None
@@ -387,7 +393,7 @@ def explain(
     if rejection is not None:
         observe_challenge(options, rejection, challenge)
     found = yield from discover(options, challenge)
-    choose_client(options, found, None)
+    issuer_segment(options, found, choose_client(options, found, None))
     scopes = scope_parameter(options, found, select_scopes(options, challenge, found.scopes))
     server = found.server
     iss = server.authorization_response_iss_parameter_supported

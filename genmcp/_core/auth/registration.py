@@ -7,6 +7,7 @@ document, or dynamic registration, in this order.
 import json
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -94,6 +95,8 @@ def choose_client(
         FlowFailed: No client id can be obtained.
     """
     own = own_client(options, found.server)
+    if own is not None and _is_replaceable(options, found, own):
+        own = None
     if own is not None:
         portable = is_document_url(own.id)
         known = stored is not None and stored.client.id == own.id
@@ -107,10 +110,7 @@ def choose_client(
                 advice="issuer=, with a client_id of that one",
             )
         how = "client id metadata document" if portable else "client id of the options"
-        # A secret goes to the token endpoint of whichever authorization server is named first.
-        bind = own.method in _WITH_SECRET and options.issuer is None
-        advice = f"issuer={shown(found.issuer)} binds the secret to this server" if bind else ""
-        options.observe(FlowFinding("registration", f"{how}, {own.method}", advice=advice))
+        options.observe(FlowFinding("registration", f"{how}, {own.method}"))
         return own
     if (
         stored is not None
@@ -132,6 +132,48 @@ def choose_client(
     endpoint = check_url(options, found.server.registration_endpoint, "registration_endpoint")
     options.observe(FlowFinding("registration", "dynamic registration", endpoint))
     return None
+
+
+def _is_replaceable(options: FlowOptions, found: DiscoveredServer, own: RegisteredClient) -> bool:
+    """Return whether *own* is a document whose redirect URI needs a path for each issuer.
+
+    The document lists the same for all of them, so that registering is better: `issuer_segment`.
+    """
+    server = found.server
+    shared = options.issuer is None and not server.authorization_response_iss_parameter_supported
+    can_register = server.registration_endpoint is not None and not options.fixed_redirect
+    return is_document_url(own.id) and shared and can_register
+
+
+def issuer_segment(
+    options: FlowOptions, found: DiscoveredServer, client: RegisteredClient | None
+) -> str:
+    """Return what the path of the redirect URI has for this issuer, "" if it has nothing.
+
+    RFC 9700, 4.4.2: where the redirect has no `iss`, its path distinguishes issuers. Otherwise the
+    code of another authorization server, to which this one has sent the user, would be given to
+    this one. A redirect URI that was registered in advance stays as it is, for a single issuer.
+
+    Args:
+        options: The options of the client.
+        found: The authorization server.
+        client: The client there, None if it will be registered.
+
+    Raises:
+        FlowFailed: The redirect URI was registered in advance, and may be that of many issuers.
+    """
+    if found.server.authorization_response_iss_parameter_supported:
+        return ""
+    if not options.fixed_redirect and (client is None or client.dynamic):
+        return f"/{sha256(found.issuer.encode()).hexdigest()[:32]}"
+    if options.issuer is None:
+        raise FlowFailed(
+            f"the authorization server {shown(found.issuer)} does not promise iss in the redirect "
+            "(RFC 9207), and neither does a registered redirect URI identify it",
+            Failure.ISSUER,
+            advice=f"issuer={shown(found.issuer)}, if you know that it is the right one",
+        )
+    return ""
 
 
 def register(

@@ -78,9 +78,11 @@ class Listen(msgspec.Struct, frozen=True):
     Args:
         preferred: The redirect URI of an earlier login, with the port to try first. Another port
             costs a dynamically registered client a new registration.
+        segment: Is added to the path of the redirect URI.
     """
 
     preferred: str | None = None
+    segment: str = ""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -224,6 +226,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
         method: How that client authenticates with its secret, `client_secret_basic` or
             `client_secret_post`; None: as the metadata of the authorization server lists it.
         sign: Returns a signed JWT with the given claims, for `private_key_jwt`.
+        fixed_redirect: Whether the redirect URI is one that the user has registered.
         scopes: The scopes to request; None: those that the server names.
         issuer: The authorization server to use, exactly as in its metadata.
         resource: The value of `resource`, exactly as in the server's metadata. None leaves the
@@ -244,6 +247,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: str | None = None
     method: str | None = None
     sign: Callable[[Mapping[str, Any]], str] | None = None
+    fixed_redirect: bool = False
     scopes: Sequence[str] | None = None
     issuer: str | None = None
     resource: str | None = ""

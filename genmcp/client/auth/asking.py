@@ -35,7 +35,8 @@ class UserPrompt:
     """Asks the user once. Owned by the run of a flow, which closes it.
 
     Args:
-        redirect_uri: The redirect URI; its port is chosen if it has none, and is on loopback.
+        redirect_uri: The redirect URI, to which a flow may add a segment; its port is chosen if it
+            has none, and is on loopback.
         ask: Replaces both browser and listener. Default: none.
         timeout: Seconds for the user to log in.
         browser: Whether to open a browser, beside printing the URL. Default: True.
@@ -68,9 +69,10 @@ class UserPrompt:
         """
         await self.close()
         await self._exits.enter_async_context(self._turn())
+        redirect_uri = self._redirect_uri + step.segment
         if self._ask is not None:
-            return self._redirect_uri
-        listener = LoopbackListener(self._redirect_uri, step.preferred)
+            return redirect_uri
+        listener = LoopbackListener(redirect_uri, step.preferred)
         try:
             self._listener = await self._exits.enter_async_context(listener)
         except OSError as error:

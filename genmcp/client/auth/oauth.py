@@ -43,7 +43,7 @@ class OAuth:
         client_id: The id of a client that is registered at the authorization server. An https URL
             with a path is that of a client id metadata document, used where the server supports
             them. Default: the client registers itself.
-        secret: The secret of that client. Default: none.
+        secret: The secret of that client; it needs *issuer*. Default: none.
         scopes: The scopes to ask for. Default: those that the server names.
         issuer: The authorization server to use, exactly as in its metadata. Default: the first that
             the server names.
@@ -51,7 +51,9 @@ class OAuth:
             leaves it out. Default: as in the metadata.
         port: The port of the redirect URI. Default: any that is free.
         redirect_uri: The redirect URI as it is registered. Default: http://127.0.0.1/callback with
-            `port`. Without `ask`, its host must be this machine.
+            `port`, and for a client that registers itself with a path for each authorization server
+            that does not identify itself in the redirect. Without `ask`, its host must be this
+            machine.
         ask: A function, `async` or not, that is called with the authorization URL, and returns the
             URL to which the browser was redirected. It replaces both the browser and the listener
             for the redirect. Default: open a browser, and print the URL.
@@ -95,6 +97,8 @@ class OAuth:
             raise ConfigurationError(f"OAuth.name must be a name for users, not {self.name!r}")
         if self.secret is not None and self.client_id is None:
             raise ConfigurationError("OAuth.secret needs the client_id that it belongs to")
+        if self.secret is not None:
+            check_issuer("OAuth", self.issuer)
         if isinstance(self.scopes, str):
             raise ConfigurationError("OAuth.scopes must be a list of strings, not a string")
         if self.issuer is not None:
@@ -175,6 +179,7 @@ def flow_options(
         client_name=oauth.name,
         client_id=oauth.client_id,
         client_secret=oauth.secret,
+        fixed_redirect=oauth.redirect_uri is not None,
         scopes=oauth.scopes,
         issuer=oauth.issuer,
         resource=oauth.resource,
@@ -184,6 +189,22 @@ def flow_options(
         prover=DpopKeys() if oauth.dpop else None,
         observe=observe or log_finding,
     )
+
+
+def check_issuer(name: str, issuer: str | None) -> None:
+    """Check that *issuer*, the server that gets a secret of the class *name*, is given.
+
+    2026-07-28, client registration, "Authorization Server Binding".
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if issuer is None:
+        raise ConfigurationError(
+            f"{name} with a secret or a key needs issuer='https://...', the authorization server "
+            "that issued it, exactly as in its metadata: an MCP server must not choose who gets it"
+        )
+    check_public_url(f"{name}.issuer", issuer)
 
 
 def log_finding(finding: FlowFinding) -> None:

@@ -24,7 +24,7 @@ from genmcp.client.auth.base import Authorization
 from genmcp.client.auth.dpop import DpopKeys
 from genmcp.client.auth.fetcher import DEFAULT_FETCH_TIMEOUT, Fetcher
 from genmcp.client.auth.flows import FlowAuthorization, SharedFlows
-from genmcp.client.auth.oauth import log_finding
+from genmcp.client.auth.oauth import check_issuer, log_finding
 from genmcp.client.auth.runner import FlowRunner
 from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
 from genmcp.client.options import HttpOptions
@@ -132,7 +132,8 @@ class ServiceOptions:
 class ClientCredentials(ServiceOptions):
     """Authorization of a service by its own credentials, without a user (RFC 6749, 4.4).
 
-        auth = ClientCredentials("reports", key=Path("reports.pem").read_text())
+        key = Path("reports.pem").read_text()
+        auth = ClientCredentials("reports", key=key, issuer="https://login.example.com")
         async with Client("https://mcp.example.com/mcp", auth=auth) as client:
             ...
 
@@ -141,19 +142,19 @@ class ClientCredentials(ServiceOptions):
 
     Args:
         client_id: The id of the client at the authorization server.
-        secret: Its secret. Give *issuer* as well: without it, the server decides which
-            authorization server gets the secret.
+        secret: Its secret.
         key: Its private key, as PEM or JWK. Needs the extra `auth`.
         algorithm: The algorithm of the key. Default: the usual one of its type, such as ES256.
         method: How the secret is sent: `client_secret_basic` or `client_secret_post`. Default: as
             the authorization server lists it.
-        issuer: The authorization server to use, exactly as in its metadata. Default: the first that
-            the server names.
+        issuer: The authorization server, exactly as in its metadata. Required: no other gets the
+            secret or an assertion, whatever a server names.
 
     The other arguments are those of `ServiceOptions`.
 
     Raises:
-        ConfigurationError: A value is invalid, or not exactly one of *secret* and *key* is given.
+        ConfigurationError: A value is invalid, *issuer* is missing, or not exactly one of *secret*
+            and *key* is given.
     """
 
     extension: ClassVar[str | None] = "io.modelcontextprotocol/oauth-client-credentials"
@@ -177,8 +178,7 @@ class ClientCredentials(ServiceOptions):
             raise ConfigurationError(
                 f"ClientCredentials.method is how a secret is sent: {' or '.join(_METHODS)}"
             )
-        if self.issuer is not None:
-            check_public_url("ClientCredentials.issuer", self.issuer)
+        check_issuer("ClientCredentials", self.issuer)
         _signer(self.key, self.algorithm)
 
     def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:

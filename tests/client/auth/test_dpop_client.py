@@ -32,7 +32,8 @@ def part(text: str, number: int) -> dict[str, Any]:
 def service(place: Place, **options: Any) -> ClientCredentials:
     """A service with DPoP."""
     place.issuer.add_client("reports", keys=KEY.as_dict(private=False))
-    return ClientCredentials("reports", key=KEY.as_pem(private=True), **{"dpop": True, **options})
+    given = {"dpop": True, "issuer": place.issuer.url, **options}
+    return ClientCredentials("reports", key=KEY.as_pem(private=True), **given)
 
 
 def person(place: Place, **options: Any) -> OAuth:

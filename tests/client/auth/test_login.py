@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -65,6 +66,40 @@ async def test_first_request_leads_to_a_login(browser: Browser) -> None:
     assert place.grants() == ["authorization_code"]
     assert place.tokens[0] is None
     assert len(place.tokens) == 2
+
+
+def without_iss() -> Issuer:
+    """Return an issuer that does not identify itself in redirects."""
+    issuer = Issuer()
+    issuer.faults.metadata = {"authorization_response_iss_parameter_supported": None}
+    issuer.faults.redirect = {"iss": None}
+    return issuer
+
+
+async def test_login_without_iss_returns_to_a_path_of_the_issuer(browser: Browser) -> None:
+    """RFC 9700, 4.4.2: by the path, the redirect cannot be that of another issuer."""
+    async with guarded_place(without_iss()) as place:
+        async with Client(place.url, auth=OAuth(NAME)) as client:
+            await client.tools()
+        page = await browser.page()
+
+    assert "Login received" in page.text
+    assert page.url.path.startswith("/callback/")
+    assert place.grants() == ["authorization_code"]
+
+
+async def test_redirect_to_the_path_of_another_issuer_is_refused() -> None:
+    """The code of an honest server is not given to the hostile one that led the browser there."""
+    async with guarded_place(without_iss()) as place:
+
+        async def browse(url: str) -> str:
+            back = urlsplit(await place.browse(url))
+            return back._replace(path="/callback").geturl()
+
+        with pytest.raises(IssuerMismatch, match="another path"):
+            await Client(place.url, auth=OAuth(NAME, ask=browse)).open()
+
+    assert place.grants() == []
 
 
 async def test_user_is_asked_once_for_several_clients() -> None:
@@ -422,6 +457,7 @@ async def test_registered_client_uses_its_redirect_uri() -> None:
             NAME,
             client_id="web",
             secret="s3cret",
+            issuer=issuer.url,
             redirect_uri="https://app.example/back",
             ask=place.browse,
         )
@@ -438,7 +474,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
     issuer = Issuer()
     issuer.add_client("app", secret="s3cret", redirect_uris=["http://127.0.0.1/callback"])
     async with guarded_place(issuer) as place:
-        auth = OAuth(NAME, client_id="app", secret="s3cret", ask=place.browse)
+        auth = OAuth(NAME, client_id="app", secret="s3cret", issuer=issuer.url, ask=place.browse)
         async with Client(place.url, auth=auth) as client:
             await client.tools()
             record = await record_of(auth, place.url)
@@ -464,6 +500,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
     [
         (lambda: OAuth(""), "a name for users"),
         (lambda: OAuth("a", secret="x"), "needs the client_id"),
+        (lambda: OAuth("a", client_id="b", secret="x"), "needs issuer='https"),
         (lambda: OAuth("a", scopes="b"), "not a string"),
         (lambda: OAuth("a", issuer="http://login.example"), "OAuth.issuer"),
         (lambda: OAuth("a", port=70000), "from 0 to 65535"),

@@ -30,7 +30,7 @@ ENTERPRISE_EXTENSION = "io.modelcontextprotocol/enterprise-managed-authorization
 def service(place: Place, **options: Any) -> ClientCredentials:
     """A service with a key, which the issuer knows."""
     place.issuer.add_client("reports", keys=KEY.as_dict(private=False))
-    return ClientCredentials("reports", key=PEM, **options)
+    return ClientCredentials("reports", key=PEM, issuer=place.issuer.url, **options)
 
 
 async def called(place: Place, auth: Any) -> str:
@@ -124,7 +124,7 @@ async def test_refused_service_gets_the_reason() -> None:
     """The error of the authorization server, without the secret."""
     async with guarded_place() as place:
         place.issuer.add_client("reports", secret="another secret than that")
-        auth = ClientCredentials("reports", secret=SECRET)
+        auth = ClientCredentials("reports", secret=SECRET, issuer=place.issuer.url)
         with pytest.raises(AuthorizationFailed, match="invalid_client") as caught:
             await called(place, auth)
 
@@ -299,7 +299,9 @@ async def test_nothing_secret_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
         ({"key": PEM, "algorithm": "RS256"}, "cannot sign"),
         ({"key": PEM, "method": "client_secret_post"}, "method"),
         ({"secret": "s", "method": "private_key_jwt"}, "method"),
-        ({"secret": "s", "issuer": "http://login.example.com"}, "issuer"),
+        ({"secret": "s", "issuer": "http://login.example.com"}, "ClientCredentials.issuer"),
+        ({"secret": "s", "issuer": None}, "needs issuer='https"),
+        ({"key": PEM, "issuer": None}, "needs issuer='https"),
         ({"secret": "s", "scopes": "a b"}, "scopes"),
         ({"secret": "s", "tokens": "memory"}, "tokens"),
         ({"secret": "s", "fetch_timeout": 0}, "fetch_timeout"),
@@ -311,7 +313,9 @@ def test_wrong_credentials_are_refused_at_construction(
 ) -> None:
     """The message names the option, and has no secret."""
     with pytest.raises(ConfigurationError, match=message) as caught:
-        ClientCredentials(**{"client_id": "reports", **options})
+        ClientCredentials(
+            **{"client_id": "reports", "issuer": "https://login.example.com", **options}
+        )
 
     assert "PRIVATE" not in str(caught.value)
 

@@ -158,7 +158,7 @@ class World:
                 return found if isinstance(found, Fetched) else found(step)
             case Listen():
                 self.listened.append(step.preferred)
-                return self.redirect_uri
+                return self.redirect_uri + step.segment
             case Ask():
                 self.asks.append(step)
                 try:

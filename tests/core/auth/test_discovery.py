@@ -7,6 +7,7 @@ import pytest
 from genmcp._core.auth.challenges import Challenge
 from genmcp._core.auth.discovery import discover
 from genmcp._core.auth.fetching import is_private_address
+from genmcp._core.auth.flow import authorize
 from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
 from tests.core.auth.auth_world import (
     ISSUER,
@@ -15,6 +16,7 @@ from tests.core.auth.auth_world import (
     PRM,
     PRM_ROOT,
     URL,
+    Prover,
     World,
     page,
     raw,
@@ -343,6 +345,21 @@ def test_old_server_with_a_resource_of_the_option_gets_it() -> None:
 def test_private_addresses_are_known(address: str, private: bool) -> None:
     """Also those within an IPv6 address, which a gateway translates."""
     assert is_private_address(address) is private
+
+
+def test_endpoint_with_a_parameter_of_the_request_is_refused() -> None:
+    """Otherwise a parameter is there twice, and the first one may be that which is used."""
+    full = World(scopes=["offline_access", "a"], prover=Prover())
+    full.token["token_type"] = "DPoP"
+    full.run(authorize(full.options))
+
+    for name in (*full.asked, "request", "request_uri"):
+        world = World()
+        world.metadata["authorization_endpoint"] += f"?tenant=7&{name.replace('_', '%5f')}="
+        with pytest.raises(FlowFailed, match=f"in its own query: {name}$"):
+            world.run(discover(world.options, None))
+        world.run(discover(world.options, None, code=False))  # which does not use it
+    assert len(full.asked) == 10
 
 
 def test_query_of_the_url_is_not_shown() -> None:

@@ -1,13 +1,17 @@
 """Logins: discovery, registration, consent and tokens in one flow."""
 
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
 import pytest
 
-from genmcp._core.auth.flow import authorize, rejected
+from genmcp._core.auth.flow import authorize, explain, rejected
 from genmcp._core.auth.record import RegisteredClient
-from genmcp._core.auth.steps import Failure, FlowFailed, Swap
+from genmcp._core.auth.steps import Ask, Failure, FlowFailed, Swap
 from tests.core.auth.auth_world import (
     ACCESS,
     ISSUER,
+    METADATA,
     REDIRECT,
     REFRESH,
     STEP_UP,
@@ -20,6 +24,8 @@ from tests.core.auth.auth_world import (
     page,
     record_of,
 )
+
+DOCUMENT = "https://client.example.com/id.json"
 
 
 def test_login_of_a_new_client() -> None:
@@ -65,7 +71,7 @@ def test_client_is_kept_before_the_user_consents() -> None:
     world.run(authorize(world.options))
 
     assert len(world.to("/register")) == 1
-    assert world.listened == [None, REDIRECT]
+    assert world.listened == [None, record_of(world).client.redirect_uri]
 
 
 def test_client_that_gets_no_answer_is_forgotten() -> None:
@@ -148,7 +154,7 @@ def test_new_client_that_is_unknown_is_an_error() -> None:
 
 def test_own_client_that_is_unknown_is_an_error() -> None:
     """Its id is the user's to correct."""
-    world = World(client_id="own")
+    world = World(client_id="own", issuer=ISSUER)
     world.pages[TOKEN] = page({"error": "invalid_client"}, 401)
 
     with pytest.raises(FlowFailed) as caught:
@@ -165,13 +171,13 @@ def test_another_port_needs_another_registration() -> None:
 
     record = world.run(authorize(world.options))
 
-    assert record.client.redirect_uri == world.redirect_uri
+    assert (record.client.redirect_uri or "").startswith(f"{world.redirect_uri}/")
     assert len(world.to("/register")) == 1
 
 
 def test_own_client_needs_no_registration_for_another_port() -> None:
     """RFC 8252, 7.3: any port of a loopback address."""
-    world = logged_in(client_id="own")
+    world = logged_in(client_id="own", issuer=ISSUER)
     world.redirect_uri = "http://127.0.0.1:9999/callback"
 
     record = world.run(authorize(world.options))
@@ -211,3 +217,94 @@ def test_storage_that_keeps_changing_is_an_error() -> None:
     world.before = before
     with pytest.raises(FlowFailed, match="could not be stored"):
         world.run(authorize(world.options))
+
+
+# The redirect URI where redirects have no `iss`: RFC 9700, 4.4.2
+
+
+def test_redirect_path_is_that_of_the_issuer() -> None:
+    """Two authorization servers without `iss` get different paths, and each the same again."""
+    other = "https://other.example.com"
+    paths = []
+    for issuer in (ISSUER, other, ISSUER):
+        world = World()
+        world.prm["authorization_servers"] = [issuer]
+        world.metadata["issuer"] = issuer
+        world.pages[METADATA.replace(ISSUER, issuer)] = page(world.metadata)
+        record = world.run(authorize(world.options))
+        paths.append(world.asked["redirect_uri"])
+        assert record.client.redirect_uri == paths[-1]
+        assert paths[-1].startswith(f"{REDIRECT}/")
+
+    assert paths[0] == paths[2] != paths[1]
+
+
+def test_redirect_path_is_plain_where_iss_is_promised() -> None:
+    """`iss` identifies the issuer; a document of a client lists one redirect URI."""
+    world = World()
+    world.metadata["authorization_response_iss_parameter_supported"] = True
+    world.answer = {"iss": ISSUER}
+
+    world.run(authorize(world.options))
+
+    assert world.asked["redirect_uri"] == REDIRECT
+
+
+def test_mixed_up_code_goes_to_no_token_endpoint() -> None:
+    """A hostile server sent the browser to an honest one, which redirects to its own path."""
+    world = World()
+    honest = f"{REDIRECT}/{'0' * 32}"
+
+    def redirected(step: object) -> None:
+        if isinstance(step, Ask):
+            state = dict(parse_qsl(urlsplit(step.url).query))["state"]
+            world.answer = f"{honest}?code=stolen&state={state}"
+
+    world.before = redirected
+    with pytest.raises(FlowFailed, match="another path") as caught:
+        world.run(authorize(world.options))
+
+    assert caught.value.failure is Failure.ISSUER
+    assert world.to("/token") == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"client_id": "own"}, {"client_id": DOCUMENT}, {"fixed_redirect": True}]
+)
+@pytest.mark.parametrize("flow", [authorize, explain])
+def test_registered_redirect_uri_needs_an_issuer(flow: Any, options: dict[str, Any]) -> None:
+    """It is the same for all authorization servers."""
+    world = World(**options)
+    world.metadata["client_id_metadata_document_supported"] = True
+    if "client_id" in options:
+        del world.metadata["registration_endpoint"]
+
+    with pytest.raises(FlowFailed, match=f"issuer='{ISSUER}'") as caught:
+        world.run(flow(world.options))
+
+    assert caught.value.failure is Failure.ISSUER
+    assert (world.asks, world.to("/register")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "options", [{"client_id": "own"}, {"client_id": DOCUMENT}, {"fixed_redirect": True}]
+)
+def test_registered_redirect_uri_of_one_issuer_is_used(options: dict[str, Any]) -> None:
+    """The options name the only authorization server that this client logs in at."""
+    world = World(issuer=ISSUER, **options)
+    world.metadata["client_id_metadata_document_supported"] = True
+
+    world.run(authorize(world.options))
+
+    assert world.asked["redirect_uri"] == REDIRECT
+
+
+def test_document_client_registers_for_a_path_of_its_own() -> None:
+    """Its document lists the same redirect URIs for all authorization servers."""
+    world = World(client_id=DOCUMENT)
+    world.metadata["client_id_metadata_document_supported"] = True
+
+    record = world.run(authorize(world.options))
+
+    assert record.client.dynamic
+    assert world.asked["redirect_uri"].startswith(f"{REDIRECT}/")

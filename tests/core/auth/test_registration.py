@@ -66,16 +66,6 @@ def test_own_client_comes_first(
     assert client == RegisteredClient(id="own", method=method)
 
 
-@pytest.mark.parametrize(("issuer", "advised"), [(None, True), (ISSUER, False)])
-def test_issuer_is_advised_for_a_secret(issuer: str | None, advised: bool) -> None:
-    """Without it, the server decides which authorization server gets the secret."""
-    world = World(client_id="own", client_secret=SECRET, issuer=issuer)
-
-    choose_client(world.options, found(), None)
-
-    assert ("issuer=" in world.findings[-1].advice) is advised
-
-
 def test_own_client_with_a_secret_that_nobody_takes_is_an_error() -> None:
     """The request would be refused, and the secret shown to no avail."""
     world = World(client_id="own", client_secret=SECRET)
@@ -95,7 +85,10 @@ def test_own_client_with_a_secret_that_nobody_takes_is_an_error() -> None:
 def test_document_comes_before_registration(sign: Any, method: str) -> None:
     """A URL is the same client at each authorization server, also at another one than before."""
     world = World(client_id=DOCUMENT, sign=sign)
-    server = found(client_id_metadata_document_supported=True)
+    server = found(
+        client_id_metadata_document_supported=True,
+        authorization_response_iss_parameter_supported=True,
+    )
 
     client = choose_client(world.options, server, stored("https://old", id=DOCUMENT))
 

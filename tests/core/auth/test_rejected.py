@@ -125,7 +125,7 @@ def test_server_that_moves_to_another_issuer_gets_a_new_client() -> None:
 
 def test_own_client_does_not_follow_to_another_issuer() -> None:
     """Its id, and its secret, belong to the authorization server of the first login."""
-    world = logged_in(client_id="own")
+    world = logged_in(client_id="own", issuer=ISSUER)
     world.prm["authorization_servers"] = ["https://other.example.com"]
     world.metadata["issuer"] = "https://other.example.com"
     world.pages[METADATA.replace(ISSUER, "https://other.example.com")] = page(world.metadata)

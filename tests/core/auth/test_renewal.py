@@ -7,6 +7,7 @@ from genmcp._core.auth.flow import authorize, rejected, renew, usable
 from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import Failure, FlowFailed, Lock, Swap
 from tests.core.auth.auth_world import (
+    ISSUER,
     REFRESH,
     TOKEN,
     URL,
@@ -152,7 +153,7 @@ def test_refused_refresh_token_is_removed(late: int, found: bool) -> None:
 )
 def test_refused_renewal_needs_a_login(own: str | None, error: str, kept: bool) -> None:
     """A dynamic client that is not known any more is useless, with all that it got."""
-    world = logged_in(client_id=own)
+    world = logged_in(client_id=own, issuer=ISSUER)
     world.pages[TOKEN] = page({"error": error}, 400)
 
     assert world.run(renew(world.options, record_of(world))) is None
@@ -236,7 +237,7 @@ def test_expired_client_secret_is_no_way_to_renew() -> None:
 )
 def test_record_of_other_options_is_not_used(changed: dict[str, str | None]) -> None:
     """The user has configured another client since."""
-    world = logged_in(client_id="own")
+    world = logged_in(client_id="own", issuer=ISSUER)
     options = replace(world.options, **changed)
 
     assert world.run(usable(options)) is None
@@ -245,7 +246,7 @@ def test_record_of_other_options_is_not_used(changed: dict[str, str | None]) -> 
 
 def test_login_in_place_of_the_record_of_other_options() -> None:
     """Neither its client nor its scopes are those of the new options."""
-    world = logged_in(client_id="old")
+    world = logged_in(client_id="old", issuer=ISSUER)
     options = replace(world.options, client_id="new")
 
     record = world.run(rejected(options, challenge('Bearer scope="x"')))
