@@ -130,7 +130,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     def cancelled_answer(self) -> EncodedResponse:
         """Return the answer of a call that its host, or its hook, has cancelled."""
-        return self.caller.mux.respond(self.request, Overloaded("The call was cancelled"))
+        return self.interrupted or self.unfinished(self.channel, "The request was cancelled")
 
     def overloaded(self, error: Overloaded) -> EncodedResponse:
         """Return the answer of a request that found no slot, with the status of *error*."""
