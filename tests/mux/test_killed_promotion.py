@@ -135,7 +135,9 @@ async def test_killed_process_leaves_no_open_task(kind: str, tmp_path: Path) -> 
 
         try:
             async with asyncio.timeout(BOUND):
-                while await open_tasks(other):
+                while True:
+                    if not await open_tasks(other):
+                        break
                     await asyncio.sleep(0.05)
         except TimeoutError:
             pytest.fail(f"these stay open: {await open_tasks(other)}")
