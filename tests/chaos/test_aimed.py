@@ -36,8 +36,9 @@ from tests.support.stores import KINDS, shared_store
 
 ROUNDS = range(int(os.environ.get("CHAOS_ROUNDS", "1")))
 BOUND = 45.0  # seconds for a call, faults included
-LISTENERS = 10
+LISTENERS = 90  # below the shares of an anonymous client
 CALLS = 20
+UNLIMITED = httpx.Limits(max_connections=None)
 
 repeated = pytest.mark.parametrize("round", ROUNDS)
 
@@ -65,18 +66,15 @@ async def test_listeners_outlive_their_store(kind: str, round: int, tmp_path: Pa
     async with shared_store(kind, tmp_path, own_server=True) as store:
         server: Any = store.server
         fleet = Fleet(tmp_path, servers=1, workers=1, url=store.url, queues="none")
-        async with running(fleet), httpx.AsyncClient(timeout=None) as http:
+        async with running(fleet), httpx.AsyncClient(timeout=None, limits=UNLIMITED) as http:
             task = await Caller(http, fleet, random).begin(1, "rerun_held")
             await fleet.noted("held")
-
-            async def later() -> None:
-                await asyncio.sleep(random.uniform(0, 0.5))
-                await listen(http, fleet.servers[0].url, task["taskId"])
-
+            url = fleet.servers[0].url
             async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
                 for _ in range(LISTENERS):
-                    group.create_task(later())
-                await asyncio.sleep(random.uniform(0, 0.5))
+                    group.create_task(listen(http, url, task["taskId"]))
+                # The server opens some of the streams before it, some after, some meanwhile.
+                await asyncio.sleep(random.uniform(0.05, 0.4))
                 await _done(server.kill())
                 await asyncio.sleep(random.uniform(0, LEASE))
                 await _done(server.start())
