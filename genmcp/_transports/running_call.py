@@ -253,7 +253,7 @@ class RunningCall(CallSink[C], eq=False):
         try:
             self.end(error)
         except asyncio.CancelledError:
-            self.interrupted = self.unfinished(channel, "The request was cancelled")
+            self.interrupted = unfinished(self, channel, "The request was cancelled")
             raise
         finally:
             actions = await self._report_end(channel, CallEvent.INTERRUPTED)
@@ -281,25 +281,8 @@ class RunningCall(CallSink[C], eq=False):
         if CallAction.RESPOND in actions:
             return answer
         if CallAction.REJECT in actions:
-            return self.unfinished(channel, "The server is shutting down")
+            return unfinished(self, channel, "The server is shutting down")
         return NO_ANSWER
-
-    def unfinished(self, channel: Channel | None, reason: str) -> EncodedResponse:
-        """Return the answer to a call without a result, whose hook was cancelled for *reason*.
-
-        Other processes continue a call that is stored. Its client must not be invited to send it
-        again, which would start its job a second time.
-        """
-        mux, request = self.caller.mux, self.request
-        call = None if channel is None else channel._call
-        id = None if call is None else call.task or call.follows
-        if id is None or not (mux.store.shared or mux.store.durable):
-            return mux.respond(request, Overloaded(reason))
-        reason = f"{reason}, and the call has no result yet"
-        if request.method == "tools/call" and mux.find("tools/call", RESULT_TOOL) is not None:
-            return mux.respond(request, still_running_result(reason, id, tool=RESULT_TOOL))
-        # Without `retryAfter`, and with the status 200: clients repeat a request after a 503.
-        return mux.respond(request, McpError(f"{reason}. It continues as call {id}"))
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
         """Release the slot of the call after the end of its hook, and unregister the call.
@@ -393,3 +376,21 @@ class RunningCall(CallSink[C], eq=False):
 def _tool_of(request: Request) -> str | None:
     params = request.params
     return params.name if isinstance(params, CallToolRequestParams) else None
+
+
+def unfinished(call: RunningCall[C], channel: Channel | None, reason: str) -> EncodedResponse:
+    """Return the answer to a *call* without a result, whose hook was cancelled for *reason*.
+
+    Other processes continue a call that is stored. Its client must not be invited to send it again,
+    which would start its job a second time.
+    """
+    mux, request = call.caller.mux, call.request
+    state = None if channel is None else channel._call
+    id = None if state is None else state.task or state.follows
+    if id is None or not (mux.store.shared or mux.store.durable):
+        return mux.respond(request, Overloaded(reason))
+    reason = f"{reason}, and the call has no result yet"
+    if request.method == "tools/call" and mux.find("tools/call", RESULT_TOOL) is not None:
+        return mux.respond(request, still_running_result(reason, id, tool=RESULT_TOOL))
+    # Without `retryAfter`, and with the status 200: clients repeat a request after a 503.
+    return mux.respond(request, McpError(f"{reason}. It continues as call {id}"))
