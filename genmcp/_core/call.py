@@ -113,7 +113,8 @@ class CallAction(IntEnum):
     RESPOND = 0
     """Send the result to the client."""
     REJECT = 1
-    """Respond with the error that the server is shutting down."""
+    """Respond that the server is shutting down; if the call is stored, with how to get its result.
+    """
     CANCEL_HOOK = 2
     """Cancel the hook."""
     WRITE_RECORD = 3

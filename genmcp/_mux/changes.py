@@ -25,7 +25,7 @@ from genmcp.stores.store import Append, Store
 
 logger = logging.getLogger("genmcp")
 
-_AGAIN: Final = 1.0
+RETRY_DELAY: Final = 1.0
 """Seconds after which a failed operation of the store is repeated."""
 _CLOSE_TIMEOUT: Final = 1.0  # seconds for pending writes when the mux is closed
 _READ_AT_ONCE: Final = 1000
@@ -122,7 +122,7 @@ class Subscriptions(Listener):
                     self._written_in = None if once else asyncio.get_running_loop()
                 if once:  # the next change is written together with these
                     return
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
 
     async def aclose(self) -> None:
         """Cancel the pending writes of this event loop, after one more second.
@@ -226,7 +226,7 @@ class _Follower(msgspec.Struct, eq=False):
             except StoreError as error:
                 missed = True
                 logger.warning("changes cannot be read, which is retried: %s", error)
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
 
     async def _end(self) -> str | None:
         """Return the id of the last change, after which a new subscriber starts."""

@@ -426,12 +426,12 @@ def create_task_result(task: Task, now: float) -> CreateTaskResult:
     return CreateTaskResult(**task_fields(task, now))
 
 
-def still_running_result(task: Task, *, tool: str | None) -> CallToolResult:
-    """Return the response to a client without tasks after `Tool.max_hold` seconds.
+def still_running_result(reason: str, id: str, *, tool: str | None) -> CallToolResult:
+    """Return the response to a client without tasks, whose call continues as the task *id*.
 
     *tool* is the name of the tool that returns the result, if the server offers one.
     """
-    text = f"This takes longer than a call is held. It continues as call {task.id}"
+    text = f"{reason}. It continues as call {id}"
     return tool_error(text + (f"; the tool {tool} returns its result." if tool else "."))
 
 

@@ -36,6 +36,9 @@ _LONGEST: Final = 5.0
 """Seconds before a promotion is retried: `_AGAIN` at first, doubled up to `_LONGEST`."""
 
 
+_HELD: Final = "This takes longer than a call is held"
+
+
 class Promotable(Protocol):
     """A running call."""
 
@@ -194,7 +197,8 @@ class Promotion(msgspec.Struct, eq=False):
             handle: Result = create_task_result(task, mux.store.now())
         else:
             found = mux.find("tools/call", RESULT_TOOL)
-            handle = still_running_result(task, tool=None if found is None else RESULT_TOOL)
+            tool = None if found is None else RESULT_TOOL
+            handle = still_running_result(_HELD, task.id, tool=tool)
         call.handle, self._reached = handle, call.continuation
         if call.phase is CallPhase.TASK:
             call.task, call.fencing_token, call.unconfirmed = task.id, task.fencing_token, None

@@ -24,7 +24,7 @@ from genmcp._core.server import LISTEN, Reject
 from genmcp._mux.mux import EncodedResponse, Mux
 from genmcp._transports.listening import listen
 from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
-from genmcp._transports.running_call import NO_ANSWER, RunningCall
+from genmcp._transports.running_call import NO_ANSWER, RunningCall, unfinished
 from genmcp._transports.stream import OpenResponse, ResponseWriter
 from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._transports.writing import reply
@@ -129,7 +129,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     def cancelled_answer(self) -> EncodedResponse:
         """Return the answer of a call that its host, or its hook, has cancelled."""
-        return self.caller.mux.respond(self.request, Overloaded("The call was cancelled"))
+        return self.interrupted or unfinished(self, self.channel, "The request was cancelled")
 
     def overloaded(self, error: Overloaded) -> EncodedResponse:
         """Return the answer of a request that found no slot, with the status of *error*."""

@@ -19,15 +19,16 @@ import msgspec
 from genmcp._core.access import Access
 from genmcp._core.call import CallAction, CallEvent
 from genmcp._core.client_key import ClientKey
-from genmcp._core.request import Request, RouteFacts
+from genmcp._core.request import RESULT_TOOL, Request, RouteFacts
 from genmcp._core.server import AT_ONCE, SMALL
 from genmcp._mux.limits import Slots
 from genmcp._mux.mux import TASK_SUSPENDED, EncodedResponse, Mux
 from genmcp._mux.sinks import MuxSink, Services
+from genmcp._mux.tasks import still_running_result
 from genmcp._transports.promotion import Promotion
 from genmcp._transports.timers import drive
 from genmcp.channel import Channel
-from genmcp.errors import Overloaded
+from genmcp.errors import McpError, Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
@@ -139,10 +140,12 @@ class RunningCall(CallSink[C], eq=False):
     `OpenResponse.leave` reports LEAVE.
 
     has_handle: whether the client got a handle, after which no other response is sent. channel: set
-    while the hook waits.
+    while the hook waits. interrupted: the answer to a call whose hook the host, or the hook itself,
+    has cancelled.
     """
 
     has_handle: bool = False
+    interrupted: EncodedResponse | None = None
     channel: Channel | None = None
     _task: "asyncio.Task[Any] | None" = None
     _cancels: int = 0
@@ -249,6 +252,9 @@ class RunningCall(CallSink[C], eq=False):
         """
         try:
             self.end(error)
+        except asyncio.CancelledError:
+            self.interrupted = unfinished(self, channel, "The request was cancelled")
+            raise
         finally:
             actions = await self._report_end(channel, CallEvent.INTERRUPTED)
         return await self._finish(channel, NO_ANSWER, actions)
@@ -275,7 +281,7 @@ class RunningCall(CallSink[C], eq=False):
         if CallAction.RESPOND in actions:
             return answer
         if CallAction.REJECT in actions:
-            return mux.respond(self.request, Overloaded("The server is shutting down"))
+            return unfinished(self, channel, "The server is shutting down")
         return NO_ANSWER
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
@@ -370,3 +376,21 @@ class RunningCall(CallSink[C], eq=False):
 def _tool_of(request: Request) -> str | None:
     params = request.params
     return params.name if isinstance(params, CallToolRequestParams) else None
+
+
+def unfinished(call: RunningCall[C], channel: Channel | None, reason: str) -> EncodedResponse:
+    """Return the answer to a *call* without a result, whose hook was cancelled for *reason*.
+
+    Other processes continue a call that is stored. Its client must not be invited to send it again,
+    which would start its job a second time.
+    """
+    mux, request = call.caller.mux, call.request
+    state = None if channel is None else channel._call
+    id = None if state is None else state.task or state.follows
+    if id is None or not (mux.store.shared or mux.store.durable):
+        return mux.respond(request, Overloaded(reason))
+    reason = f"{reason}, and the call has no result yet"
+    if request.method == "tools/call" and mux.find("tools/call", RESULT_TOOL) is not None:
+        return mux.respond(request, still_running_result(reason, id, tool=RESULT_TOOL))
+    # Without `retryAfter`, and with the status 200: clients repeat a request after a 503.
+    return mux.respond(request, McpError(f"{reason}. It continues as call {id}"))

@@ -90,7 +90,12 @@ class ExternalQueue(ABC):
         """Cancel the job *ref*, best effort. Do nothing if it has ended."""
 
 
-_RETENTION: Final = 86400.0  # seconds for which an outcome is stored until a task reads it
+_RETENTION: Final = 86400.0
+"""Seconds after the last write for which a record is retained.
+
+Also after a task has read the outcome: a later call may wait for the same job, and a second report
+of its end must not change the outcome.
+"""
 
 
 class ExternalJobFailed(Exception):

@@ -102,8 +102,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             7 days.
         schedules: jobs that run periodically, once in all processes that share the store. Default:
             none.
-        recovery_limit: how many queued tasks one process of a service examines per half lease, to
-            submit those again whose submission to the engine was lost. Default 100.
+        recovery_limit: how many queued and how many working tasks one process of a service examines
+            per half lease, to repair those that a dead process has left. Default 100.
         progress_interval: the minimum time between two writes of the progress of a job. Default
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the

@@ -1,9 +1,10 @@
-"""Submits queued tasks again whose submission to the engine was lost.
+"""Repairs tasks whose next step, or the check of whose process, was never submitted to the engine.
 
 A record and its submission are two writes, also where the engine uses the same store. If a process
-dies between the two, or the engine loses an id, the task waits without a delivery. A reader of the
-task repairs that (`TaskScheduler.recover`), but a client need not read it: it may wait for a
-notification. One process of a service therefore examines the queued tasks in turn.
+dies between the two, or the engine loses an id, a queued task waits without a delivery, and a call
+that ran in the process stays `working`. A reader of the task repairs that
+(`TaskScheduler.recover`), but a client need not read it: it may wait for a notification, or may
+not have got the id. One process of a service therefore examines the open tasks in turn.
 """
 
 import asyncio
@@ -20,19 +21,20 @@ from genmcp.tasks.transitions import TaskScheduler
 logger = logging.getLogger("genmcp")
 
 _KEY: Final = "reconciler"
+_STATES: Final = ("queued", "working")  # the others wait for their clients, or have ended
 
 
 class TaskReconciler:
-    """Examines the queued tasks of a service while this process works on tasks.
+    """Examines the open tasks of a service while this process works on tasks.
 
     The processes of a service elect one by a record that expires after a lease. It examines at most
-    `JobOptions.recovery_limit` tasks per half lease, and continues behind the last one at the next
-    turn: a long queue must not load the store. A repeated submission of a task that the engine
-    still has does nothing.
+    `JobOptions.recovery_limit` tasks of each state per half lease, and continues behind the last
+    one at the next turn: a long queue must not load the store. A repeated submission of a task that
+    the engine still has does nothing.
 
     Args:
         records: the tasks.
-        scheduler: submits a task whose next step is overdue.
+        scheduler: submits a task whose next step is overdue, and gives up one whose process died.
         node: the name of this process.
     """
 
@@ -40,7 +42,8 @@ class TaskReconciler:
         self._records = records
         self._scheduler = scheduler
         self._node = node.encode()
-        self._after: str | None = None  # the key of the last task that was examined
+        # By state: the key of the last task that was examined.
+        self._after: dict[str, str | None] = dict.fromkeys(_STATES)
 
     async def run(self, options: JobOptions) -> None:
         """Repeat `examine` until this is cancelled. Return at once if no process outlives another.
@@ -51,19 +54,21 @@ class TaskReconciler:
             await asyncio.sleep(options.lease / 2)
             try:
                 if await self.is_elected(options.lease):
-                    await self.examine(options.recovery_limit)
+                    for state in _STATES:
+                        await self.examine(state, options.recovery_limit)
             except StoreError as error:
-                logger.debug("queued tasks are examined later: %s", error)
+                logger.debug("open tasks are examined later: %s", error)
 
-    async def examine(self, limit: int) -> None:
-        """Examine the next *limit* queued tasks, and submit those again that are overdue.
+    async def examine(self, state: str, limit: int) -> None:
+        """Examine the next *limit* tasks in *state*, and repair those that a process has left.
 
         Raises:
             StoreUnavailable: the store or the engine cannot be reached.
         """
         records = self._records
-        page = await records.store.find(f"{records.prefix}state:queued", self._after, limit)
-        self._after = page[-1].key if len(page) == limit else None
+        label = f"{records.prefix}state:{state}"
+        page = await records.store.find(label, self._after[state], limit)
+        self._after[state] = page[-1].key if len(page) == limit else None
         for found in page:
             try:
                 task = Task.unpack(found.value)

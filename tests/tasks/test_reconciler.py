@@ -79,7 +79,7 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     reconciler = TaskReconciler(jobs.records, jobs.writer.scheduler, "n1")
     submitted = []
     for _ in range(4):
-        await reconciler.examine(2)
+        await reconciler.examine("queued", 2)
         backlog = await jobs.worker.engine.backlog("forgotten")
         assert backlog is not None
         submitted.append(backlog.waiting)

@@ -1,6 +1,7 @@
 """Streams at an orderly shutdown: calls that wait for jobs are answered by another process."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from genmcp import Channel, Continue, Done, Endpoint, JobOptions, Mux, Run, Suite, Tool, job
 from tests.support.asgi import MODERN, Client, until
+from tests.support.stores import KINDS, shared_store
 
 begun: list[int] = []
 
@@ -52,10 +54,12 @@ class Holds(Tool):
 
 
 @asynccontextmanager
-async def process(folder: Path, store: str | None = None) -> AsyncIterator[Endpoint]:
+async def process(
+    folder: Path, store: str | None = None, *, result_tool: bool = True
+) -> AsyncIterator[Endpoint]:
     """Serve as a process of its own would; calls and jobs have no time to end."""
     mux = Mux(
-        Suite(name="test", version="1", tools=[Work, Holds]),
+        Suite(name="test", version="1", tools=[Work, Holds], result_tool=result_tool),
         store=store or f"sqlite:///{folder}/test.db",
         secret="a secret of all processes",
         jobs=JobOptions(lease=600, shutdown_grace=0),
@@ -121,8 +125,7 @@ async def test_stream_that_has_only_begun_is_continued(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "tool", "store"),
     [
-        (MODERN, "work", None),  # the revision has no resumption
-        ("2025-06-18", "work", None),  # the client has no event to resume from
+        (MODERN, "holds", None),
         ("2025-11-25", "holds", None),  # its own code has ended
         ("2025-11-25", "work", "memory://"),  # the job ends with the process
     ],
@@ -130,7 +133,7 @@ async def test_stream_that_has_only_begun_is_continued(tmp_path: Path) -> None:
 async def test_other_calls_end_with_an_error(
     version: str, tool: str, store: str | None, tmp_path: Path
 ) -> None:
-    """No other process could answer."""
+    """No other process could answer; the client may repeat the call."""
     async with process(tmp_path, store) as first:
         client = await Client.begin(first, version)
         async with client.open(client.call(tool)) as call:
@@ -141,3 +144,55 @@ async def test_other_calls_end_with_an_error(
             await first.aclose()
             await call.over()
     assert "shutting down" in call.messages[-1]["error"]["message"]
+    assert call.messages[-1]["error"]["data"]["retryAfter"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", [MODERN, "2025-06-18"])  # neither has an event to resume from
+@pytest.mark.parametrize("ends", ["the server", "its host"])
+async def test_call_that_cannot_be_resumed_is_fetched(
+    ends: str, version: str, kind: str, tmp_path: Path
+) -> None:
+    """If it were repeated, its job would run twice: it continues in another process."""
+    async with shared_store(kind, tmp_path) as store:
+        async with process(tmp_path, store.url) as first:
+            client = await Client.begin(first, version)
+            async with client.open(client.call("work")) as call:
+                await until(lambda: begun)
+                if ends == "its host":  # as uvicorn does after `timeout_graceful_shutdown`
+                    call.task.cancel()
+                    await asyncio.wait([call.task])
+                else:
+                    await first.aclose()
+                    await call.over()
+        result = call.messages[-1]["result"]
+        assert result["isError"]
+        text = result["content"][0]["text"]
+        assert "get_call_result" in text
+        found = re.search(r"as call ([\w-]+)", text)
+        assert found is not None
+
+        async with process(tmp_path, store.url) as second:
+            client.app = second
+            Gate.opened.set()
+            answer: Any = {"isError": True}
+            while answer.get("isError"):
+                message = client.call("get_call_result", {"id": found[1]}, id=2)
+                answer = (await client.send(message)).messages[-1]["result"]
+    assert answer["content"][0]["text"] == "attempt 2"
+    assert begun == [1, 2]  # the second after an orderly shutdown: `Tool.on_worker_lost`
+
+
+async def test_call_without_the_result_tool_is_not_to_be_repeated(tmp_path: Path) -> None:
+    """An error without `retryAfter`, and without a status after which clients repeat a request."""
+    async with process(tmp_path, result_tool=False) as first:
+        client = Client(first)
+        async with client.open(client.call("work")) as call:
+            await until(lambda: begun)
+            await first.aclose()
+            await call.over()
+    assert call.status == 200
+    assert "retry-after" not in call.headers
+    error = call.json["error"]
+    assert "It continues as call" in error["message"]
+    assert "data" not in error

@@ -1,7 +1,9 @@
 """`notifications/tasks` by `subscriptions/listen`: SEP-2663, "Task Status Notifications"."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from genmcp import (
     Done,
     Endpoint,
     Limits,
+    MemoryStore,
     Mux,
     Run,
     Suite,
@@ -21,7 +24,10 @@ from genmcp import (
     job,
 )
 from genmcp._core.outcome import Outcome
-from tests.support.asgi import TASKS, Client
+from genmcp.errors import StoreUnavailable
+from genmcp.stores import open_store
+from tests.support.asgi import PATIENCE, TASKS, Client
+from tests.support.stores import KINDS, shared_store
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ABLE = {**TASKS, "elicitation": {}}
@@ -158,3 +164,36 @@ async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpo
         assert said["method"] == "notifications/tools/list_changed"
         Work.go.set()
         assert (await stream.message())["method"] == "notifications/tasks"
+
+
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+async def test_listener_gets_changes_after_the_store_failed(kind: str, tmp_path: Path) -> None:
+    """A stream that stays open and silent would be worse than one that ends: its client waits."""
+    Work.go = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        store: Any = MemoryStore()
+        if kind != "memory":
+            shared = await stack.enter_async_context(shared_store(kind, tmp_path))
+            store = open_store(shared.url)
+        await stack.enter_async_context(aclosing(store))
+        follow, failed = store.follow, asyncio.Event()
+
+        async def follow_later(log: str, after: str | None = None) -> AsyncGenerator[Any, None]:
+            if "task:" in log and not failed.is_set():
+                failed.set()
+                raise StoreUnavailable("it is away")
+            async with aclosing(follow(log, after)) as events:
+                async for event in events:
+                    yield event
+
+        store.follow = follow_later
+        mux = Mux(Suite(name="test", version="1", tools=[Listened]), store=store, secret="s" * 16)
+        await stack.enter_async_context(aclosing(mux))
+        client = Client(Endpoint(mux), capabilities=ABLE)
+        id = await begun(client)
+        async with listening(client, id) as stream, asyncio.timeout(PATIENCE):
+            await stream.message()
+            await failed.wait()
+            Work.go.set()
+            while (await stream.message())["params"].get("status") != "input_required":
+                pass
