@@ -25,29 +25,30 @@ class Outages:
         store: it is named in log records.
 
     Attributes:
-        failing: since when the store fails, by part; empty: it does not. Check this before
-            `record` after an operation that has succeeded.
+        failing: whether the store fails. Only then has the success of an operation to be recorded.
         listeners: called with each error, in any thread.
         closed: whether the store was closed: errors are expected, and no longer recorded.
     """
 
     def __init__(self, store: object) -> None:
         self._store = store
-        self.failing: dict[str, float] = {}
+        self.failing = False
         self.listeners: set[Callable[[StoreFailure], object]] = set()
         self.closed = False
+        self._writes_fail = False
         self._began = 0.0
         self._is_logged = False
         self._next_record = 0.0
 
-    def record(self, error: Exception | None, part: str = "") -> None:
+    def record(self, error: Exception | None, *, write: bool = True) -> None:
         """Record the outcome of an operation.
 
         Args:
             error: a failure, if it is StoreUnavailable or ConfigurationError. Any other error, such
                 as Conflict, is a response of the store, as is None.
-            part: the kind of operation. The store has recovered when an operation of each part that
-                has failed succeeds. A locked or full database can be read, but not written.
+            write: whether the operation writes. A locked database, or one whose disk is full, can
+                be read: after a write has failed, the success of a read means nothing. Default
+                True.
         """
         if self.closed:
             return
@@ -58,17 +59,19 @@ class Outages:
                 except Exception:
                     logger.exception("%r failed", listener)
             if not isinstance(error, StoreFull | OverShare):  # those are responses
-                self._fail(error, part)
-        elif self.failing.pop(part, None) and not self.failing and self._is_logged:
-            self._is_logged = False
-            seconds = steady() - self._began
-            logger.warning("%r is available again, after %.1f seconds", self._store, seconds)
+                self._fail(error, write=write)
+        elif self.failing and (write or not self._writes_fail):
+            self.failing = self._writes_fail = False
+            if self._is_logged:
+                self._is_logged = False
+                seconds = steady() - self._began
+                logger.warning("%r is available again, after %.1f seconds", self._store, seconds)
 
-    def _fail(self, error: StoreFailure, part: str) -> None:
+    def _fail(self, error: StoreFailure, *, write: bool) -> None:
         now = steady()
         if not self.failing:
             self._began = now
-        self.failing.setdefault(part, now)
+        self.failing, self._writes_fail = True, self._writes_fail or write
         # A store that fails for some operations only would write two records for each of them.
         if not self._is_logged and now >= self._next_record:
             self._is_logged, self._next_record = True, now + _QUIET

@@ -106,13 +106,13 @@ class Lane:
         clock: ServerClock,
         on_lost: Callable[[], None],
         *,
-        part: str = "writes",
+        writes: bool = True,
     ) -> None:
         """*on_lost* is called when a connection is lost while a statement is under way.
 
-        *part*: the operations for which it is used, as in `Outages.record`.
+        *writes*: whether it is used for writes.
         """
-        self._part = part
+        self._writes = writes
         self._options = options
         self._clock = clock
         self._on_lost = on_lost
@@ -144,7 +144,7 @@ class Lane:
     def _report(self, error: Exception | None) -> None:
         outages = self._options.outages
         if error is not None or outages.failing:
-            outages.record(error, self._part)
+            outages.record(error, write=self._writes)
 
     async def aclose(self) -> None:
         """Complete the statement that is under way, reject the others, and disconnect."""

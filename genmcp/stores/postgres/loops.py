@@ -27,7 +27,7 @@ class LoopConnections:
         self.writes = Lane(options, clock, sender.doubt)
         self.work = Lane(options, clock, sender.doubt)
         self._reads = [
-            Lane(options, clock, sender.doubt, part="reads") for _ in range(options.readers)
+            Lane(options, clock, sender.doubt, writes=False) for _ in range(options.readers)
         ]
 
     @property

@@ -70,14 +70,10 @@ class RedisCommand:
         """Whether it must not be repeated after it was sent."""
         return self.script is not None and self.script.writes
 
-    @property
-    def _part(self) -> str:
-        return "writes" if self.is_write else "reads"
-
     def complete(self, reply: Any) -> None:
         """Return *reply* to the caller."""
         if self.outages is not None and self.outages.failing:
-            self.outages.record(None, self._part)
+            self.outages.record(None, write=self.is_write)
         if self.future.done():  # the caller was cancelled
             return
         try:
@@ -88,7 +84,7 @@ class RedisCommand:
     def fail(self, error: Exception) -> None:
         """Raise *error* for the caller."""
         if self.outages is not None:
-            self.outages.record(error, self._part)
+            self.outages.record(error, write=self.is_write)
         if not self.future.done():
             self.future.set_exception(error)
             self.future.exception()  # it need not be retrieved: the caller may be cancelled

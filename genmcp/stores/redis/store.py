@@ -216,7 +216,7 @@ class RedisStore(Store):
         reply = await self._client().commands.run(APPLY, request, *data)
         if reply != 1:
             error = _error(reply, ops, accounts, capacity, new=new)
-            self.outages.record(error, "writes")
+            self.outages.record(error)
             raise error
 
     async def totals(self) -> StoreTotals:

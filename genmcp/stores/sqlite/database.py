@@ -251,7 +251,7 @@ class Database:
         Raises:
             StoreError: *query* raised it, or the file could not be read (StoreUnavailable).
         """
-        result: T = await self._performed(self._reader, ThreadRequest(query), "reads")
+        result: T = await self._performed(self._reader, ThreadRequest(query), write=False)
         return result
 
     async def write(
@@ -274,19 +274,21 @@ class Database:
             StoreError: *change* raised it, or the file could not be written (StoreUnavailable).
         """
         request = ThreadRequest(change, needed)
-        result: T | None = await self._performed(self._writer, request, "writes")
+        result: T | None = await self._performed(self._writer, request, write=True)
         return result
 
-    async def _performed(self, thread: ConnectionThread, request: ThreadRequest, part: str) -> Any:
+    async def _performed(
+        self, thread: ConnectionThread, request: ThreadRequest, *, write: bool
+    ) -> Any:
         outages = self._settings.outages
         thread.submit(request)
         try:
             result = await request.wait()
         except Exception as error:
-            outages.record(error, part)
+            outages.record(error, write=write)
             raise
         if outages.failing:
-            outages.record(None, part)
+            outages.record(None, write=write)
         return result
 
     def start_watching(self) -> None:
