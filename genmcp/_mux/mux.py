@@ -178,7 +178,7 @@ class Mux:
         state = self.sessions, self.session_streams, self.tasks
         self.builtin = BuiltinMethods(server, *state, self.encoder, bounds, self.owners)
         self.offers = partial(is_offered, server)
-        self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker)
+        self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker, self.store)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
 

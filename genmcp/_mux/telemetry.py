@@ -19,11 +19,13 @@ from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Suspended, Working
 from genmcp._mux.gauges import Gauges
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError, McpError, StoreError
+from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
+from genmcp.stores.outages import StoreFailure
+from genmcp.stores.store import Store
 from genmcp.tasks.options import StepObserver
 from genmcp.tasks.worker import TaskWorker
 
@@ -191,8 +193,11 @@ class Telemetry:
         suspended for longer than its lease.
         """
 
-    def store_failed(self, error: StoreError) -> None:
-        """Handle the failure of an operation of the store: in a step, or in answering a request."""
+    def store_failed(self, error: StoreFailure) -> None:
+        """Handle the failure of any operation of the store, also of a heartbeat or a fetch of jobs.
+
+        StoreFull and OverShare: a write was rejected. Called outside of the context of a request.
+        """
 
 
 OnStep = Callable[..., None]
@@ -215,15 +220,23 @@ class Observers(StepObserver):
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def attach(self, open_calls: Sized, open_streams: Sized, worker: TaskWorker) -> None:
+    def attach(
+        self, open_calls: Sized, open_streams: Sized, worker: TaskWorker, store: Store
+    ) -> None:
         """Notify all observers of their mux; the arguments are those of `Gauges`."""
-        self._gauges = Gauges(open_calls, open_streams, worker)
+        self._gauges = Gauges(open_calls, open_streams, worker, store)
+        self._outages = store.outages
         for each in self.all:
-            _call(each.attached, self._gauges)
+            self._attach(each)
 
     def add(self, telemetry: Telemetry) -> None:
         """Notify *telemetry* as well from now on."""
         self.all.append(telemetry)
+        self._attach(telemetry)
+
+    def _attach(self, telemetry: Telemetry) -> None:
+        # A set: several muxes with one store and one telemetry report each failure once.
+        self._outages.listeners.add(telemetry.store_failed)
         _call(telemetry.attached, self._gauges)
 
     def session_ended(self, session: Session, now: float) -> None:
@@ -246,8 +259,6 @@ class Observers(StepObserver):
     ) -> None:
         """Notify all observers of the *outcome* of *request*; None: the request was cancelled."""
         failure = _failure(outcome, raised)
-        if isinstance(raised, StoreError):
-            self.store_failed(raised)
         for each, mark in reversed(marks):
             if failure is None:
                 _call(each.request_ended, request, outcome, mark)
@@ -341,10 +352,6 @@ class Observers(StepObserver):
     def lease_lost(self, task: Task) -> None:
         for each in self.all:
             _call(each.lease_lost)
-
-    def store_failed(self, error: StoreError) -> None:
-        for each in self.all:
-            _call(each.store_failed, error)
 
 
 def _failure(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from genmcp._mux.gauges import PROBE_KEY
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import Receive, Scope, Send
@@ -21,9 +22,6 @@ logger = logging.getLogger("genmcp")
 
 HEALTH_PATH: Final = "/health"
 READY_PATH: Final = "/ready"
-
-# No record has this key, but reading it needs the store like any other read.
-_PROBE_KEY: Final = "health:probe"
 
 
 class Health:
@@ -112,7 +110,7 @@ class Health:
         found: dict[str, str] = {}
         try:
             async with asyncio.timeout(self._timeout):
-                await self._mux.store.get(_PROBE_KEY)
+                await self._mux.store.get(PROBE_KEY)
         except TimeoutError:
             found["store"] = f"no response in {self._timeout:g} seconds"
         except (StoreError, ConfigurationError) as error:

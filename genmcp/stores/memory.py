@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from threading import Lock
 from typing import Final
 
-from genmcp.errors import OverShare, StoreFull
+from genmcp.errors import OverShare, StoreError, StoreFull
 from genmcp.stores.accounts import Account, Capacity, Usage
 from genmcp.stores.clocks import WakeSignal, unix_clock
 from genmcp.stores.memory_deliveries import MemoryDeliveries, refuse
@@ -105,29 +105,33 @@ class MemoryStore(Store):
 
     async def apply(self, *ops: Op) -> None:
         check_one_subject(ops)
-        with self._lock:
-            now = self._now()
-            records, logs = self._records, self._logs
-            if records.deadlines.first <= now or logs.deadlines.first <= now:
-                self._sweep(now)
-            write = records.stage(ops, now)
-            self._make_room(write, now)
-            accounts = write.accounts
-            tight = accounts and not self._have_ample(write)
-            if tight:
-                self._check_shares(write, now)
-            records.commit(write.records)
-            written: set[str] = set()
-            for op in write.appends:
-                logs.append(op, now)
-                written.add(op.log)
-            for account in accounts if tight else ():
-                while self._is_over_share(account):
-                    if not logs.drop_oldest_of(account.name, written):
-                        break
-            while self._over(logs.events, logs.size):
-                logs.drop_oldest(written)
-            logs.wake(written)
+        try:
+            with self._lock:
+                now = self._now()
+                records, logs = self._records, self._logs
+                if records.deadlines.first <= now or logs.deadlines.first <= now:
+                    self._sweep(now)
+                write = records.stage(ops, now)
+                self._make_room(write, now)
+                accounts = write.accounts
+                tight = accounts and not self._have_ample(write)
+                if tight:
+                    self._check_shares(write, now)
+                records.commit(write.records)
+                written: set[str] = set()
+                for op in write.appends:
+                    logs.append(op, now)
+                    written.add(op.log)
+                for account in accounts if tight else ():
+                    while self._is_over_share(account):
+                        if not logs.drop_oldest_of(account.name, written):
+                            break
+                while self._over(logs.events, logs.size):
+                    logs.drop_oldest(written)
+                logs.wake(written)
+        except StoreError as error:
+            self.outages.record(error)
+            raise
 
     async def usage(self, account: str) -> Usage:
         with self._lock:
@@ -173,6 +177,7 @@ class MemoryStore(Store):
                 self._logs.leave(log, waiter)
 
     async def aclose(self) -> None:
+        self.outages.closed = True
         with self._lock:
             self._now = refuse
             self._logs.wake(self._logs.held)

@@ -12,6 +12,7 @@ not check durability (`durable`).
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from msgspec import Struct
 from genmcp.errors import ContractError
 from genmcp.stores.accounts import Capacity, Owner, Usage
 from genmcp.stores.deliveries import Deliveries
+from genmcp.stores.outages import Outages
 
 _PART: Final = "#"
 
@@ -199,6 +201,11 @@ class Store(ABC):
 
     url: str = ""
     """The URL of its server, with the password, for an engine on the same server. Default: none."""
+
+    @cached_property
+    def outages(self) -> Outages:
+        """Knows whether this store fails. The store records the outcome of its operations there."""
+        return Outages(self)
 
     @property
     def deliveries(self) -> Deliveries | None:

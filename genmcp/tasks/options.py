@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.task import Task
-from genmcp.errors import ConfigurationError, StoreError
+from genmcp.errors import ConfigurationError
 from genmcp.stores.accounts import Owner
 from genmcp.tasks.cron import Schedule
 
@@ -51,9 +51,6 @@ class StepObserver:
 
     def lease_lost(self, task: Task) -> None:
         """Handle the takeover of *task*: its previous worker has died, or was suspended."""
-
-    def store_failed(self, error: StoreError) -> None:
-        """Handle the failure of an operation of the store in a step."""
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,6 @@ class RetriedWrites:
             were answered already.
         is_stopping: returns whether this process has stopped working. Writes are then given up, and
             other processes do the unwritten work again.
-        on_failure: called with the error of each failed attempt. Default: nothing is called.
     """
 
     def __init__(
@@ -73,10 +72,8 @@ class RetriedWrites:
         timeout: float,
         late_bytes: int,
         is_stopping: Callable[[], bool],
-        on_failure: Callable[[StoreUnavailable], object] = lambda error: None,
     ) -> None:
         self.is_stopping = is_stopping
-        self._on_failure = on_failure
         self._delays = delays
         self._timeout = timeout
         self._late_bytes = late_bytes
@@ -111,7 +108,6 @@ class RetriedWrites:
             except StoreUnavailable as error:
                 if self.is_stopping():
                     raise
-                self._on_failure(error)
                 now = time.monotonic()
                 started = now if started is None else started
                 # A full store may have room again within a lease, because data expires all the

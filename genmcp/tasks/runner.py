@@ -170,8 +170,7 @@ class TaskRunner:
                 _log_takeover(stored.task, task)
             if not task.ended:
                 await self._work(held, task)
-        except StoreError as error:
-            self._options.observer.store_failed(error)
+        except StoreError:
             if claimed:
                 # The claim stays in the record, so that the next claim counts a crash although no
                 # process has died. That limits how often a step is repeated that fails with the

@@ -92,7 +92,6 @@ class TaskService:
             timeout=options.lease,
             late_bytes=late_bytes,
             is_stopping=lambda: self.worker.closed,
-            on_failure=options.observer.store_failed,
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, options.accounts, prefix)

@@ -16,11 +16,12 @@ from genmcp._core.request import Request
 from genmcp._mux.gauges import Gauges
 from genmcp._mux.telemetry import EndedSession, JobAttempt, Rejection, RequestFailure, Telemetry
 from genmcp.channel import Channel
-from genmcp.errors import StoreError
+from genmcp.errors import StoreUnavailable
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Result
 from genmcp.stores.deliveries import Backlog
+from genmcp.stores.outages import StoreFailure
 from genmcp.telemetry.otel import CLIENT_FAULTS, HTTP, job_error_type, method_name
 
 __all__ = ["OpenTelemetryMetrics"]
@@ -31,7 +32,6 @@ BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300
 # Attributes are cached by the request's method, revision and tool. The number of tools may be
 # unlimited (a server of its own may find any name), so the cache is emptied at this size.
 _CACHED: Final = 4096
-_NO_BACKLOG: Final = Backlog(0, 0, 0.0)
 
 Attributes = Mapping[str, str]
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
@@ -51,9 +51,11 @@ class OpenTelemetryMetrics(Telemetry):
             time when it was due and its start.
         genmcp.queue.depth, genmcp.queue.age: ids in a queue, by `genmcp.delivery.state` (waiting or
             held), and seconds for which the oldest has been due.
+        genmcp.queue.up: 1 if these two are known, 0 if the engine does not respond.
         genmcp.lease.losses: steps that were taken over from a process that had died or was
             suspended.
-        genmcp.store.errors: failed operations of the store in steps and requests.
+        genmcp.store.errors: failed operations of the store.
+        genmcp.store.up: 1 if the store responds, 0 during an outage.
 
     Args:
         provider: the meter provider. Default: the global one.
@@ -97,6 +99,8 @@ class OpenTelemetryMetrics(Telemetry):
         for name, unit, observe, description in (
             ("server.open_calls", "{call}", self._open_calls, "Calls that wait."),
             ("server.open_streams", "{stream}", self._open_streams, "Open streams."),
+            ("store.up", "{store}", self._store_up, "Whether the store responds: 1 or 0."),
+            ("queue.up", "{queue}", self._queues_up, "Whether depth and age are known: 1 or 0."),
             ("queue.depth", "{delivery}", self._depths, "Deliveries in a queue."),
             ("queue.age", "s", self._ages, "How long the oldest delivery has been due."),
         ):
@@ -105,6 +109,8 @@ class OpenTelemetryMetrics(Telemetry):
     def attached(self, gauges: Gauges) -> None:
         """Report the gauges of a mux from now on."""
         self._gauges.append(gauges)
+        # The increase of a counter is measured from its first value, so that it begins with 0.
+        self._store_errors.add(0, {"error.type": StoreUnavailable.__name__})
 
     def request_began(self, request: Request, channel: Channel) -> float:
         """Return the start time."""
@@ -154,7 +160,7 @@ class OpenTelemetryMetrics(Telemetry):
         """Count the step."""
         self._lease_losses.add(1)
 
-    def store_failed(self, error: StoreError) -> None:
+    def store_failed(self, error: StoreFailure) -> None:
         """Count the failure."""
         self._store_errors.add(1, {"error.type": type(error).__name__})
 
@@ -185,23 +191,37 @@ class OpenTelemetryMetrics(Telemetry):
 
     def _depths(self, options: CallbackOptions) -> Iterable[Observation]:
         for queue, backlog in self._backlogs():
-            for state in ("waiting", "held"):
+            for state in ("waiting", "held") if backlog else ():
                 attributes = {"genmcp.queue": queue, "genmcp.delivery.state": state}
                 yield Observation(getattr(backlog, state), attributes)
 
     def _ages(self, options: CallbackOptions) -> Iterable[Observation]:
         for queue, backlog in self._backlogs():
-            yield Observation(backlog.age, {"genmcp.queue": queue})
+            if backlog is not None:
+                yield Observation(backlog.age, {"genmcp.queue": queue})
 
-    def _backlogs(self) -> Iterable[tuple[str, Backlog]]:
+    # OpenTelemetry has no value for "unknown", and drops NaN.
+    def _queues_up(self, options: CallbackOptions) -> Iterable[Observation]:
+        for queue, backlog in self._backlogs():
+            yield Observation(int(backlog is not None), {"genmcp.queue": queue})
+
+    def _store_up(self, options: CallbackOptions) -> Iterable[Observation]:
+        if self._gauges:
+            yield Observation(int(all(each.is_store_up() for each in self._gauges)))
+
+    def _backlogs(self) -> Iterable[tuple[str, Backlog | None]]:
         """Return the backlog of each queue; that of a name which several muxes use is one."""
-        found: dict[str, Backlog] = {}
+        found: dict[str, Backlog | None] = {}
         for each in self._gauges:
-            for queue, (waiting, held, age) in each.backlogs().items():
-                other = found.get(queue, _NO_BACKLOG)
-                found[queue] = Backlog(
-                    waiting + other.waiting, held + other.held, max(age, other.age)
-                )
+            for queue, backlog in each.backlogs().items():
+                if queue in found and backlog is not None:
+                    other = found[queue]
+                    backlog = other and Backlog(
+                        backlog.waiting + other.waiting,
+                        backlog.held + other.held,
+                        max(backlog.age, other.age),
+                    )
+                found[queue] = backlog
         return found.items()
 
 

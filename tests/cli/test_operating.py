@@ -51,11 +51,11 @@ class Process:
 
 
 @contextmanager
-def started(*options: str, folder: Path) -> Iterator[Process]:
+def started(*options: str, folder: Path, module: str = "genmcp") -> Iterator[Process]:
     """Give a process over the store in *folder*, which is killed if it has not ended by then."""
     log = folder / f"{len(list(folder.glob('*.log')))}.log"
     environment = {**os.environ, "STUDIO": str(folder / "studio.db"), "LEASE": "60"}
-    command = [sys.executable, "-m", "genmcp", *options]
+    command = [sys.executable, "-m", module, *options]
     with (
         log.open("wb") as file,
         subprocess.Popen(

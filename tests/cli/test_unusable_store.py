@@ -1,6 +1,7 @@
-"""`genmcp serve` and `genmcp worker` over a Redis server that they cannot use, or not yet."""
+"""`genmcp serve` and `genmcp worker` over a store that they cannot use, or not yet."""
 
 import asyncio
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from genmcp import Client
 from tests.cli.studio import SECRET
 from tests.cli.test_operating import started, until_ready
+from tests.support.asgi import Client as Asked
 from tests.support.redis_server import RedisServer
 
 SERVE = ("serve", "tests.cli.shop:suite", "--port", "0")
@@ -69,3 +72,47 @@ async def test_worker_waits_for_an_unavailable_store(
                 await until_ready(http, base)
             assert await worker.stop() == 0
             assert "Traceback" not in worker.log
+
+
+HEADERS = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tools/call",
+    "mcp-name": "works",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "address"),
+    [
+        ("genmcp", ("worker", "tests.cli.patient:mux", "--health", "127.0.0.1:0"), "ready at "),
+        ("genmcp", ("serve", "tests.cli.patient:mux", "--port", "0"), "at "),
+        ("uvicorn", ("tests.cli.patient:app", "--port", "0"), "running on "),
+    ],
+    ids=["worker", "serve", "uvicorn"],
+)
+async def test_processes_wait_for_a_locked_sqlite_file(
+    module: str, options: tuple[str, ...], address: str, tmp_path: Path
+) -> None:
+    """As for a server that is away; the endpoint responds with 503, and works without a restart."""
+    lock = sqlite3.connect(tmp_path / "studio.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    with started(*options, folder=tmp_path, module=module) as process:
+        url = await process.find(rf"{address}(http://[\w.:]+)")
+        async with httpx.AsyncClient(timeout=20) as http:
+            assert (await http.get(f"{url}/ready")).status_code == 503
+            if options[0] == "worker":
+                await process.find("(no jobs are run until the store is available: .*locked)")
+            else:
+                call = Asked(None).call("works")
+                response = await http.post(f"{url}/mcp", json=call, headers=HEADERS)
+                assert response.status_code == 503
+            await process.find(r"(\d WARNING <SQLiteStore: .*> is unavailable: .*locked)")
+            lock.close()
+            await until_ready(http, url)
+            await process.find("(is available again, after )")
+            if options[0] != "worker":
+                async with Client(f"{url}/mcp") as client:
+                    assert (await client.call("works")).data == "done"
+        await process.stop()
+        assert "Traceback" not in process.log

@@ -372,8 +372,11 @@ async def test_connections_recover_from_a_restart(server: PostgresServer, opened
 
 
 async def test_idle_connections_are_replaced(server: PostgresServer, opened: Opened) -> None:
-    """The first write after a restart of the server does not fail."""
-    store = opened(server.url)
+    """The first write after a restart of the server does not fail.
+
+    On a busy machine, a connection to a server that has just recovered may take longer than 5 s.
+    """
+    store = opened(server.url, timeout=BOUND, connect_timeout=BOUND)
     for number in range(3):
         await store.apply(Put("k", b"%d" % number), Append("k", b"", ttl=60))
         await server.kill()

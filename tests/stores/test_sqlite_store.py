@@ -703,13 +703,18 @@ def test_sqlite_store_refuses_a_bound_of_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
-def test_sqlite_store_refuses_a_file_that_stays_locked(lock: str, path: Path) -> None:
-    """A file that another program holds locked is reported as locked, in bounded time."""
+async def test_sqlite_store_examines_a_locked_file_later(lock: str, path: Path) -> None:
+    """It is unavailable, in bounded time, and then turns out to be a file of another program."""
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE aunts (name TEXT)")
         other.execute(lock)
-        with pytest.raises(ConfigurationError, match="locked"):
-            SQLiteStore(path, busy_timeout=0.05)
+        store = SQLiteStore(path, busy_timeout=0.05)
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await store.get("key")
+    for operation in (store.get("key"), store.apply(Put("key", b""))):
+        with pytest.raises(ConfigurationError, match="written by another program"):
+            await operation
+    await store.aclose()
 
 
 def test_sqlite_store_rejects_a_network_file_system(

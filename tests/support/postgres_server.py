@@ -151,17 +151,14 @@ class PostgresServer:
             self._guard.kill()
             self._guard.communicate()
         if number == signal.SIGKILL:
-            # Suspended first, so that no new process appears while they are listed.
+            # Suspended first, so that no new process appears, and none that has ended is removed,
+            # while they are listed. A list may be incomplete (proc(5), "children") if one of them
+            # ends meanwhile. A process that was missed would serve its connection for a while.
             process.send_signal(signal.SIGSTOP)
-            children = _children(process.pid)
-            process.kill()
-            _send(children, signal.SIGKILL)
-        else:
-            process.send_signal(number)
-            children = []
+            while running := [*filter(_is_running, _children(process.pid))]:
+                _send(running, signal.SIGKILL)
+        process.send_signal(number)
         process.wait(_PATIENCE)
-        while any(map(_is_running, children)):
-            time.sleep(0.005)
 
     def _signal_all(self, number: signal.Signals) -> None:
         assert self._process is not None, "the server does not run"
@@ -236,7 +233,9 @@ def _is_ready(status: Path) -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    with suppress(OSError):  # the process has ended
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def _is_running(pid: int) -> bool:

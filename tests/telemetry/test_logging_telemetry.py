@@ -1,6 +1,7 @@
 """The log record of a request."""
 
 import logging
+import re
 import subprocess
 import sys
 from typing import Any
@@ -207,3 +208,36 @@ def test_logging_telemetry_is_visible_under_plain_uvicorn(configured: bool) -> N
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert (0 if configured else 2) == done.stderr.count("tools/call echo ended")
+
+
+UNCONFIGURED = """
+import logging, sys, uvicorn
+import genmcp
+
+uvicorn.Config(lambda: None)
+logger = logging.getLogger("genmcp")
+logger.warning("before")
+if sys.argv[1] == "root":
+    logging.basicConfig(format="root %(message)s")
+elif sys.argv[1] == "child":
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("child %(message)s"))
+    logger = logging.getLogger("genmcp.child")
+    logger.addHandler(handler)
+logger.warning("after")
+"""
+TIMED = r"\d{4}-\d\d-\d\d [\d:,]+ WARNING "
+
+
+@pytest.mark.parametrize(
+    ("configured", "second"), [("", TIMED), ("root", "root "), ("child", "child ")]
+)
+def test_records_have_time_and_level_if_logging_is_unconfigured(
+    configured: str, second: str
+) -> None:
+    """Under plain uvicorn. An application that configures logging later gets each line once."""
+    command = [sys.executable, "-c", UNCONFIGURED, configured]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert re.fullmatch(f"{TIMED}before\n{second}after\n", done.stderr), done.stderr

@@ -26,9 +26,11 @@ from genmcp import (
 )
 from genmcp.tasks.records import HeldTask
 from genmcp.telemetry.metrics import OpenTelemetryMetrics
-from tests.support.asgi import TASKS, Client, until
+from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.redis_server import RedisServer
 
 SECRET = "a secret of at least 16 bytes"
+ERRORS = "genmcp.store.errors"
 
 
 @tool
@@ -169,8 +171,6 @@ async def test_duration_of_failed_requests_has_the_error(
     await client.send(client.call("echo", {"text": text}))
 
     assert await measured.points("mcp.server.operation.duration") == [({**CALL, **error}, 1)]
-    failures = await measured.points("genmcp.store.errors")
-    assert failures == ([({"error.type": "StoreUnavailable"}, 1)] if text == "store" else [])
 
 
 async def test_rejected_messages_are_counted(measured: Measured) -> None:
@@ -290,3 +290,36 @@ async def test_takeovers_of_lost_leases_are_counted(tmp_path: Path) -> None:
     await mux.aclose()
 
     assert await measured.points("genmcp.lease.losses") == [({}, 1)]
+
+
+async def test_idle_process_reports_the_outage_of_its_store() -> None:
+    """An alert has to fire without traffic, and a series that ends would silence it."""
+    async with RedisServer() as server:
+        jobs = JobOptions(queues=["heavy"], lease=60)
+        measured = Measured(store=server.url, secret=SECRET, jobs=jobs)
+        mux = measured.endpoint.mux
+        await mux.tasks.service.start()
+
+        async def up() -> Any:
+            return (await measured.points("genmcp.store.up"))[0][1]
+
+        async def queues() -> tuple[Any, ...]:
+            names = ("genmcp.queue.up", "genmcp.queue.age", "genmcp.queue.depth")
+            return tuple([[n for _, n in await measured.points(name)] for name in names])
+
+        async def errors() -> Any:
+            return [number for _, number in await measured.points(ERRORS)]
+
+        assert (await up(), await queues(), await errors()) == (1, ([1], [0], [0, 0]), [0])
+        server.kill()
+        async with asyncio.timeout(PATIENCE):
+            while await up():
+                pass
+        assert await queues() == ([0], [], [])  # unknown
+        assert (await errors())[0] > 0
+        await server.start()
+        async with asyncio.timeout(PATIENCE):
+            while not await up():
+                pass
+        assert await queues() == ([1], [0], [0, 0])
+        await mux.aclose()

@@ -13,6 +13,7 @@ from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores.accounts import Capacity
 from genmcp.stores.clocks import steady
+from genmcp.stores.outages import Outages
 
 try:
     import psycopg
@@ -75,6 +76,7 @@ class PostgresOptions(Struct, frozen=True):
     readers: int
     follow_refresh: float
     clock: Callable[[], float] | None
+    outages: Outages
 
     @property
     def address(self) -> str:

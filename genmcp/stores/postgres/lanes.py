@@ -64,10 +64,18 @@ class StatementKind(Struct, frozen=True, eq=False):
 
 
 class _LaneRequest:
-    __slots__ = ("cost", "deadline", "future", "item", "kind")
+    __slots__ = ("cost", "deadline", "future", "item", "kind", "report")
 
-    def __init__(self, kind: StatementKind, item: Any, cost: int, deadline: float) -> None:
+    def __init__(
+        self,
+        kind: StatementKind,
+        item: Any,
+        cost: int,
+        deadline: float,
+        report: Callable[[Exception | None], object],
+    ) -> None:
         self.kind = kind
+        self.report = report
         self.item = item
         self.cost = cost
         self.deadline = deadline
@@ -75,10 +83,12 @@ class _LaneRequest:
 
     def settle(self, result: Any) -> None:
         """Complete the caller's future with the result or the error, unless it was cancelled."""
+        error = result if isinstance(result, Exception) else None
+        self.report(error)
         if self.future.done():
             return
-        if isinstance(result, Exception):
-            self.future.set_exception(result)
+        if error is not None:
+            self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
@@ -91,9 +101,18 @@ class Lane:
     """
 
     def __init__(
-        self, options: PostgresOptions, clock: ServerClock, on_lost: Callable[[], None]
+        self,
+        options: PostgresOptions,
+        clock: ServerClock,
+        on_lost: Callable[[], None],
+        *,
+        writes: bool = True,
     ) -> None:
-        """*on_lost* is called when a connection is lost while a statement is under way."""
+        """*on_lost* is called when a connection is lost while a statement is under way.
+
+        *writes*: whether it is used for writes.
+        """
+        self._writes = writes
         self._options = options
         self._clock = clock
         self._on_lost = on_lost
@@ -115,11 +134,17 @@ class Lane:
         """Submit *item*, and return a future with its result."""
         if self._closed:
             raise StoreUnavailable(f"{self._options.address}: the store is closed")
-        request = _LaneRequest(kind, item, cost, steady() + self._options.timeout)
+        deadline = steady() + self._options.timeout
+        request = _LaneRequest(kind, item, cost, deadline, self._report)
         self._pending.append(request)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="genmcp-postgres")
         return request.future
+
+    def _report(self, error: Exception | None) -> None:
+        outages = self._options.outages
+        if error is not None or outages.failing:
+            outages.record(error, write=self._writes)
 
     async def aclose(self) -> None:
         """Complete the statement that is under way, reject the others, and disconnect."""

@@ -26,7 +26,9 @@ class LoopConnections:
         self.listener = NotificationListener(options, clock, self.waiters, sender)
         self.writes = Lane(options, clock, sender.doubt)
         self.work = Lane(options, clock, sender.doubt)
-        self._reads = [Lane(options, clock, sender.doubt) for _ in range(options.readers)]
+        self._reads = [
+            Lane(options, clock, sender.doubt, writes=False) for _ in range(options.readers)
+        ]
 
     @property
     def reads(self) -> Lane:

@@ -114,6 +114,7 @@ class PostgresStore(Store):
             readers=readers,
             follow_refresh=follow_refresh,
             clock=clock,
+            outages=self.outages,
         )
         self._connections = ConnectionRegistry(self._options)
         self._statements = Statements(self._options, self._connections.sender)
@@ -221,6 +222,7 @@ class PostgresStore(Store):
         return await migrate(self._options, dry_run=dry_run)
 
     async def aclose(self) -> None:
+        self.outages.closed = True
         await self._connections.aclose()
 
     async def _read(self, kind: StatementKind, item: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from genmcp.errors import StoreFull
 from genmcp.stores.clocks import steady
+from genmcp.stores.outages import Outages
 from genmcp.stores.redis.scripts import ALL, FENCE, Script
 from genmcp.stores.redis.server import (
     ErrorReply,
@@ -45,7 +46,7 @@ class RedisCommand:
         sent: when it was sent, by `steady`.
     """
 
-    __slots__ = ("args", "attempts", "deadline", "future", "script", "sent", "then")
+    __slots__ = ("args", "attempts", "deadline", "future", "outages", "script", "sent", "then")
 
     def __init__(
         self,
@@ -53,7 +54,9 @@ class RedisCommand:
         args: Sequence[Argument],
         deadline: float,
         then: Convert | None = None,
+        outages: Outages | None = None,
     ) -> None:
+        self.outages = outages  # None: it is no operation of the store
         self.script = script  # None: `args` is the command
         self.args = args
         self.deadline = deadline
@@ -69,6 +72,8 @@ class RedisCommand:
 
     def complete(self, reply: Any) -> None:
         """Return *reply* to the caller."""
+        if self.outages is not None and self.outages.failing:
+            self.outages.record(None, write=self.is_write)
         if self.future.done():  # the caller was cancelled
             return
         try:
@@ -78,6 +83,8 @@ class RedisCommand:
 
     def fail(self, error: Exception) -> None:
         """Raise *error* for the caller."""
+        if self.outages is not None:
+            self.outages.record(error, write=self.is_write)
         if not self.future.done():
             self.future.set_exception(error)
             self.future.exception()  # it need not be retrieved: the caller may be cancelled
@@ -120,9 +127,14 @@ class CommandQueue:
             StoreUnavailable: too many commands wait.
         """
         settings = self._state.settings
+        outages = settings.outages if script is not None else None
+        command = RedisCommand(script, args, self._loop.time() + settings.timeout, then, outages)
         if len(self._pending) + len(self.sent) >= settings.max_requests:
-            raise self._state.unavailable(f"{settings.max_requests} operations wait (max_requests)")
-        command = RedisCommand(script, args, self._loop.time() + settings.timeout, then)
+            error = self._state.unavailable(
+                f"{settings.max_requests} operations wait (max_requests)"
+            )
+            command.fail(error)
+            raise error
         self._pending.append(command)
         self.wake.set()
         return command

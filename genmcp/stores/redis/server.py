@@ -23,6 +23,7 @@ from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import redacted
 from genmcp.stores.clocks import steady
+from genmcp.stores.outages import Outages
 
 try:
     from redis.asyncio.connection import ConnectionPool, SSLConnection
@@ -151,6 +152,7 @@ class RedisSettings:
     connect_timeout: float
     sweep_interval: float
     max_requests: int
+    outages: Outages
 
 
 class RedisClock:

@@ -130,7 +130,7 @@ class RedisStore(Store):
         self._capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
         self._address = RedisAddress(url)
         self._settings = RedisSettings(
-            f"{{{prefix}}}:", timeout, connect_timeout, sweep_interval, max_requests
+            f"{{{prefix}}}:", timeout, connect_timeout, sweep_interval, max_requests, self.outages
         )
         self._clock = RedisClock()
         self._clients: dict[int, RedisClient] = {}  # by process id: a forked child has its own
@@ -215,7 +215,9 @@ class RedisStore(Store):
         )
         reply = await self._client().commands.run(APPLY, request, *data)
         if reply != 1:
-            raise _error(reply, ops, accounts, capacity, new=new)
+            error = _error(reply, ops, accounts, capacity, new=new)
+            self.outages.record(error)
+            raise error
 
     async def totals(self) -> StoreTotals:
         meta = f"{self._settings.prefix}meta"
@@ -287,6 +289,7 @@ class RedisStore(Store):
         return result
 
     async def aclose(self) -> None:
+        self.outages.closed = True
         await self._client().aclose()
 
     def _client(self) -> RedisClient:

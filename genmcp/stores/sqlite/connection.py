@@ -105,6 +105,7 @@ def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], 
     No connection stays open.
 
     Raises:
+        StoreUnavailable: another process has locked the file for longer than *busy_timeout*.
         ConfigurationError: the folder or the file cannot be used, or the file is not a genmcp
             store.
     """
@@ -123,7 +124,19 @@ def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], 
     except (OSError, ValueError, sqlite3.Error) as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(f"the SQLite store at {str(path)!r}: {error}") from error
+        kind = StoreUnavailable if is_busy(error) else ConfigurationError
+        raise kind(f"the SQLite store at {str(path)!r}: {error}") from error
+
+
+def is_busy(error: Exception) -> bool:
+    """Return whether another process held the lock for too long: a retry would only add to it."""
+    return code_of(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def code_of(error: Exception) -> int | None:
+    """Return the primary result code of SQLite, None if *error* has none."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 def _close_to_others(path: Path) -> None:
@@ -356,9 +369,9 @@ class ConnectionThread:
         try:
             if self._connection is None:
                 self._connection = self._connect()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ConfigurationError) as error:
             for request in requests:
-                request.error = StoreUnavailable(str(error))
+                request.error = type(error)(str(error))
         else:
             self._perform(self._connection, requests)
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
@@ -13,7 +14,15 @@ from msgspec import Struct
 
 from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import Account, Capacity, Owner, Usage, names_of
-from genmcp.stores.sqlite.connection import ConnectionThread, ThreadRequest, connect
+from genmcp.stores.outages import Outages
+from genmcp.stores.sqlite.connection import (
+    ConnectionThread,
+    ThreadRequest,
+    code_of,
+    connect,
+    is_busy,
+    prepare,
+)
 from genmcp.stores.sqlite.watch import InotifyWatch, Watch
 
 T = TypeVar("T")
@@ -27,13 +36,29 @@ _SWEEP_INTERVAL: Final = 1.0  # seconds
 _SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
 
 
-class Settings(Struct, frozen=True):
-    """The options of a `SQLiteStore`."""
+class Settings(Struct):
+    """The options of a `SQLiteStore`, and the clock of its file once `prepare` was called."""
 
     path: Path
     capacity: Capacity
     busy_timeout: float
-    clock: Callable[[], float]
+    outages: Outages
+    clock: Callable[[], float] | None
+    now: Callable[[], float] = time.time
+    is_prepared: bool = False
+
+    def prepare(self) -> None:
+        """Create the file and its tables if they are missing, unless that was done.
+
+        Raises:
+            StoreUnavailable: another process has locked the file. A later call may succeed.
+            ConfigurationError: the file cannot be used.
+        """
+        if not self.is_prepared:
+            size = self.capacity.size
+            clock = prepare(self.path, busy_timeout=self.busy_timeout, max_bytes=size)
+            self.now = self.clock or clock
+            self.is_prepared = True
 
 
 def column_of(owner: Owner) -> str | None:
@@ -226,9 +251,7 @@ class Database:
         Raises:
             StoreError: *query* raised it, or the file could not be read (StoreUnavailable).
         """
-        request = ThreadRequest(query)
-        self._reader.submit(request)
-        result: T = await request.wait()
+        result: T = await self._performed(self._reader, ThreadRequest(query), write=False)
         return result
 
     async def write(
@@ -251,8 +274,21 @@ class Database:
             StoreError: *change* raised it, or the file could not be written (StoreUnavailable).
         """
         request = ThreadRequest(change, needed)
-        self._writer.submit(request)
-        result: T | None = await request.wait()
+        result: T | None = await self._performed(self._writer, request, write=True)
+        return result
+
+    async def _performed(
+        self, thread: ConnectionThread, request: ThreadRequest, *, write: bool
+    ) -> Any:
+        outages = self._settings.outages
+        thread.submit(request)
+        try:
+            result = await request.wait()
+        except Exception as error:
+            outages.record(error, write=write)
+            raise
+        if outages.failing:
+            outages.record(None, write=write)
         return result
 
     def start_watching(self) -> None:
@@ -284,7 +320,7 @@ class Database:
             try:
                 connection.execute("BEGIN")
                 try:
-                    request.result = request.work(connection, self._settings.clock())
+                    request.result = request.work(connection, self._settings.now())
                 finally:
                     connection.execute("ROLLBACK")
             except Exception as error:  # passed to the caller; the thread continues
@@ -337,12 +373,12 @@ class Database:
                 self._transact(connection, [])
             return
         try:
-            now = self._settings.clock()
+            now = self._settings.now()
             needed = [r for r in requests if r.needed is None or r.needed(connection, now)]
             if needed:
                 self._transact(connection, needed)
         except Exception as error:
-            if len(requests) == 1 or _is_busy(error):
+            if len(requests) == 1 or is_busy(error):
                 for request in requests:
                     request.error = self._translated(error)
             else:  # one request must not fail because of another request: try them separately
@@ -354,7 +390,7 @@ class Database:
         connection.execute("BEGIN IMMEDIATE")
         try:
             settings = self._settings
-            transaction = Transaction(connection, settings.clock(), settings.capacity)
+            transaction = Transaction(connection, settings.now(), settings.capacity)
             self._sweep_if_due(transaction)
             for request in requests:
                 request.error = None
@@ -382,6 +418,7 @@ class Database:
 
     def _connect(self, max_bytes: int | None) -> Connection:
         path, busy_timeout = self._settings.path, self._settings.busy_timeout
+        self._settings.prepare()
         try:
             return connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)
         except sqlite3.Error as error:
@@ -395,7 +432,7 @@ class Database:
         # SQLite has one code for a full disk and for `max_page_count`. A full disk is not caused by
         # the store's clients alone, and an operator can free it. So accepted work waits for it, as
         # it does for an unreachable store, and does not fail as it does when the store is full.
-        if _code(error) == sqlite3.SQLITE_FULL and not self._is_disk_full():
+        if code_of(error) == sqlite3.SQLITE_FULL and not self._is_disk_full():
             return StoreFull(f"{text} (max_bytes={self._settings.capacity.size})")
         return StoreUnavailable(text)
 
@@ -404,14 +441,3 @@ class Database:
             return shutil.disk_usage(self._settings.path.parent).free < _FREE_BYTES
         except OSError:
             return False
-
-
-def _is_busy(error: Exception) -> bool:
-    """Return whether another process held the lock for too long: a retry would only add to it."""
-    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-
-
-def _code(error: Exception) -> int | None:
-    """Return the primary result code of SQLite, None if *error* has none."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,9 +11,8 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
-from genmcp.errors import ConfigurationError, OverShare
+from genmcp.errors import ConfigurationError, OverShare, StoreUnavailable
 from genmcp.stores.accounts import Account, Capacity, Owner, Usage
-from genmcp.stores.sqlite.connection import prepare
 from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction, column_of
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
 from genmcp.stores.sqlite.tables import (
@@ -99,8 +99,11 @@ class SQLiteStore(Store):
         capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
         # Absolute, because the process may change its working directory later.
         file = Path(path).absolute()
-        file_clock = prepare(file, busy_timeout=busy_timeout, max_bytes=max_bytes)
-        self._settings = Settings(file, capacity, busy_timeout, clock or file_clock)
+        self._settings = Settings(
+            file, capacity, busy_timeout, self.outages, clock, clock or time.time
+        )
+        with suppress(StoreUnavailable):  # the file is locked: the first operation does this
+            self._settings.prepare()
         self._databases: dict[int, Database] = {}  # by process id: a forked child has its own
         self._deliveries = SQLiteDeliveries(self._database)
 
@@ -112,7 +115,7 @@ class SQLiteStore(Store):
         return self._deliveries
 
     def now(self) -> float:
-        return self._settings.clock()
+        return self._settings.now()
 
     async def get(self, key: str) -> StoreEntry | None:
         return await self._database().read(partial(find_record, key=key))
@@ -188,6 +191,7 @@ class SQLiteStore(Store):
                             await signal.wait()
 
     async def aclose(self) -> None:
+        self.outages.closed = True
         await self._database().aclose()
 
     def _database(self) -> Database:
