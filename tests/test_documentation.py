@@ -93,7 +93,6 @@ def test_examples_import_only_public_modules(name: str) -> None:
     """A reader needs `genmcp` and the folders that a page is about, and no internal module."""
     imported = re.findall(r"^\s*(?:from|import) (genmcp\S*)", MODULES[name], re.MULTILINE)
     public = {
-        "genmcp.tasks.docket",
         "genmcp",
         "genmcp.auth",
         "genmcp.client.auth",
@@ -104,7 +103,7 @@ def test_examples_import_only_public_modules(name: str) -> None:
         "genmcp.telemetry.otel_client",
         "genmcp.telemetry.prometheus",
     }
-    public |= {"genmcp.tasks.celery", "genmcp.tasks.procrastinate", "genmcp.tasks.temporal"}
+    public |= {"genmcp.tasks.celery", "genmcp.tasks.temporal"}
     assert {each for each in imported if not each.startswith("genmcp.testing.")} <= public
 
 

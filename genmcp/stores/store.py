@@ -197,9 +197,6 @@ class Store(ABC):
     durable: bool
     """Whether the data outlives this process. Constant for each instance. It has no default."""
 
-    url: str = ""
-    """The URL of its server, with the password, for an engine on the same server. Default: none."""
-
     @property
     def deliveries(self) -> Deliveries | None:
         """The job queue that belongs to this store, or None. `LocalEngine` uses it."""

@@ -14,8 +14,8 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
-from genmcp.testing.contracts.engine import BOUND, EngineContract
-from genmcp.testing.contracts.engine_processes import (
+from tests.tasks.engine_contract import BOUND, EngineContract
+from tests.tasks.engine_processes import (
     BrokerEngineContract,
     EngineBroker,
     EngineProcess,

@@ -19,7 +19,7 @@ from genmcp.client.auth.store_tokens import StoreTokens
 from genmcp.client.auth.tokens import TokensUnavailable
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
-from genmcp.testing.contracts.tokens import KEY, RECORD, renewed
+from tests.contracts.tokens import KEY, RECORD, renewed
 from tests.client.auth.file_keyring import FileKeyring
 
 SECRET = "a secret for the tests"

@@ -13,7 +13,7 @@ from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.testing.contracts.tokens import TokensContract
+from tests.contracts.tokens import TokensContract
 from tests.client.auth.file_keyring import FileKeyring
 
 SECRET = "a secret for the tests"
