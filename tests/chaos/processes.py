@@ -121,7 +121,8 @@ class Server(Place):
 class Fleet:
     """Servers and workers over one store; *folder* has their notes and logs.
 
-    store: the SQLite file, unless *url* is given. url: the store. queues: those that the servers work on. before: a prefix for the command of a server.
+    store: the SQLite file, unless *url* is given. url: the store. queues: those that the servers
+    work on. before: a prefix for the command of a server.
     """
 
     def __init__(

@@ -99,7 +99,6 @@ async def service(
         yield tasks
     finally:
         await tasks.aclose()
-        await engine.aclose()
         await store.aclose()
 
 

@@ -14,6 +14,8 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
+from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
 from tests.tasks.engine_contract import BOUND, EngineContract
 from tests.tasks.engine_processes import (
     BrokerEngineContract,
@@ -21,8 +23,6 @@ from tests.tasks.engine_processes import (
     EngineProcess,
     SharedEngineContract,
 )
-from tests.support.postgres_server import PostgresServer
-from tests.support.redis_server import RedisServer
 
 
 @asynccontextmanager

@@ -26,9 +26,9 @@ from genmcp.client.errors import (
     IssuerMismatch,
     Unauthorized,
 )
-from genmcp.testing import Issuer
 from tests.client.auth.logins import Browser, guarded_place
 from tests.client.scripted import Asked, served
+from tests.support.oauth.server import OAuthServer
 
 LEGACY = ClientOptions(revision="2025-11-25")
 NAME = "Parts agent"
@@ -415,7 +415,7 @@ async def test_failure_of_the_storage_is_an_authorization_failure() -> None:
 
 async def test_registered_client_uses_its_redirect_uri() -> None:
     """With a secret, a fixed redirect URI, and a function that stands for a website."""
-    issuer = Issuer()
+    issuer = OAuthServer()
     issuer.add_client("web", secret="s3cret", redirect_uris=["https://app.example/back"])
     async with guarded_place(issuer) as place:
         auth = OAuth(
@@ -435,7 +435,7 @@ async def test_registered_client_uses_its_redirect_uri() -> None:
 async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Neither tokens, nor codes, nor the client secret, at any level."""
     caplog.set_level(logging.DEBUG)
-    issuer = Issuer()
+    issuer = OAuthServer()
     issuer.add_client("app", secret="s3cret", redirect_uris=["http://127.0.0.1/callback"])
     async with guarded_place(issuer) as place:
         auth = OAuth(NAME, client_id="app", secret="s3cret", ask=place.browse)

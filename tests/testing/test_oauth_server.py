@@ -1,4 +1,4 @@
-"""`genmcp.testing.Issuer`: what it issues, and what it refuses."""
+"""`OAuthServer`: what it issues, and what it refuses."""
 
 import secrets
 from base64 import b64encode
@@ -11,8 +11,8 @@ import pytest
 from joserfc import jwk, jwt
 
 from genmcp.errors import ConfigurationError
-from genmcp.testing import Issuer
-from genmcp.testing.oauth.keys import read_jwt, s256
+from tests.support.oauth.keys import read_jwt, s256
+from tests.support.oauth.server import OAuthServer
 
 REDIRECT = "http://127.0.0.1:8765/callback"
 RESOURCE = "https://mcp.example.com/mcp"
@@ -32,7 +32,7 @@ class Clock:
 class Caller:
     """A client that was registered in advance, and calls the issuer in memory."""
 
-    def __init__(self, issuer: Issuer, http: httpx.AsyncClient) -> None:
+    def __init__(self, issuer: OAuthServer, http: httpx.AsyncClient) -> None:
         self.issuer = issuer
         self.http = http
 
@@ -91,7 +91,7 @@ def query(url: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
-def claims_of(issuer: Issuer, token: str, now: float = 1_800_000_000.0) -> dict[str, Any]:
+def claims_of(issuer: OAuthServer, token: str, now: float = 1_800_000_000.0) -> dict[str, Any]:
     return read_jwt(token, issuer.jwks["keys"], types=["at+jwt"], now=now)
 
 
@@ -111,15 +111,15 @@ def options() -> Mapping[str, Any]:
 
 
 @pytest.fixture
-def issuer(clock: Clock, options: Mapping[str, Any]) -> Iterator[Issuer]:
-    issuer = Issuer("https://issuer.test", clock=clock, user="ann", **options)
+def issuer(clock: Clock, options: Mapping[str, Any]) -> Iterator[OAuthServer]:
+    issuer = OAuthServer("https://issuer.test", clock=clock, user="ann", **options)
     issuer.add_client("app", redirect_uris=[REDIRECT])
     issuer.add_client("rs", secret="pw")
     yield issuer
 
 
 @pytest.fixture
-async def caller(issuer: Issuer) -> AsyncIterator[Caller]:
+async def caller(issuer: OAuthServer) -> AsyncIterator[Caller]:
     transport = httpx.ASGITransport(app=issuer.app)
     async with httpx.AsyncClient(transport=transport, base_url=issuer.url) as http:
         yield Caller(issuer, http)
@@ -446,7 +446,7 @@ async def test_client_authenticates_by_its_key(caller: Caller, clock: Clock) -> 
 
 async def test_opaque_tokens_are_read_by_introspection(clock: Clock) -> None:
     """By clients with a secret only; an expired or revoked token is inactive."""
-    issuer = Issuer(opaque=True, clock=clock, resources=[RESOURCE])
+    issuer = OAuthServer(opaque=True, clock=clock, resources=[RESOURCE])
     issuer.add_client("rs", secret="pw")
     transport = httpx.ASGITransport(app=issuer.app)
     async with httpx.AsyncClient(transport=transport, base_url=issuer.url) as http:
@@ -500,8 +500,8 @@ async def test_rotation_keeps_former_keys_until_they_are_withdrawn(caller: Calle
 
 async def test_identity_assertion_is_exchanged_for_a_token(clock: Clock) -> None:
     """Enterprise-managed authorization: ID token, ID-JAG, access token."""
-    idp = Issuer("https://idp.test", clock=clock)
-    server = Issuer("https://as.test", clock=clock)
+    idp = OAuthServer("https://idp.test", clock=clock)
+    server = OAuthServer("https://as.test", clock=clock)
     server.trust(idp.url, idp.jwks)
     idp.add_client("app", secret="one", known_as="app-at-as")
     server.add_client("app-at-as", secret="two")
@@ -560,7 +560,7 @@ async def test_access_token_is_exchanged_for_another_audience(caller: Caller) ->
 
 async def test_workload_assertion_needs_no_client(caller: Caller, clock: Clock) -> None:
     """RFC 7523, 2.1: the platform that runs it vouches for it."""
-    platform = Issuer("https://platform.test", clock=clock)
+    platform = OAuthServer("https://platform.test", clock=clock)
     caller.issuer.trust(platform.url, platform.jwks)
     form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "resource": RESOURCE}
     fine = platform.id_token("job-1", "https://issuer.test")
@@ -625,7 +625,7 @@ async def test_refresh_tokens_need_offline_access(caller: Caller) -> None:
 
 async def test_served_issuer_names_its_url_and_path() -> None:
     """The documents are where RFC 8414, 3 and OpenID Connect Discovery look for them."""
-    issuer = Issuer("https://issuer.test/t1")
+    issuer = OAuthServer("https://issuer.test/t1")
     async with issuer.serve() as url, httpx.AsyncClient() as http:
         parts = urlsplit(url)
         root = f"{parts.scheme}://{parts.netloc}"
@@ -645,10 +645,10 @@ async def test_served_issuer_names_its_url_and_path() -> None:
 
 def test_issuer_is_served_to_blocking_clients() -> None:
     """It has a thread of its own; a port that is taken is an error."""
-    issuer = Issuer()
+    issuer = OAuthServer()
     with issuer.serve() as url:
         assert httpx.get(f"{url}/jwks").json() == issuer.jwks
-        with pytest.raises(OSError, match="in use"), Issuer().serve(urlsplit(url).port or 0):
+        with pytest.raises(OSError, match="in use"), OAuthServer().serve(urlsplit(url).port or 0):
             pass
 
     with pytest.raises(httpx.ConnectError):
@@ -699,14 +699,14 @@ async def test_faults_are_switched_on_and_off(caller: Caller) -> None:
 def test_wrong_options_are_refused() -> None:
     """When the issuer is made, not when a client asks."""
     with pytest.raises(ConfigurationError, match="not an issuer"):
-        Issuer("issuer.test")
+        OAuthServer("issuer.test")
     with pytest.raises(ConfigurationError, match="unknown method"):
-        Issuer().add_client("app", method="tls")
+        OAuthServer().add_client("app", method="tls")
 
 
 def test_token_is_issued_without_a_request() -> None:
     """For tests of a server: with any claims, and expired ones too."""
-    issuer = Issuer(resources=[RESOURCE])
+    issuer = OAuthServer(resources=[RESOURCE])
     token = issuer.token("ann", ["read"], expires_in=60, tenant="acme", client_id="app")
     expired = issuer.token("ann", expires_in=-1)
 
