@@ -5,7 +5,7 @@ changed by compare-and-set, and ordered **logs** of events, which can be replaye
 live. Sessions, tasks, subscriptions and replay buffers are made of nothing else.
 
 Every store passes the contract tests, which check the guarantees given here. They are in
-`genmcp/testing/contracts`: `StoreContract` (records and logs), `AccountsContract` (accounts,
+`tests/contracts`: `StoreContract` (records and logs), `AccountsContract` (accounts,
 capacity and reserve), `DeliveriesContract` (`deliveries`) and `SharedContract` (`shared`). They do
 not check durability (`durable`).
 """
