@@ -86,9 +86,9 @@ def choose_client(
     """Return the client to use at the authorization server; None if it has to be registered.
 
     Args:
-        options: The options of the client.
-        found: The authorization server.
-        stored: The record of an earlier login.
+        options: the options of the client.
+        found: the authorization server.
+        stored: the record of an earlier login.
 
     Raises:
         FlowFailed: No client id can be obtained.
