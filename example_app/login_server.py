@@ -109,15 +109,16 @@ class LoginServer(Issuer):
             return refused("invalid_client_metadata")
         if not uris or not all(urlsplit(each).scheme and "#" not in each for each in uris):
             return refused("invalid_redirect_uri")
-        client = {
-            "client_id": secrets.token_urlsafe(12),
+        client_id = secrets.token_urlsafe(12)
+        client: dict[str, Any] = {
+            "client_id": client_id,
             "client_name": name,
             "redirect_uris": uris,
             "grant_types": ["authorization_code"],
             "response_types": ["code"],
             "token_endpoint_auth_method": "none",
         }
-        remember(self.clients, client["client_id"], client)
+        remember(self.clients, client_id, client)
         return JSONResponse(client, 201, headers={"Cache-Control": "no-store"})
 
     async def authorize(self, request: Request) -> Response:

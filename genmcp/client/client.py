@@ -50,6 +50,10 @@ class ClientLifecycle:
         self._opened: ClientSession | None = None
         self._closes = 0
 
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "not open"
+        return f"<{type(self).__name__} of {target_name(self._target)}, {state}>"
+
     async def open(self) -> None:
         """Connect and negotiate a revision. Does nothing if the client is open.
 
