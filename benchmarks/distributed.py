@@ -1,9 +1,9 @@
 """Measure a server and workers over a shared store: latency, takeover, throughput, idle CPU.
 
-    python -m benchmarks.distributed                 # all stores and engines
-    python -m benchmarks.distributed redis docket    # those whose name contains one of the words
+    python -m benchmarks.distributed                   # all stores
+    python -m benchmarks.distributed redis postgres    # those whose name contains one of the words
 
-One server (which runs no jobs) and two workers are started as processes for each store and engine.
+One server (which runs no jobs) and two workers are started as processes for each store.
 Redis writes its file every second (`appendfsync everysec`), PostgreSQL runs without fsync: neither
 loses anything when a process is killed. The server and its client run on one core, the workers and
 the store on the other, as if on another machine.
@@ -36,7 +36,6 @@ from benchmarks.processes import (
     surroundings,
 )
 from genmcp.stores.postgres import PostgresStore
-from genmcp.tasks.procrastinate import ProcrastinateEngine
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.sockets import Connection, called
@@ -52,11 +51,10 @@ TASKS: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 @dataclass
 class Setup:
-    """A store and an engine by their settings."""
+    """A store by its URL."""
 
     name: str
     store: str
-    engine: str = ""
 
 
 @dataclass
@@ -75,17 +73,14 @@ async def setups(folder: Path, words: Sequence[str]) -> AsyncIterator[Iterator[S
     """Yield the setups whose name contains one of *words*, with their servers running."""
     async with AsyncExitStack() as stack:
         made = [Setup("memory", "memory://"), Setup("sqlite", f"sqlite:///{folder}/store.db")]
-        if any_in(words, "redis docket"):
+        if any_in(words, "redis"):
             redis = await stack.enter_async_context(RedisServer({"appendfsync": "everysec"}))
-            made += [Setup("redis", redis.url), Setup("redis docket", redis.url + "/1", "docket")]
-        if any_in(words, "postgres procrastinate"):
+            made.append(Setup("redis", redis.url))
+        if any_in(words, "postgres"):
             postgres = await stack.enter_async_context(PostgresServer())
-            engine = ProcrastinateEngine(postgres.url)
-            async with aclosing(PostgresStore(postgres.url)) as store, aclosing(engine):
+            async with aclosing(PostgresStore(postgres.url)) as store:
                 await store.migrate()
-                await engine.migrate()
             made.append(Setup("postgres", postgres.url))
-            made.append(Setup("postgres procrastinate", postgres.url, "procrastinate"))
         pin()
         yield (each for each in made if any_in(words, each.name))
 
@@ -112,8 +107,6 @@ class Fleet:
         self.url = f"http://127.0.0.1:{self.port}/"
         self._log = (folder / f"{setup.name.replace(' ', '-')}.log").open("ab")
         self._settings = {"GENMCP_STORE": setup.store, "BENCHMARK_NOTES": str(self.notes)}
-        if setup.engine:
-            self._settings["GENMCP_ENGINE"] = setup.engine
         self.running: list[Process] = []
 
     async def serve(self, queues: str = "none", lease: float = 30.0) -> Process:

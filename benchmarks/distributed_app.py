@@ -1,6 +1,6 @@
 """The application of `benchmarks.distributed`: a plain tool, and tools that run jobs.
 
-In the environment: GENMCP_STORE and GENMCP_ENGINE, BENCHMARK_QUEUES (the queues of this process),
+In the environment: GENMCP_STORE, BENCHMARK_QUEUES (the queues of this process),
 BENCHMARK_LEASE (seconds), and BENCHMARK_NOTES, a file that gets one byte for each completed job.
 Values of `time.time` are compared between processes of one machine.
 """

@@ -7,9 +7,9 @@ Anyone can log in there, under any name: it is for trying out clients on one mac
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from example_app.login_server import LoginServer
 from example_app.tools.delivery import BookDelivery
 from genmcp.auth import Bearer
-from genmcp.testing import Issuer
 
 __all__ = ["DELIVERIES", "WORKSHOP", "ScopedBookDelivery", "login_at"]
 
@@ -35,8 +35,7 @@ def login_at(url: str) -> Iterator[Bearer]:
         The access tokens that the endpoint of the application accepts: those of this server.
     """
     resource = f"{url}/mcp"
-    issuer = Issuer(resources=[resource], scopes=[WORKSHOP, DELIVERIES], user="ines", consent="ask")
-    with issuer.serve() as issuer_url:
+    with LoginServer(resource, [WORKSHOP, DELIVERIES]).serve() as issuer_url:
         yield Bearer(
             resource,
             issuers=[issuer_url],

@@ -119,7 +119,6 @@ from genmcp.stores.store import Append, Delete, FoundEntry, Put, Store
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
 from genmcp.tasks.cron import Schedule
-from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from genmcp.tasks.options import JobOptions
@@ -223,7 +222,6 @@ __all__ = [
     "Directory",
     "Done",
     "Endpoint",
-    "Engine",
     "ExternalJob",
     "ExternalQueue",
     "ExternalStatus",

@@ -98,9 +98,9 @@ class DiscoveredComponent(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         kind: `tools`, `resources` or `prompts`.
-        name: The name, URI or template; of a repository, its prefix.
-        value: The instance to give to a suite. For a class or a function, the instance of it.
-        source: The path of the file.
+        name: the name, URI or template; of a repository, its prefix.
+        value: the instance to give to a suite. For a class or a function, the instance of it.
+        source: the path of the file.
     """
 
     kind: DiscoveredKind
@@ -144,9 +144,9 @@ class Discovery(msgspec.Struct, frozen=True, eq=False):
     """The components at a *location*, in the order of the files' names and of their lines.
 
     Attributes:
-        location: The folder, module or package.
-        components: All components.
-        broken: The files and components that were left out, with their errors.
+        location: the folder, module or package.
+        components: all components.
+        broken: the files and components that were left out, with their errors.
     """
 
     location: Path | ModuleType
@@ -177,9 +177,9 @@ class Rediscovery(msgspec.Struct, frozen=True, eq=False):
     """The result of `reload`. All components of a changed file are removed and added.
 
     Attributes:
-        current: The result of the new scan.
-        added: The components that the earlier scan did not find.
-        removed: The components that only the earlier scan found.
+        current: the result of the new scan.
+        added: the components that the earlier scan did not find.
+        removed: the components that only the earlier scan found.
     """
 
     current: Discovery
@@ -198,11 +198,11 @@ def suite(
     """Return a suite of the components that `scan` finds at *location*.
 
     Args:
-        location: A folder, module or package.
-        name: The name of the suite.
-        version: Its version.
-        title: Its title for people. Default None.
-        instructions: Its instructions for the model. Default None.
+        location: a folder, module or package.
+        name: the name of the suite.
+        version: its version.
+        title: its title for people. Default None.
+        instructions: its instructions for the model. Default None.
 
     Raises:
         ConfigurationError: the folder does not exist or has none of the folders `tools`,
@@ -220,7 +220,7 @@ def scan(location: str | Path | ModuleType) -> Discovery:
     Each component is logged. A broken file or component is logged with its traceback and left out.
 
     Args:
-        location: A folder, with files below its folders `tools`, `resources` and `prompts`; a
+        location: a folder, with files below its folders `tools`, `resources` and `prompts`; a
             relative path starts at the current directory. Or a module, or a package with all its
             modules, which are imported as usual and may mix the kinds.
 

@@ -77,7 +77,6 @@ _MARKERS = {
     "tests/tasks/test_jobs_blocking.py": "slow",
     "tests/tasks/test_jobs_processes.py": "slow",
     "tests/tasks/test_jobs_writes.py": "slow",
-    "tests/tasks/test_procrastinate_engine.py": "slow",
     "tests/tasks/test_temporal.py": "slow",
     "tests/test_documentation.py": "slow",
     "tests/transports/test_attack.py": "slow",

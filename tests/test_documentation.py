@@ -25,8 +25,8 @@ from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 import genmcp
 from genmcp import Command, Endpoint, Hub, load_servers
 from genmcp.server import Server
-from genmcp.testing import Issuer
 from tests.client.auth.logins import guarded_place
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 ROOT = Path(__file__).parent.parent
@@ -161,7 +161,7 @@ def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) 
 async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Path) -> None:
     """The program logs in with a browser, which follows the URL that is opened."""
     program = modules / f"{name}.py"
-    issuer, idp = Issuer(), Issuer()
+    issuer, idp = OAuthServer(), OAuthServer()
     suite = importlib.import_module("search").suite
     async with guarded_place(issuer, suite=suite, dpop="accepted") as place, idp.serve():
         for client in ("reports", "agent"):

@@ -59,7 +59,6 @@ PUBLIC = [
     "Directory",
     "Done",
     "Endpoint",
-    "Engine",
     "ExternalJob",
     "ExternalQueue",
     "ExternalStatus",

@@ -1,6 +1,7 @@
 """The contents of an installation, and the files shipped beside the package."""
 
 import re
+import tomllib
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -51,3 +52,17 @@ def test_dockerfile_pins_its_base_and_needs_no_root() -> None:
     assert re.fullmatch(r"FROM python:3\.\d+\.\d+-slim-\w+", base)
     assert "USER example" in lines
     assert all("--no-deps" in line for line in lines if "pip install" in line)
+
+
+def test_wheel_contains_no_test_code() -> None:
+    """It is the folder genmcp alone, which needs no tool of the tests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    code = {path: path.read_text("utf-8") for path in (ROOT / "genmcp").rglob("*.py")}
+
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["genmcp"]
+    assert [path for path in code if path.name.startswith("test_")] == []
+    assert [
+        path
+        for path, text in code.items()
+        if re.search(r"^\s*(?:import|from) (?:pytest|hypothesis|tests)\b|def test_", text, re.M)
+    ] == [ROOT / "genmcp" / "cli" / "new.py"]  # it writes a test for the user

@@ -64,8 +64,7 @@ from genmcp.server import Server
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.tasks import open_engine
-from genmcp.tasks.engine import Engine
+from genmcp.tasks.engine import engine_on
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import LogThrottle
@@ -113,8 +112,6 @@ class Mux:
         store: where tasks, sessions and event streams are stored: a `Store`, or its URL
             (`sqlite:///jobs.db`). `aclose` closes it, also a `Store` that was passed in. Default:
             the environment variable `GENMCP_STORE`, else memory.
-        engine: delivers jobs to workers: an `Engine` or its name. `aclose` closes it. Default: the
-            environment variable `GENMCP_ENGINE`, else that of the store.
         jobs: how this process runs jobs. external: the queues that an `ExternalJob` may name.
         limits: all bounds. assigns: initial values of `channel.assigns`.
         audience: the name that sealed values are bound to; default: that of the server. Give muxes
@@ -134,7 +131,6 @@ class Mux:
         *,
         secret: str | bytes | Sequence[str | bytes] | None = None,
         store: Store | str | None = None,
-        engine: Engine | str | None = None,
         jobs: JobOptions | None = None,
         external: Sequence[ExternalQueue] = (),
         limits: Limits | None = None,
@@ -171,7 +167,7 @@ class Mux:
         self.threads = _thread_pool(bounds)
         self.observers = Observers(telemetry)
         self.server_requests = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
-        options = {"engine": open_engine(engine, self.store), "jobs": jobs, "external": external}
+        options = {"engine": engine_on(self.store), "jobs": jobs, "external": external}
         self._make_tasks(seal, audience, **options)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
@@ -337,7 +333,7 @@ class Mux:
         await self.tasks.service.settle(ref, snapshot)
 
     async def aclose(self) -> None:
-        """Close the threads, the engine and the store. Close the endpoints first.
+        """Close the threads and the store. Close the endpoints first.
 
         A `Store` that was passed to the mux is closed as well. Only the default store in memory
         stays open, because a host may be started a second time with the same mux.
@@ -348,7 +344,6 @@ class Mux:
         await self.broadcast.aclose()
         await self._deployment.aclose()
         self.threads.close()
-        await self.tasks.worker.engine.aclose()
         if self._closes_store:
             await self.store.aclose()
 

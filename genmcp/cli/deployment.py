@@ -18,8 +18,7 @@ from genmcp.cli.target import load_mux
 from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks import open_engine
-from genmcp.tasks.engine import Engine
+from genmcp.tasks.engine import engine_on
 from genmcp.tasks.inspection import TaskInspector, services_of
 from genmcp.tasks.service import TaskService
 
@@ -27,14 +26,10 @@ _VARIABLE: Final = "GENMCP_STORE"
 
 
 class Deployment(NamedTuple):
-    """A store and the services in it. Owned by the command that has opened it.
-
-    engine: that of the application, None without one.
-    """
+    """A store and the services in it. Owned by the command that has opened it."""
 
     store: Store
     services: Sequence[TaskInspector]
-    engine: Engine | None = None
 
     async def find(self, id: str) -> tuple[TaskInspector, Task]:
         """Return the task *id*, and the service that has it.
@@ -71,7 +66,7 @@ deployment_options: Final = options_as(
         "--app",
         section="deployment",
         metavar="APP",
-        help="module:attribute of a Mux, Endpoint or Server, whose store and engine are used",
+        help="module:attribute of a Mux, Endpoint or Server, whose store is used",
     ),
     option(
         "--service",
@@ -116,8 +111,7 @@ async def _open(
     """Open a deployment, and close it afterwards.
 
     Raises:
-        ConfigurationError: no store is named, it is not shared with other processes, or the engine
-            that GENMCP_ENGINE names cannot be used.
+        ConfigurationError: no store is named, or it is not shared with other processes.
     """
     if options.app is not None:
         if options.store or options.service:
@@ -126,7 +120,7 @@ async def _open(
         _check_shared(mux.store)
         try:
             inspector = TaskInspector(mux.tasks.service, mux.tasks.cancel)
-            yield Deployment(mux.store, [inspector], mux.tasks.worker.engine)
+            yield Deployment(mux.store, [inspector])
         finally:
             await mux.aclose()
         return
@@ -141,11 +135,8 @@ async def _open(
         _check_shared(store)
         services: Sequence[TaskInspector] = ()
         if with_services:
-            # As in the processes of the deployment: `cancel` and `retry` need the same engine.
-            engine = open_engine(None, store)
-            stack.push_async_callback(engine.aclose)
             names = [options.service] if options.service else await services_of(store)
-            services = [_inspector(store, engine, name) for name in names]
+            services = [_inspector(store, name) for name in names]
         yield Deployment(store, services)
 
 
@@ -156,10 +147,10 @@ def _check_shared(store: Store) -> None:
         )
 
 
-def _inspector(store: Store, engine: Engine, name: str) -> TaskInspector:
+def _inspector(store: Store, name: str) -> TaskInspector:
     service = TaskService(
         store,
-        engine,
+        engine_on(store),
         node=f"operator-{secrets.token_hex(4)}",
         resume=_resume,
         namespace=name,

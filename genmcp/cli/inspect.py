@@ -210,7 +210,7 @@ async def proxied(
     try:
         server = InspectedServer(member, await member.client.current(), limits)
         # Not the store of GENMCP_STORE: nothing of the proxy outlives it.
-        mux = Mux(server, store=MemoryStore(), engine="store")
+        mux = Mux(server, store=MemoryStore())
         try:
             yield mux
         finally:

@@ -1,10 +1,8 @@
 """`genmcp store`: statistics of a store, and checks whether it is fit for use."""
 
-import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
 from statistics import median
 from typing import Any, Final
 
@@ -20,7 +18,6 @@ from genmcp.cli.output import OutputWriter, duration
 from genmcp.cli.parsing import command, group, option
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
-from genmcp.tasks import ENGINE_VARIABLE, open_engine
 from genmcp.tasks.inspection import QueueSummary, TaskInspector
 
 _ROUND_TRIPS: Final = 10
@@ -102,29 +99,18 @@ def check_store(options: DeploymentOptions) -> int:
     return run_on_deployment(options, run, with_services=False)
 
 
-@command(
-    "migrate",
-    "create or update the schema of a store such as PostgreSQL, and the tables of an engine",
-)
+@command("migrate", "create or update the schema of a store such as PostgreSQL")
 @deployment_options
 @option("--dry-run", is_flag=True, help="show what would be done, and change nothing")
 def migrate_store(options: DeploymentOptions, dry_run: bool) -> int:
-    """Create or update the schema of the store, and the tables of the engine."""
+    """Create or update the schema of the store."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> None:
         store = deployment.store
-        done = []
-        if statements := await store.migrate(dry_run=dry_run):
-            done.append(statements if dry_run else f"migrated {store!r}")
-        engine = deployment.engine
-        if engine is None and os.environ.get(ENGINE_VARIABLE):
-            engine = open_engine(None, store)
-        if engine is not None:
-            async with aclosing(engine):
-                if statements := await engine.migrate(dry_run=dry_run):
-                    name = type(engine).__name__
-                    done.append(statements if dry_run else f"migrated the tables of {name}")
-        output.write_line("\n".join(done) or "there is nothing to migrate")
+        statements = await store.migrate(dry_run=dry_run)
+        if statements and not dry_run:
+            statements = f"migrated {store!r}"
+        output.write_line(statements or "there is nothing to migrate")
 
     return run_on_deployment(options, run, with_services=False)
 

@@ -53,10 +53,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_state(mux: Mux) -> str:
-    """Return which store, engine and queues *mux* uses, for a log record, without credentials."""
-    worker = mux.tasks.worker
-    engine, queues = type(worker.engine).__name__, ", ".join(worker.options.queues)
-    return f"store: {mux.store!r}, engine: {engine}, queues: {queues}"
+    """Return which store and queues *mux* uses, for a log record, without credentials."""
+    queues = ", ".join(mux.tasks.worker.options.queues)
+    return f"store: {mux.store!r}, queues: {queues}"
 
 
 def add_prometheus(mux: Mux, endpoint: Endpoint | None = None) -> Route:

@@ -32,8 +32,8 @@ async def repeated(request: Callable[[], Awaitable[R]], limit: int) -> R:
     """Send a request until it succeeds, or fails for good. Only for requests without side effects.
 
     Args:
-        request: Sends the request.
-        limit: Maximum number of attempts.
+        request: sends the request.
+        limit: maximum number of attempts.
 
     Raises:
         ClientError: The last attempt failed, or an error is not transient.
@@ -93,7 +93,7 @@ class Polling:
     each task, and the end of a task is noticed after at most twice its duration.
 
     Args:
-        first: Seconds of the first pause; 0 for the server's interval from the beginning.
+        first: seconds of the first pause; 0 for the server's interval from the beginning.
     """
 
     def __init__(self, first: float) -> None:
@@ -108,7 +108,7 @@ class Polling:
         """Return the seconds until the next poll.
 
         Args:
-            interval: The server's interval in milliseconds, which the pauses reach but never
+            interval: the server's interval in milliseconds, which the pauses reach but never
                 exceed: SEP-2663, "Task Polling".
         """
         limit = _POLL_INTERVAL if interval is None else max(interval / 1000, _MIN_POLL_INTERVAL)

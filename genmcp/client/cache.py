@@ -31,8 +31,8 @@ class ResultCache:
     each caller gets a copy, which it may change.
 
     Args:
-        max_entries: Maximum number of results; the least recently used is evicted.
-        clock: Returns the time in seconds.
+        max_entries: maximum number of results; the least recently used is evicted.
+        clock: returns the time in seconds.
 
     The key of a result is its method, and its cursor or URI; "" is the first page.
     """
@@ -111,8 +111,8 @@ class RevisionCache:
     negotiate. An entry may be outdated: then the negotiation replaces it.
 
     Args:
-        max_servers: Maximum number of servers; the least recently used is evicted.
-        clock: Returns the time in seconds.
+        max_servers: maximum number of servers; the least recently used is evicted.
+        clock: returns the time in seconds.
 
     A server is identified by its URL without the query, since one origin may have several, or by a
     hash of its command.

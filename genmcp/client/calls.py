@@ -34,10 +34,10 @@ class ToolCalls:
     """Calls the tools of one server. Owned by a `ClientSession`.
 
     Args:
-        requests: Sends the requests.
-        tools: The tools that the server has listed.
-        cache: The cached results.
-        task_stream: Returns a change stream for the task of an id.
+        requests: sends the requests.
+        tools: the tools that the server has listed.
+        cache: the cached results.
+        task_stream: returns a change stream for the task of an id.
     """
 
     def __init__(

@@ -50,6 +50,10 @@ class ClientLifecycle:
         self._opened: ClientSession | None = None
         self._closes = 0
 
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "not open"
+        return f"<{type(self).__name__} of {target_name(self._target)}, {state}>"
+
     async def open(self) -> None:
         """Connect and negotiate a revision. Does nothing if the client is open.
 
@@ -146,11 +150,11 @@ class Client(ClientLifecycle):
             print(result.data)
 
     Args:
-        target: A URL; a `Command`, which is started and used over stdio; a `Suite`, `Mux` or
+        target: a URL; a `Command`, which is started and used over stdio; a `Suite`, `Mux` or
             `Endpoint` of this process; or a `Transport` of your own.
-        handler: Answers the input requests of the server, and receives its notifications.
-        options: Timeouts and limits.
-        auth: Authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
+        handler: answers the input requests of the server, and receives its notifications.
+        options: timeouts and limits.
+        auth: authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
             token, or a function, `async` or not, that returns one. Default: none.
 
     A client may be used by any number of asyncio tasks of the event loop in which it was opened.
@@ -200,12 +204,12 @@ class Client(ClientLifecycle):
         tool says which arguments the headers of the call repeat.
 
         Args:
-            name: The name of the tool.
-            arguments: The arguments; None: no arguments.
-            progress: A function or coroutine function, called with the progress, the total or None,
+            name: the name of the tool.
+            arguments: the arguments; None: no arguments.
+            progress: a function or coroutine function, called with the progress, the total or None,
                 and a message or None.
-            timeout: Seconds for the whole call; None: no limit. Default: `ClientOptions.timeout`.
-            idle_timeout: Seconds without progress; None: no limit. Default:
+            timeout: seconds for the whole call; None: no limit. Default: `ClientOptions.timeout`.
+            idle_timeout: seconds without progress; None: no limit. Default:
                 `ClientOptions.idle_timeout`.
 
         Raises:
@@ -244,8 +248,8 @@ class Client(ClientLifecycle):
         """Return a handle of a task that this or another process has created.
 
         Args:
-            id: The id of the task.
-            tool: The name of its tool, to check the result against the `outputSchema`.
+            id: the id of the task.
+            tool: the name of its tool, to check the result against the `outputSchema`.
         """
         return self._session.calls.task(id, tool)
 
@@ -253,8 +257,8 @@ class Client(ClientLifecycle):
         """Read a resource and return its contents.
 
         Args:
-            uri: The URI of the resource.
-            timeout: Seconds for the whole request; None: no limit. Default:
+            uri: the URI of the resource.
+            timeout: seconds for the whole request; None: no limit. Default:
                 `ClientOptions.timeout`.
 
         Raises:
@@ -269,9 +273,9 @@ class Client(ClientLifecycle):
         """Get a prompt and return its messages.
 
         Args:
-            name: The name of the prompt.
-            arguments: The arguments; None: no arguments.
-            timeout: Seconds for the whole request; None: no limit. Default:
+            name: the name of the prompt.
+            arguments: the arguments; None: no arguments.
+            timeout: seconds for the whole request; None: no limit. Default:
                 `ClientOptions.timeout`.
 
         Raises:
@@ -290,10 +294,10 @@ class Client(ClientLifecycle):
         """Return completions of an argument of a prompt, or a variable of a resource template.
 
         Args:
-            reference: The prompt or template.
-            argument: The name of the argument or variable.
-            value: The beginning of the argument's value, as typed so far.
-            context: The other arguments that already have a value.
+            reference: the prompt or template.
+            argument: the name of the argument or variable.
+            value: the beginning of the argument's value, as typed so far.
+            context: the other arguments that already have a value.
         """
         return await self._session.requests.complete(reference, argument, value, context)
 
@@ -317,10 +321,10 @@ class Client(ClientLifecycle):
         a cached result as soon as the server reports that the result has changed.
 
         Args:
-            uris: Resources; changes of resources below them are included.
-            tools: Whether to include the list of tools.
-            prompts: Whether to include the list of prompts.
-            resources: Whether to include the list of resources.
+            uris: resources; changes of resources below them are included.
+            tools: whether to include the list of tools.
+            prompts: whether to include the list of prompts.
+            resources: whether to include the list of resources.
         """
         return self._session.change_stream(
             SubscriptionFilter(

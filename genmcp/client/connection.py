@@ -76,11 +76,11 @@ class MachineDriver:
     machine (`ClientDispatch`), and performs the outcomes that the machine returns.
 
     Args:
-        transport: The transport.
-        handler: Answers the requests of the server.
-        options: The options of the client.
-        on_event: Called with each notification and each change of the connection.
-        remembered: The revision of the last connection to this server, if known.
+        transport: the transport.
+        handler: answers the requests of the server.
+        options: the options of the client.
+        on_event: called with each notification and each change of the connection.
+        remembered: the revision of the last connection to this server, if known.
     """
 
     def __init__(
@@ -279,10 +279,10 @@ class Connection:
     """The connection of a client to one server. Owned by a `ClientSession`, used in one event loop.
 
     Args:
-        transport, handler, options, on_event, remembered: As for `MachineDriver`.
+        transport, handler, options, on_event, remembered: as for `MachineDriver`.
 
     Attributes:
-        supports: Called with a method; returns whether the negotiated revision has the method.
+        supports: called with a method; returns whether the negotiated revision has the method.
         notifications_ready: `Transport.notifications_ready`.
         abandoned_calls: `PendingResponses.abandoned`.
         error: `MachineDriver.error`.
@@ -384,12 +384,12 @@ class Connection:
         """Send a request and return the response. Cancelling the caller cancels the request.
 
         Args:
-            method: The method.
-            params: The params.
-            timeouts: The timeouts of the request.
-            on_progress: Called with the progress of the request.
-            param_headers: The `Mcp-Param-*` headers.
-            on_id: Called with the id of the request before it is sent.
+            method: the method.
+            params: the params.
+            timeouts: the timeouts of the request.
+            on_progress: called with the progress of the request.
+            param_headers: the `Mcp-Param-*` headers.
+            on_id: called with the id of the request before it is sent.
 
         Raises:
             ServerError: The server responded with an error, or the revision lacks the method.

@@ -49,10 +49,10 @@ class ClientError(GenmcpError):
     """Base class of the errors of a client: a request failed, or a server cannot be reached.
 
     Attributes:
-        server_name: The server, as messages show it: a URL or a command, without secrets.
-        sent: Whether the request may have reached the server and been processed. If False, it is
+        server_name: the server, as messages show it: a URL or a command, without secrets.
+        sent: whether the request may have reached the server and been processed. If False, it is
             safe to repeat the request.
-        task: The id of a task whose state is unknown because of this error. Use
+        task: the id of a task whose state is unknown because of this error. Use
             `client.task(error.task)` to wait for it again.
     """
 
@@ -85,9 +85,9 @@ class HttpStatusError(ClientError):
     """The server, or a proxy in front of it, responded with an HTTP error.
 
     Attributes:
-        status: The HTTP status.
-        headers: The headers of the response, with names in lower case.
-        content: The body of the response; the message contains the beginning of it.
+        status: the HTTP status.
+        headers: the headers of the response, with names in lower case.
+        content: the body of the response; the message contains the beginning of it.
     """
 
     advice: str | None = None
@@ -156,7 +156,7 @@ class AuthorizationFailed(ClientError):
     The request was not processed, since authorization precedes processing.
 
     Attributes:
-        error: The error code of the authorization server, such as `invalid_client`, or "".
+        error: the error code of the authorization server, such as `invalid_client`, or "".
     """
 
     sent = False
@@ -218,9 +218,9 @@ class RequestTimeout(ClientError):
     """A timeout of *seconds* expired.
 
     Args:
-        what: The request, such as `tools/call`.
-        server_name: The server.
-        seconds: The timeout.
+        what: the request, such as `tools/call`.
+        server_name: the server.
+        seconds: the timeout.
         silent: True if `idle_timeout` expired, False if `timeout` expired.
     """
 
@@ -245,7 +245,7 @@ class UnsupportedRevision(ClientError):
     """The server supports no revision that the client may use; the message has the remedy.
 
     Attributes:
-        supported: The revisions that the server names; empty if it names none.
+        supported: the revisions that the server names; empty if it names none.
     """
 
     sent = False
@@ -263,7 +263,7 @@ class InputFailed(ClientError):
     the error, and its response decides the call.
 
     Attributes:
-        code, message, data: Those of the McpError.
+        code, message, data: those of the McpError.
     """
 
     def __init__(self, error: McpError, server_name: str) -> None:
@@ -311,10 +311,10 @@ class ServerError(ClientError):
     `__cause__` is the HttpStatusError that had the JSON-RPC error as its body; None without one.
 
     Attributes:
-        code: The JSON-RPC error code.
-        message: The server's message.
-        data: The server's data, decoded JSON.
-        status: The HTTP status; 200 on other transports.
+        code: the JSON-RPC error code.
+        message: the server's message.
+        data: the server's data, decoded JSON.
+        status: the HTTP status; 200 on other transports.
     """
 
     def __init__(
@@ -348,10 +348,10 @@ class ProcessExited(ClientError):
     """The process of a stdio server has exited.
 
     Args:
-        server_name: The command.
-        status: The exit status; negative: the number of the signal that killed it; None: unknown.
-        last_line: The last line of its stderr; empty without output.
-        advice: The remedy, if there is one.
+        server_name: the command.
+        status: the exit status; negative: the number of the signal that killed it; None: unknown.
+        last_line: the last line of its stderr; empty without output.
+        advice: the remedy, if there is one.
     """
 
     def __init__(
@@ -402,10 +402,10 @@ def as_client_error(
     a response of the server, which is more specific.
 
     Args:
-        error: The failure of the transport or the state machine; None: the client was closed.
-        what: The request, such as `tools/call`.
-        server_name: The server.
-        may_have_run: Whether the server may have processed the request.
+        error: the failure of the transport or the state machine; None: the client was closed.
+        what: the request, such as `tools/call`.
+        server_name: the server.
+        may_have_run: whether the server may have processed the request.
     """
     match error:
         case None | ClientClosed():

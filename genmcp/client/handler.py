@@ -74,10 +74,10 @@ class ClientHandler(Generic[S]):
     of 2026-07-28 receives neither: the call fails with an `InputFailed` that has them.
 
     Attributes:
-        capabilities: The declared capabilities, if not those of the hooks.
-        sampling_tools: Whether `handle_create_message` supports requests with tools.
-        sampling_context: Whether it supports requests that include context.
-        most_open: For a handler that forwards requests and bounds them itself: the number of
+        capabilities: the declared capabilities, if not those of the hooks.
+        sampling_tools: whether `handle_create_message` supports requests with tools.
+        sampling_context: whether it supports requests that include context.
+        most_open: for a handler that forwards requests and bounds them itself: the number of
             requests open on one connection. They do not count towards
             `ClientOptions.input_concurrency`.
     """
@@ -177,15 +177,15 @@ class DefaultHandler(ClientHandler[None]):
     """A handler made of functions and values, without a class of its own.
 
     Args:
-        roots: The folders that servers may use, as `handle_list_roots` returns them; None: roots
+        roots: the folders that servers may use, as `handle_list_roots` returns them; None: roots
             are not declared.
-        accept_defaults: Whether to accept forms whose defaults are a complete answer. All other
+        accept_defaults: whether to accept forms whose defaults are a complete answer. All other
             forms are declined.
-        model: Called for each sampling request, as `handle_create_message`; None: sampling is not
+        model: called for each sampling request, as `handle_create_message`; None: sampling is not
             declared. It is a `def`, which runs in a thread, or an `async def`.
-        approve: Called before *model*, and again with its result, as `ClientHandler.approve`.
+        approve: called before *model*, and again with its result, as `ClientHandler.approve`.
             Required with *model*; `lambda subject: True` approves every request.
-        tools: Whether *model* supports requests with tools.
+        tools: whether *model* supports requests with tools.
 
     Raises:
         ConfigurationError: There is a *model* without *approve*.

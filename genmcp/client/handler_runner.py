@@ -249,9 +249,9 @@ class HandlerRunner(Generic[S]):
     `max_asked` is the maximum number of unanswered requests of the server.
 
     Args:
-        handler: The handler; None: only `ping` is answered.
-        options: The options of the client.
-        extensions: Extensions to declare, besides those of the capabilities.
+        handler: the handler; None: only `ping` is answered.
+        options: the options of the client.
+        extensions: extensions to declare, besides those of the capabilities.
 
     Raises:
         ConfigurationError: *handler* is not a handler.

@@ -51,9 +51,9 @@ class HookRunner(Generic[S]):
     An `async def` runs in the event loop, a `def` in a thread.
 
     Args:
-        handler: The handler.
-        max_threads: Maximum number of hooks that run in threads at once.
-        max_queued: Maximum number of hooks that wait for a thread.
+        handler: the handler.
+        max_threads: maximum number of hooks that run in threads at once.
+        max_queued: maximum number of hooks that wait for a thread.
 
     Raises:
         ConfigurationError: *handler* is not a handler, or one of its hooks is a generator.

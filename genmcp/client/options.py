@@ -70,27 +70,27 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client connects to a server over HTTP.
 
     Args:
-        headers: Sent with every request, such as `{"authorization": "Bearer ..."}`. Without a
+        headers: sent with every request, such as `{"authorization": "Bearer ..."}`. Without a
             `User-Agent` among them, `genmcp/VERSION` is sent.
-        connect_timeout: Seconds to establish a connection. Default: 10.
-        max_connections: Maximum number of concurrent requests; further ones wait. The stream for
+        connect_timeout: seconds to establish a connection. Default: 10.
+        max_connections: maximum number of concurrent requests; further ones wait. The stream for
             notifications outside of requests, notifications of the client, and its answers to
             questions of the server are not counted. Default: 100.
-        keepalive_timeout: Seconds for which an idle connection is kept. Common servers close one
+        keepalive_timeout: seconds for which an idle connection is kept. Common servers close one
             after 5 seconds. If both ends close at the same moment, it is unknown whether a request
             arrived, so this should be less than the server's. Default: 4.
-        max_header_bytes: Maximum size of the head of a response, of the trailers behind a chunked
+        max_header_bytes: maximum size of the head of a response, of the trailers behind a chunked
             body, and of all interim responses (1xx). Default: 64 KiB.
-        listen: Whether to open the stream on which servers of revisions before 2026-07-28 send
+        listen: whether to open the stream on which servers of revisions before 2026-07-28 send
             notifications outside of requests. Default: True.
-        max_resume_attempts: Failed attempts in a row to resume a broken event stream of such a
+        max_resume_attempts: failed attempts in a row to resume a broken event stream of such a
             revision. After them a request fails. Default: 5.
-        listen_retry_interval: Seconds between further attempts to open the stream for
+        listen_retry_interval: seconds between further attempts to open the stream for
             notifications after `max_resume_attempts`. Default: 60.
-        close_timeout: Seconds to end the session when the client closes. Default: 2.
-        tls: The TLS context; None trusts the certificates of the system and, if it is installed,
+        close_timeout: seconds to end the session when the client closes. Default: 2.
+        tls: the TLS context; None trusts the certificates of the system and, if it is installed,
             of certifi. Default: None.
-        client: An `httpx.AsyncClient` that sends the requests instead of the client's own pool,
+        client: an `httpx.AsyncClient` that sends the requests instead of the client's own pool,
             with its own proxies, certificates, authentication and HTTP/2. It is not closed, and
             `tls`, `keepalive_timeout` and `max_header_bytes` do not apply to it. Default: None.
 
@@ -152,11 +152,11 @@ class Command(msgspec.Struct, frozen=True):
     """The command that starts a server over stdio.
 
     Args:
-        command: The program, found in `PATH` or given by its path.
-        args: Its arguments.
-        env: Variables added to the few that every server inherits: `PATH`, `HOME`, the locale and
+        command: the program, found in `PATH` or given by its path.
+        args: its arguments.
+        env: variables added to the few that every server inherits: `PATH`, `HOME`, the locale and
             the like. Nothing else of this process's environment is passed on.
-        cwd: The working directory; None for that of this process.
+        cwd: the working directory; None for that of this process.
 
     Raises:
         ConfigurationError: The command is empty, or `args` is a string.
@@ -197,14 +197,14 @@ class StdioOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client runs the process of a server over stdio.
 
     Args:
-        stderr: Receives the server's stderr: a function called with each line; `"pass"` for this
+        stderr: receives the server's stderr: a function called with each line; `"pass"` for this
             process's stderr; None for the logger `genmcp.server` at level INFO. Default: None.
-        exit_timeout: Seconds for the process to exit after its stdin was closed. Default: 2.
-        term_timeout: Seconds for it to exit after SIGTERM; then it is killed. Default: 2.
-        kill_timeout: Seconds to wait for its end after SIGKILL. Default: 5.
-        write_timeout: Seconds for which the server may not read before a notification or an answer
+        exit_timeout: seconds for the process to exit after its stdin was closed. Default: 2.
+        term_timeout: seconds for it to exit after SIGTERM; then it is killed. Default: 2.
+        kill_timeout: seconds to wait for its end after SIGKILL. Default: 5.
+        write_timeout: seconds for which the server may not read before a notification or an answer
             to it fails. A request has its own timeout. Default: 30.
-        max_pending_writes: Maximum number of notifications and answers that wait for the server to
+        max_pending_writes: maximum number of notifications and answers that wait for the server to
             read. Default: 1000.
 
     Raises:
@@ -265,54 +265,54 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a client: identity, timeouts and limits. Times are in seconds.
 
     Args:
-        info: Name and version of the client, as servers see them.
-        capabilities: The declared capabilities; None (default): what the handler implements.
-        revision: The only revision to negotiate; None (default): the newest common one.
-        timeout: Total time of one call, including its input requests and its task; None: no limit.
-        idle_timeout: Time without progress of a request; None: no limit.
-        open_timeout: Time to connect.
-        probe_timeout: Time for the response to `server/discover`, after which a stdio server is
+        info: name and version of the client, as servers see them.
+        capabilities: the declared capabilities; None (default): what the handler implements.
+        revision: the only revision to negotiate; None (default): the newest common one.
+        timeout: total time of one call, including its input requests and its task; None: no limit.
+        idle_timeout: time without progress of a request; None: no limit.
+        open_timeout: time to connect.
+        probe_timeout: time for the response to `server/discover`, after which a stdio server is
             treated as one of an earlier revision.
-        initialized_timeout: Time for the server to accept `notifications/initialized`, after which
+        initialized_timeout: time for the server to accept `notifications/initialized`, after which
             requests are sent nevertheless.
-        max_input_rounds: How often a server may ask for input during one request.
-        input_concurrency: Number of input requests that the handler answers at once, 2 to 16.
-        max_queued_inputs: Number of input requests that wait for the handler; more are rejected.
-        max_queued_notifications: Number of notifications that wait for hooks; more are dropped.
-        max_queued_progress: Number of progress reports that wait for the callback of a call; more
+        max_input_rounds: how often a server may ask for input during one request.
+        input_concurrency: number of input requests that the handler answers at once, 2 to 16.
+        max_queued_inputs: number of input requests that wait for the handler; more are rejected.
+        max_queued_notifications: number of notifications that wait for hooks; more are dropped.
+        max_queued_progress: number of progress reports that wait for the callback of a call; more
             displace the oldest.
-        hook_close_timeout: Time that hooks have to finish when the client closes.
-        max_poll_failures: Failed polls of a task in a row after which waiting for it fails. The
+        hook_close_timeout: time that hooks have to finish when the client closes.
+        max_poll_failures: failed polls of a task in a row after which waiting for it fails. The
             pauses between them double from 0.5 to 30 seconds.
-        first_poll: Pause before the first poll of a task, if the server sends no notifications.
+        first_poll: pause before the first poll of a task, if the server sends no notifications.
             Pauses double up to the server's interval; 0: always that interval.
-        task_check_interval: Time without a notification after which a task is polled although its
+        task_check_interval: time without a notification after which a task is polled although its
             server sends notifications.
-        task_cancel_timeout: Time to cancel the task of a call that was given up.
-        era_ttl: Time for which the revision of a server is remembered. A new connection after that
+        task_cancel_timeout: time to cancel the task of a call that was given up.
+        era_ttl: time for which the revision of a server is remembered. A new connection after that
             probes again, since the server may have been upgraded.
-        url_schemes: Schemes of URLs that a server may send the user to, besides https and http to
+        url_schemes: schemes of URLs that a server may send the user to, besides https and http to
             loopback. Other URLs are refused before the handler is called.
-        max_pages: Maximum number of pages of a list.
-        max_list_bytes: Maximum size of a list in bytes of JSON, all pages together. A longer one
+        max_pages: maximum number of pages of a list.
+        max_list_bytes: maximum size of a list in bytes of JSON, all pages together. A longer one
             raises ListTooLong.
-        max_list_items: Maximum number of items of a list, all pages together.
-        max_unread_changes: Maximum number of different changes that wait in a change stream.
-        schemas: Limits of the server's schemas. Results of a tool whose `outputSchema` exceeds them
+        max_list_items: maximum number of items of a list, all pages together.
+        max_unread_changes: maximum number of different changes that wait in a change stream.
+        schemas: limits of the server's schemas. Results of a tool whose `outputSchema` exceeds them
             are not checked; a tool whose `x-mcp-header` annotations cannot be read is left out; a
             form is refused.
-        max_message_bytes: Maximum size of a message.
-        max_pending: Maximum number of pending requests; 0 (default): no limit.
-        max_abandoned_calls: Number of calls that are remembered after they were given up, until
+        max_message_bytes: maximum size of a message.
+        max_pending: maximum number of pending requests; 0 (default): no limit.
+        max_abandoned_calls: number of calls that are remembered after they were given up, until
             the server answers them (`Client.abandoned_calls`).
-        log_level: Least severe log message to receive; None: none (2026-07-28), or as the server
+        log_level: least severe log message to receive; None: none (2026-07-28), or as the server
             decides (before).
-        cache_size: Number of cached results; 0: no cache.
-        tasks: Whether a server may answer a call with a task.
-        check_output: Whether structured results are checked against the tool's `outputSchema`.
-        http: Settings for servers over HTTP.
-        stdio: Settings for servers over stdio.
-        telemetry: Observes the requests, and sends the trace context on: an `OpenTelemetryClient`
+        cache_size: number of cached results; 0: no cache.
+        tasks: whether a server may answer a call with a task.
+        check_output: whether structured results are checked against the tool's `outputSchema`.
+        http: settings for servers over HTTP.
+        stdio: settings for servers over stdio.
+        telemetry: observes the requests, and sends the trace context on: an `OpenTelemetryClient`
             of `genmcp.telemetry.otel_client`, for example. None (default): nothing is observed.
 
     Raises:

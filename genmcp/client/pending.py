@@ -71,11 +71,11 @@ class PendingResponses:
     """The pending responses of one connection, by request id. Owned by the connection.
 
     Args:
-        server_name: The server, for errors.
-        max_abandoned: Maximum size of `abandoned`.
+        server_name: the server, for errors.
+        max_abandoned: maximum size of `abandoned`.
 
     Attributes:
-        abandoned: The ids of calls that were cancelled or timed out, and not answered yet. The
+        abandoned: the ids of calls that were cancelled or timed out, and not answered yet. The
             server may still process them, and ask for input.
     """
 
@@ -218,7 +218,7 @@ class TimeoutPauses:
     """Pauses the timeouts of requests while the user logs in. Owned by a connection.
 
     Attributes:
-        opening: The timeout of the whole handshake; None without one.
+        opening: the timeout of the whole handshake; None without one.
     """
 
     def __init__(self, machine: ClientDispatch, timer: DeadlineTimer) -> None:
@@ -250,8 +250,8 @@ class BackgroundSender:
     """Sends the messages that no caller waits for, such as cancellations. Owned by a connection.
 
     Args:
-        transport: The transport.
-        throttle: Logs messages that could not be sent.
+        transport: the transport.
+        throttle: logs messages that could not be sent.
         initialized_timeout: `ClientOptions.initialized_timeout`.
     """
 
@@ -374,8 +374,8 @@ class Closing:
     """Closes a connection exactly once. Owned by the connection.
 
     Args:
-        server_name: The server, for errors.
-        is_own: Returns whether a task runs hooks, which the closing waits for. If such a task
+        server_name: the server, for errors.
+        is_own: returns whether a task runs hooks, which the closing waits for. If such a task
             waited for the closing, both would wait forever.
     """
 

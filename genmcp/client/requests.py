@@ -44,8 +44,8 @@ class RequestDeadline:
     """The deadline of one call, shared by all its requests. Owned by the call.
 
     Args:
-        idle: Seconds without progress; None: no limit.
-        total: Seconds in all, from now on; None: no limit.
+        idle: seconds without progress; None: no limit.
+        total: seconds in all, from now on; None: no limit.
     """
 
     __slots__ = ("_until", "idle", "total")
@@ -87,10 +87,10 @@ class Requests:
     """Sends the requests of one session. Owned by a `ClientSession`.
 
     Args:
-        connection: The connection.
-        handler: Answers the input requests of the server.
-        cache: The cached results.
-        options: The options of the client.
+        connection: the connection.
+        handler: answers the input requests of the server.
+        cache: the cached results.
+        options: the options of the client.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Requests:
         """Send a request that needs no input, and return its result.
 
         Args:
-            method: The method.
-            params: The params.
-            timeouts: The timeouts; None: those of the options.
+            method: the method.
+            params: the params.
+            timeouts: the timeouts; None: those of the options.
 
         Raises:
             ClientError: As for `Connection.request`.

@@ -148,9 +148,9 @@ class TaskHandle:
         caller is cancelled, or *timeout* seconds have passed, the task continues.
 
         Args:
-            progress: A function or coroutine function, called with the progress, the total or None,
+            progress: a function or coroutine function, called with the progress, the total or None,
                 and a message or None. Default: none.
-            timeout: Seconds; None: no limit. Default: `ClientOptions.timeout`.
+            timeout: seconds; None: no limit. Default: `ClientOptions.timeout`.
 
         Raises:
             ServerError: The task failed with this error.

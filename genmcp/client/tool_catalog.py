@@ -78,10 +78,10 @@ class ToolCatalog:
     """The tools of the last list, by name. Owned by a `ClientSession`.
 
     Args:
-        server_name: The server, for errors and logs.
-        mirrors: Whether headers repeat arguments of calls: over HTTP since 2026-07-28. Only then
+        server_name: the server, for errors and logs.
+        mirrors: whether headers repeat arguments of calls: over HTTP since 2026-07-28. Only then
             does an invalid annotation make a tool unusable (Streamable HTTP, "Schema Extension").
-        limits: Limits of the schemas and of the results that are checked.
+        limits: limits of the schemas and of the results that are checked.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class AlreadyRegistered(CompositeError):
     """A server *name* is registered, or connecting.
 
     Args:
-        name: The name of the server that was not registered.
-        other: The name of the registered server, if it differs from *name*. Two servers may not be
+        name: the name of the server that was not registered.
+        other: the name of the registered server, if it differs from *name*. Two servers may not be
             named `a` and `a/b`, because their tools could have the same qualified name.
     """
 
@@ -71,9 +71,9 @@ class ReconnectError(ConnectError):
     """The connection to a hub's server broke, and was not restored. The hub evicts the server.
 
     Args:
-        server_name: The name of the server in the hub.
-        attempts: How many attempts to reconnect failed; 0 for a server without a `Retry`.
-        cause: The error of the last attempt, or the error that broke the connection.
+        server_name: the name of the server in the hub.
+        attempts: how many attempts to reconnect failed; 0 for a server without a `Retry`.
+        cause: the error of the last attempt, or the error that broke the connection.
     """
 
     def __init__(self, server_name: str, attempts: int, cause: BaseException) -> None:

@@ -79,14 +79,14 @@ class CompositeServer(Server):
     `Endpoint`, `serve_stdio` or a `Client`.
 
     Args:
-        members: Returns the members by name, in order. It is called for every request, and must
+        members: returns the members by name, in order. It is called for every request, and must
             return the same mapping object until a member is added or removed.
-        name: The name of the composite server.
-        version: Its version.
-        separator: What separates the names of a member and of its tool. Default `/`.
-        page_size: The number of items from which a page of a list gets no items of further members.
+        name: the name of the composite server.
+        version: its version.
+        separator: what separates the names of a member and of its tool. Default `/`.
+        page_size: the number of items from which a page of a list gets no items of further members.
             Default 1000.
-        list_timeout: Seconds that one member may take to return a page. A slower member is left out
+        list_timeout: seconds that one member may take to return a page. A slower member is left out
             of the list, with a warning in the log. Default 5.
 
     Raises:

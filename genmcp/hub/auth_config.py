@@ -54,8 +54,8 @@ def read_auth(entry: Any, environment: Mapping[str, str] = os.environ) -> Auth:
     of the class, in camel case. The tokens of a person are stored as `genmcp login` stores them.
 
     Args:
-        entry: The decoded JSON.
-        environment: The variables.
+        entry: the decoded JSON.
+        environment: the variables.
 
     Raises:
         ConfigurationError: *entry* is invalid, or a variable is not set. The message has no secret.

@@ -27,10 +27,10 @@ class Retry(msgspec.Struct, frozen=True):
     for `Retry(3, 0.5)`.
 
     Args:
-        max_attempts: The number of attempts. Default 3.
-        base_delay: The wait before the first attempt. Default 0.5.
-        cap: The longest wait. Default 30.
-        jitter: The largest fraction of each wait, from 0 to 1, that is left off at random, so that
+        max_attempts: the number of attempts. Default 3.
+        base_delay: the wait before the first attempt. Default 0.5.
+        cap: the longest wait. Default 30.
+        jitter: the largest fraction of each wait, from 0 to 1, that is left off at random, so that
             the clients of a server do not all reconnect at the same time. Default 0.
 
     Raises:
@@ -63,8 +63,8 @@ class Backoff(msgspec.Struct, frozen=True):
     """The waits between attempts to connect. Tests pass other functions, and need not wait.
 
     Args:
-        sleep: Waits for a number of seconds. Default `asyncio.sleep`.
-        chance: Returns a random number below 1, for jitter. Default `random.random`.
+        sleep: waits for a number of seconds. Default `asyncio.sleep`.
+        chance: returns a random number below 1, for jitter. Default `random.random`.
     """
 
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -83,39 +83,39 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     a person, and would block all other questions of its server.
 
     Args:
-        max_questions_per_client: The number of questions that may wait for the answers of one
+        max_questions_per_client: the number of questions that may wait for the answers of one
             principal, or of one session of an anonymous client. Further questions are rejected.
             Default 16.
-        max_questions_per_address: The number of questions that may wait for the answers of all
+        max_questions_per_address: the number of questions that may wait for the answers of all
             anonymous clients of one address. Default 64.
-        max_questions: The number of questions that may wait for the answers of all clients
+        max_questions: the number of questions that may wait for the answers of all clients
             together. It also limits the number of calls that wait for answers. Default 1000.
-        anonymous_share: The fraction of max_questions that may wait for anonymous clients, above 0
+        anonymous_share: the fraction of max_questions that may wait for anonymous clients, above 0
             and up to 1. Default 0.8.
-        answer_timeout: How long a call waits for its client's answer before it is cancelled.
+        answer_timeout: how long a call waits for its client's answer before it is cancelled.
             Default 1200.
-        blocking_timeout: How long an open question may block the questions of other calls. After
+        blocking_timeout: how long an open question may block the questions of other calls. After
             that its call is cancelled. A question blocks others only at a server that does not
             identify the call of a question (stdio, before 2026-07-28). Each question that a client
             leaves open halves this time for that client. The time is zero for a client without an
             open connection. Default 60.
-        max_blocking_clients: The number of clients whose halved blocking times are kept.
+        max_blocking_clients: the number of clients whose halved blocking times are kept.
             Default 1000.
-        max_queued_logs: The number of log messages of one call that may be queued for its client.
+        max_queued_logs: the number of log messages of one call that may be queued for its client.
             Further messages are dropped. Default 1000.
-        max_subscriptions: The number of resources that all clients together may subscribe to.
+        max_subscriptions: the number of resources that all clients together may subscribe to.
             Default 10,000.
-        subscription_linger: How long a subscription at a server is kept after the last client has
+        subscription_linger: how long a subscription at a server is kept after the last client has
             unsubscribed, because many clients reconnect and subscribe again. Default 5.
-        subscription_timeout: How long a server may take to accept a subscription. After that the
+        subscription_timeout: how long a server may take to accept a subscription. After that the
             subscription is treated as accepted. Default 5.
-        promote_after: How long a forwarded tool call may take until it becomes a task of the hub,
+        promote_after: how long a forwarded tool call may take until it becomes a task of the hub,
             for clients that support tasks. Default 10.
-        stable_after: How long a connection or stream has to last to count as stable. After a stable
+        stable_after: how long a connection or stream has to last to count as stable. After a stable
             one, the waits before reconnecting begin at `base_delay` again. Default 60.
-        stream_retry: The waits before a stream of notifications that ended is opened again;
+        stream_retry: the waits before a stream of notifications that ended is opened again;
             max_attempts has no effect. Default `Retry(base_delay=1, cap=60, jitter=0.5)`.
-        max_evicted: The number of evicted servers whose reason of eviction is kept for error
+        max_evicted: the number of evicted servers whose reason of eviction is kept for error
             messages. Default 100.
 
     Raises:
@@ -160,25 +160,25 @@ class ServerConfig(msgspec.Struct, frozen=True):
     they may be secrets.
 
     Args:
-        name: The name of the server in the hub, not empty. It may contain slashes, but neither
+        name: the name of the server in the hub, not empty. It may contain slashes, but neither
             begin nor end with one.
-        command: The program of a server over stdio.
-        args: The arguments of the program.
-        env: Environment variables, added to the few that the process inherits.
-        retry: How the hub reconnects when the connection breaks. Default None: the server is
+        command: the program of a server over stdio.
+        args: the arguments of the program.
+        env: environment variables, added to the few that the process inherits.
+        retry: how the hub reconnects when the connection breaks. Default None: the server is
             evicted.
-        url: The URL of a server over HTTP.
+        url: the URL of a server over HTTP.
         headers: HTTP headers of each request to the URL.
-        cwd: The working directory of the process.
-        target: Anything else that a `Client` takes: a `Suite`, an `Endpoint`, a transport.
-        revision: The protocol revision to use. Default None: that of the hub's `ClientOptions`.
-        asks_in_turn: Whether each tool of this server waits for the answer to a question before it
+        cwd: the working directory of the process.
+        target: anything else that a `Client` takes: a `Suite`, an `Endpoint`, a transport.
+        revision: the protocol revision to use. Default None: that of the hub's `ClientOptions`.
+        asks_in_turn: whether each tool of this server waits for the answer to a question before it
             sends the next question. Then a question that does not identify its call (stdio, before
             2026-07-28) cannot belong to a call that waits for an answer, so that an open form does
             not block the questions of other clients. Do not set this for a server with tools that
             send several questions at once: their questions would reach the wrong client. Default
             False.
-        auth: Authorizes the requests to the URL, as for a `Client`: `ClientCredentials(...)` or the
+        auth: authorizes the requests to the URL, as for a `Client`: `ClientCredentials(...)` or the
             like, an access token, or a function that returns one. Default None.
 
     Raises:
@@ -260,8 +260,8 @@ def load_servers(
     a warning in the log, unless all servers are invalid.
 
     Args:
-        source: A mapping, or the path of a JSON file.
-        retry: The `retry` of each server. Default None.
+        source: a mapping, or the path of a JSON file.
+        retry: the `retry` of each server. Default None.
 
     Raises:
         ConfigurationError: *source* does not have this form, or all servers in it are invalid.
@@ -292,9 +292,9 @@ def server_of(
     """Return the server *name* in the `mcpServers` of *source*. Other servers may be invalid.
 
     Args:
-        source: A mapping, or the path of a JSON file; see `load_servers`.
-        name: The name of the server. Default None: the only enabled server.
-        retry: The `retry` of the server. Default None.
+        source: a mapping, or the path of a JSON file; see `load_servers`.
+        name: the name of the server. Default None: the only enabled server.
+        retry: the `retry` of the server. Default None.
 
     Raises:
         ConfigurationError: the server is missing, disabled or invalid; or *name* is None and not

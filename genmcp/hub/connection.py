@@ -54,11 +54,11 @@ class HubTool(msgspec.Struct, frozen=True):
     """A tool of a hub's server.
 
     Attributes:
-        name: The qualified name, `server/tool`.
-        description: The description for the model.
-        server_name: The name of the server in the hub.
-        original_name: The name of the tool at the server.
-        definition: The definition that the server sent.
+        name: the qualified name, `server/tool`.
+        description: the description for the model.
+        server_name: the name of the server in the hub.
+        original_name: the name of the tool at the server.
+        definition: the definition that the server sent.
     """
 
     name: str

@@ -49,12 +49,12 @@ class Hub:
     connection. Other servers are not affected.
 
     Args:
-        handler: Answers the questions of all servers, with a separate state for each server.
+        handler: answers the questions of all servers, with a separate state for each server.
             Default None: if the hub is served (see `server`), questions are forwarded to the client
             that made the call; otherwise servers cannot ask questions.
-        options: The options of each client. Default `ClientOptions()`.
-        backoff: Waits between attempts to connect. Default `Backoff()`.
-        limits: Bounds on subscriptions, and on questions and logs forwarded to clients of `server`.
+        options: the options of each client. Default `ClientOptions()`.
+        backoff: waits between attempts to connect. Default `Backoff()`.
+        limits: bounds on subscriptions, and on questions and logs forwarded to clients of `server`.
             Default `HubLimits()`.
     """
 
@@ -152,8 +152,8 @@ class Hub:
         answer questions.
 
         Args:
-            name: The name of the composite server. Default `hub`.
-            version: Its version. Default `1`.
+            name: the name of the composite server. Default `hub`.
+            version: its version. Default `1`.
         """
         return self._members.server(name, version)
 
@@ -184,10 +184,10 @@ class Hub:
         """Call a tool.
 
         Args:
-            name: The qualified name, `server/tool`.
-            arguments: The arguments, or the JSON of an object. Default: none.
-            progress: Called with each progress notification. Default None.
-            timeout: Seconds for the call, including the time that the hub takes to reconnect.
+            name: the qualified name, `server/tool`.
+            arguments: the arguments, or the JSON of an object. Default: none.
+            progress: called with each progress notification. Default None.
+            timeout: seconds for the call, including the time that the hub takes to reconnect.
                 Default: the timeout of the client's options.
 
         Raises:

@@ -41,10 +41,10 @@ class RegistryEndpoint:
     server is removed, its endpoint is closed. If the registry made its mux, the mux is closed too.
 
     Args:
-        registry: The registry. A `LiveRegistry` may change while it is served.
-        serve: Makes the mux of the composite server. Default `Mux`.
-        separator: What separates the names of a server and of its tool. Default `/`.
-        options: Options of `Endpoint`, for the composite server and for each server. The tokens of
+        registry: the registry. A `LiveRegistry` may change while it is served.
+        serve: makes the mux of the composite server. Default `Mux`.
+        separator: what separates the names of a server and of its tool. Default `/`.
+        options: options of `Endpoint`, for the composite server and for each server. The tokens of
             `auth=` are valid for all of them.
 
     Raises:

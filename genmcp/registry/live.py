@@ -30,10 +30,10 @@ class LiveRegistry:
     """A registry that changes while it is served. It may be used from any thread.
 
     Args:
-        registry: The first registry. Default: an empty one.
+        registry: the first registry. Default: an empty one.
 
     Attributes:
-        version: The number of changes so far.
+        version: the number of changes so far.
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
@@ -201,7 +201,7 @@ class SessionRegistries:
     """A registry for each session, which is any hashable value. May be used from any thread.
 
     Args:
-        make: Returns the registry with which `add_server` begins a session. Default `Registry`.
+        make: returns the registry with which `add_server` begins a session. Default `Registry`.
     """
 
     def __init__(self, make: Callable[[], Registry] = Registry) -> None:
@@ -251,8 +251,8 @@ class SessionRegistries:
         """Register *server* for *session*. A session without a registry gets one from *make*.
 
         Args:
-            session: The session.
-            server: A server, a mux, or the arguments of a `Suite`: `name`, `tools` and so on.
+            session: the session.
+            server: a server, a mux, or the arguments of a `Suite`: `name`, `tools` and so on.
 
         Raises:
             ConfigurationError: *server* is not a server.

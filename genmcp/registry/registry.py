@@ -36,11 +36,11 @@ class Status(msgspec.Struct, frozen=True):
     """The status of a registered server.
 
     Args:
-        name: The name under which it is registered.
-        version: The version of the server.
-        tools: The number of tools that it lists.
-        enabled: Whether the server is listed and can be called.
-        error: The text given to `Registry.failed`, or the error of listing the tools; None if the
+        name: the name under which it is registered.
+        version: the version of the server.
+        tools: the number of tools that it lists.
+        enabled: whether the server is listed and can be called.
+        error: the text given to `Registry.failed`, or the error of listing the tools; None if the
             server works.
     """
 
@@ -85,10 +85,10 @@ class Registry:
     number of threads may read a registry. `LiveRegistry` replaces its registry at each change.
 
     Args:
-        servers: The servers that are registered first, under their own names.
-        serve: Makes the mux of a server that has none. Default `Mux`.
-        list_timeout: Seconds that a server may take to list its components. Default 5.
-        max_pages: The number of pages that the list of a server may have. Default 1000.
+        servers: the servers that are registered first, under their own names.
+        serve: makes the mux of a server that has none. Default `Mux`.
+        list_timeout: seconds that a server may take to list its components. Default 5.
+        max_pages: the number of pages that the list of a server may have. Default 1000.
 
     Raises:
         ConfigurationError: an argument is invalid.

@@ -64,7 +64,7 @@ class ReadableComponent(DescribedComponent):
         icons: as listed. Default: no icons.
         meta: the `_meta` of the list entry. Default None.
         mime_type: the media type of contents that do not state one. Default None.
-        annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
+        annotations: annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
             Default None.
         cache_ttl: seconds for which a client may cache contents and list entries. Default 0.
         cache_scope: "public" if a cache may share them between users, else "private". Default

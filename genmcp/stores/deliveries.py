@@ -9,7 +9,7 @@ A lease decides which node is to work on an id. It does not prevent a node that 
 continuing after its lease has expired: `Task.claim` therefore assigns a fencing token to each claim
 of a task, and writes with an earlier token are rejected.
 
-Every implementation passes `genmcp.testing.contracts.deliveries.DeliveriesContract`.
+Every implementation passes `DeliveriesContract` in tests/contracts.
 """
 
 import sys

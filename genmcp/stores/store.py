@@ -5,7 +5,7 @@ changed by compare-and-set, and ordered **logs** of events, which can be replaye
 live. Sessions, tasks, subscriptions and replay buffers are made of nothing else.
 
 Every store passes the contract tests, which check the guarantees given here. They are in
-`genmcp/testing/contracts`: `StoreContract` (records and logs), `AccountsContract` (accounts,
+`tests/contracts`: `StoreContract` (records and logs), `AccountsContract` (accounts,
 capacity and reserve), `DeliveriesContract` (`deliveries`) and `SharedContract` (`shared`). They do
 not check durability (`durable`).
 """
@@ -198,9 +198,6 @@ class Store(ABC):
 
     durable: bool
     """Whether the data outlives this process. Constant for each instance. It has no default."""
-
-    url: str = ""
-    """The URL of its server, with the password, for an engine on the same server. Default: none."""
 
     @cached_property
     def outages(self) -> Outages:

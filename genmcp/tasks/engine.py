@@ -1,4 +1,4 @@
-"""The `Engine` interface, which delivers the next steps of tasks, and the engine on a store."""
+"""The `Engine` interface, which delivers the next steps of tasks, and `LocalEngine` on a store."""
 
 import asyncio
 import logging
@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from enum import StrEnum
 from functools import partial
 from secrets import token_hex
 from typing import Final, TypeAlias
 
-from genmcp.errors import StoreError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Backlog, Deliveries, OwnerShare
+from genmcp.stores.store import Store
 from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")
@@ -37,31 +37,12 @@ def engine_queue(prefix: str, queue: str) -> str:
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
 
-class EnginePromise(StrEnum):
-    """A property that engines may have beyond the interface, listed in `Engine.promises`."""
-
-    OWNERS = "owners"
-    """Owners take turns in each queue, and `max_per_owner` limits the handlers of one."""
-
-    LOST_LEASES = "lost leases"
-    """A handler is cancelled if its lease was lost to another process."""
-
-    BACKLOG = "backlog"
-    """`backlog` counts the ids of a queue."""
-
-
 class Engine(ABC):
     """Delivers ids to processes, each at least once.
 
     An engine does not know tasks: their state is in the store. It may deliver an id twice, late,
-    and in any order, because the handler compares each delivery with the record of the task. To add
-    an engine, implement this class: docs/engines.md, "Adding an engine".
-
-    Attributes:
-        promises: what it promises beyond this interface. Default: nothing.
+    and in any order, because the handler compares each delivery with the record of the task.
     """
-
-    promises: Collection[EnginePromise] = ()
 
     @abstractmethod
     async def submit(
@@ -105,23 +86,6 @@ class Engine(ABC):
         """
         return None
 
-    async def migrate(self, *, dry_run: bool = False) -> str:
-        """Create or update what the engine needs, for `genmcp store migrate`. Default: nothing.
-
-        Args:
-            dry_run: whether to return the statements without executing them. Default False.
-
-        Returns:
-            The statements, "" if nothing is to be done.
-
-        Raises:
-            StoreUnavailable: the engine cannot be reached, or rejects the statements.
-        """
-        return ""
-
-    async def aclose(self) -> None:  # noqa: B027
-        """Close connections. The engine can be used again. By default there are none."""
-
     @abstractmethod
     def serve(
         self,
@@ -156,6 +120,19 @@ class Engine(ABC):
         """
 
 
+def engine_on(store: Store) -> "LocalEngine":
+    """Return an engine on the job queue of *store*.
+
+    Raises:
+        ConfigurationError: the store has none.
+    """
+    if store.deliveries is None:
+        raise ConfigurationError(
+            f"store: {store!r} does not deliver jobs: implement Store.deliveries"
+        )
+    return LocalEngine(store.deliveries)
+
+
 class LocalEngine(Engine):
     """The engine that needs no broker: it uses the deliveries of a store.
 
@@ -167,8 +144,6 @@ class LocalEngine(Engine):
         retry_delay: seconds before the next claim after the store has failed. Default 1.
         cancel_grace: seconds for the cleanup of a cancelled handler. Default 5.
     """
-
-    promises = tuple(EnginePromise)
 
     def __init__(
         self, deliveries: Deliveries, *, retry_delay: float = 1.0, cancel_grace: float = 5.0

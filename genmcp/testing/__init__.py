@@ -10,9 +10,7 @@ limits, event streams.
 
 `replace_dependency` puts a fake in the place of a dependency.
 
-`Issuer` is an authorization server for tests of logins; it needs the extra `auth`.
-
-`genmcp.testing.contracts` has the test suites that stores and engines pass.
+`Issuer` signs access tokens, and publishes its keys; it needs the extra `auth`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,148 +1,152 @@
-"""An authorization server for tests: `Issuer`."""
+"""An issuer of access tokens for tests: `Issuer`."""
 
 import asyncio
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from genmcp.errors import ConfigurationError
-from genmcp.testing.oauth.application import IssuerApplication
-from genmcp.testing.oauth.authorization import Authorizations, Consent
-from genmcp.testing.oauth.clients import METHODS, Clients, IssuerClient, public_keys
-from genmcp.testing.oauth.grants import TokenGrants, grants_for
-from genmcp.testing.oauth.keys import IssuerKeys
-from genmcp.testing.oauth.ledger import IssuedGrant, IssuerFaults, Ledger
-from genmcp.testing.oauth.refusal import IssuerRequest
+from genmcp.extras import missing_extra
 
-__all__ = ["Issuer", "IssuerClient", "IssuerFaults", "IssuerRequest", "ServedIssuer"]
+# Not by genmcp/auth/jose.py: a mistake there would agree with itself.
+try:
+    from joserfc import jwk, jwt
+except ImportError as error:
+    raise missing_extra("Issuer", "auth", error) from error
 
-_PATIENCE = 10.0  # seconds for the server to stop
+__all__ = ["Issuer", "IssuerFaults", "IssuerKeys", "ServedIssuer"]
+
+_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+_STOP_TIMEOUT = 10.0  # seconds for the server to stop
+_WELL_KNOWN = "/.well-known"
+
+PrivateKey = jwk.ECKey | jwk.RSAKey | jwk.OKPKey
+
+
+def _new_key(algorithm: str) -> PrivateKey:
+    """Return a new private key for *algorithm*, with its thumbprint as `kid`."""
+    key: PrivateKey
+    if algorithm in _CURVES:
+        key = jwk.ECKey.generate_key(_CURVES[algorithm])
+    elif algorithm == "Ed25519":
+        key = jwk.OKPKey.generate_key("Ed25519")
+    else:
+        key = jwk.RSAKey.generate_key(2048)
+    members = {**key.as_dict(private=True), "kid": key.thumbprint(), "use": "sig"}
+    return type(key).import_key({**members, "alg": algorithm})
+
+
+class IssuerKeys:
+    """The signing keys of an issuer: the newest signs, all that are listed verify."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm = algorithm
+        self._foreign = _new_key(algorithm)
+        self._keys = [_new_key(algorithm)]
+
+    def rotate(self, *, withdraw: bool) -> None:
+        """Sign with a new key from now on; *withdraw* takes the former keys off the list."""
+        self._keys = [_new_key(self.algorithm), *([] if withdraw else self._keys)]
+
+    @property
+    def jwks(self) -> dict[str, Any]:
+        """The JWK set (RFC 7517, 5) of the public keys."""
+        return {"keys": [key.as_dict(private=False) for key in self._keys]}
+
+    def sign(self, claims: Mapping[str, Any], typ: str, *, foreign: bool = False) -> str:
+        """Return a JWT; *foreign* signs it with a key that is not listed, under a listed `kid`."""
+        header = {"alg": self.algorithm, "typ": typ, "kid": self._keys[0].kid}
+        key = self._foreign if foreign else self._keys[0]
+        return jwt.encode(header, dict(claims), key, algorithms=[self.algorithm])
+
+
+@dataclass
+class IssuerFaults:
+    """Faults that can be switched on while a test runs.
+
+    Attributes:
+        failing: the HTTP status in place of a document, by its name: "metadata" or "jwks".
+        delay: seconds before a document is sent, by its name.
+        foreign_key: sign with a key that is not in the JWK set, under the `kid` of one that is.
+    """
+
+    failing: dict[str, int] = field(default_factory=dict)
+    delay: dict[str, float] = field(default_factory=dict)
+    foreign_key: bool = False
 
 
 class Issuer:
-    """An OAuth 2.1 authorization server for tests. Its state exists in memory only.
-
-    It approves authorization requests at once as `user`, and judges all else strictly: PKCE,
-    redirect URIs, resources, scopes, client authentication, and a second use of codes and
-    refresh tokens. Never use it to protect real data: anyone can log in.
+    """Signs access tokens for tests, and publishes its keys and metadata. It has no login.
 
     Needs the extra `auth`.
 
     Args:
         url: the issuer identifier, which may have a path: "https://issuer.test/t1".
             `serve()` replaces scheme, host and port by those it serves on.
-        resources: the resources that tokens can be requested for (RFC 8707). Default: any.
-            Tokens requested without a resource are for the first one.
-        scopes: the scopes that can be requested. Default: any.
-        user: the subject that logs in.
-        consent: the decision on authorization requests: "approve", "deny", or "ask", which shows
-            a page with a form.
+        resources: the first one is the audience of tokens without another.
         algorithm: the signature algorithm: ES256, ES384, ES512, RS256, PS256 or Ed25519.
-        opaque: issue opaque access tokens, which only introspection can read. Default: JWTs.
         token_ttl: seconds that access tokens are valid. Default: an hour.
-        refresh_ttl: seconds that refresh tokens are valid. Default: a day.
-        secret_ttl: seconds that secrets of registered clients are valid. Default: without end.
-        rotation: replace refresh tokens at each use, and revoke the grant at a second use.
-        offline_access: list this scope, and issue refresh tokens only with it.
-        dpop: require DPoP proofs at the token endpoint. They are accepted in any case.
-        dpop_nonce: require a nonce in DPoP proofs.
+        metadata: members to add to the metadata, or to replace in it; None removes one.
         clock: returns the Unix time; a test can advance its own.
 
     Attributes:
-        app: the ASGI application.
-        requests: the received requests, oldest first.
+        app: the ASGI application, which serves `routes`. It can be replaced before `serve`.
+        metadata: those members. It can be changed.
         faults: the faults that are switched on.
     """
+
+    app: ASGIApp
+    faults: IssuerFaults
 
     def __init__(
         self,
         url: str = "http://127.0.0.1",
         *,
         resources: Collection[str] = (),
-        scopes: Collection[str] = (),
-        user: str = "user",
-        consent: Consent = "approve",
         algorithm: str = "ES256",
-        opaque: bool = False,
         token_ttl: float = 3600,
-        refresh_ttl: float = 86400,
-        secret_ttl: float = 0,
-        rotation: bool = True,
-        offline_access: bool = False,
-        dpop: bool = False,
-        dpop_nonce: bool = False,
+        metadata: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         parts = urlsplit(url)
         if not parts.scheme or not parts.netloc or parts.query or parts.fragment:
             raise ConfigurationError(f"{url!r} is not an issuer: a URL without query and fragment")
-        self._ledger = Ledger(
-            IssuerKeys(algorithm),
-            clock=clock,
-            resources=resources,
-            scopes=[*scopes, "offline_access"] if scopes and offline_access else scopes,
-            token_ttl=token_ttl,
-            refresh_ttl=refresh_ttl,
-            opaque=opaque,
-            rotation=rotation,
-        )
-        self._ledger.url = url
-        self._clients = Clients(self._ledger, secret_ttl=secret_ttl)
-        self._login = Authorizations(self._ledger, self._clients, user=user, consent=consent)
-        self._grants = TokenGrants(
-            self._ledger,
-            self._clients,
-            offline_access=offline_access,
-            dpop=dpop,
-            dpop_nonce=dpop_nonce,
-        )
-        self._http = IssuerApplication(self._ledger, self._clients, self._login, self._grants)
-        self.faults = self._ledger.faults
-        self.requests = self._http.requests
-        self.app: ASGIApp = self._http.application()
-
-    @property
-    def url(self) -> str:
-        """The issuer identifier, which is the `iss` of its tokens."""
-        return self._ledger.url
+        self.url = url
+        self.metadata = dict(metadata or {})
+        self.faults = IssuerFaults()
+        self._audience = tuple(resources)[:1]
+        self._keys = IssuerKeys(algorithm)
+        self._token_ttl = token_ttl
+        self._clock = clock
+        self.app = Starlette(routes=self.routes)
 
     @property
     def jwks(self) -> dict[str, Any]:
         """The JWK set of its public keys."""
-        return self._ledger.keys.jwks
+        return self._keys.jwks
 
     @property
-    def user(self) -> str:
-        """The subject that logs in. It can be set."""
-        return self._login.user
-
-    @user.setter
-    def user(self, value: str) -> None:
-        self._login.user = value
-
-    @property
-    def consent(self) -> Consent:
-        """The decision on authorization requests: "approve", "deny" or "ask". It can be set."""
-        return self._login.consent
-
-    @consent.setter
-    def consent(self, value: Consent) -> None:
-        self._login.consent = value
-
-    @property
-    def approved_scopes(self) -> Collection[str] | None:
-        """The scopes that the user grants of those requested. None: all. It can be set."""
-        return self._login.approved
-
-    @approved_scopes.setter
-    def approved_scopes(self, value: Collection[str] | None) -> None:
-        self._login.approved = value
+    def routes(self) -> list[Route]:
+        """Starlette routes to the metadata (RFC 8414, 3; OpenID Connect Discovery) and the keys."""
+        path = urlsplit(self.url).path.rstrip("/")
+        paths = (
+            f"{_WELL_KNOWN}/oauth-authorization-server{path}",
+            f"{path}{_WELL_KNOWN}/openid-configuration",
+        )
+        documents = [Route(each, self._send_metadata) for each in paths]
+        return [*documents, Route(f"{path}/jwks", self._send_jwks)]
 
     def token(
         self,
@@ -154,91 +158,38 @@ class Issuer:
         expires_in: float | None = None,
         **claims: Any,
     ) -> str:
-        """Return a new access token, without any request.
+        """Return a new access token (RFC 9068).
 
         Args:
             subject: the user. Default: none, the token is of the client itself.
             scopes: the granted scopes; a text is split at spaces.
             audience: the resource that the token is for. Default: the first of `resources`.
-            client_id: the client that the token is issued to. It need not be known.
+            client_id: the client that the token is issued to.
             expires_in: seconds until it expires, negative for an expired token.
                 Default: `token_ttl`.
             claims: claims to add or replace; None removes one.
         """
-        granted = tuple(scopes.split() if isinstance(scopes, str) else scopes)
+        now = int(self._clock())
         given = (audience,) if isinstance(audience, str) else audience
-        targets = tuple(self._ledger.resources[:1] if given is None else given)
-        grant = IssuedGrant(client_id, granted, targets, subject, extra=claims)
-        return self._ledger.new_token(grant, scopes=granted, audience=targets, ttl=expires_in)
-
-    def id_token(self, subject: str, client_id: str, **claims: Any) -> str:
-        """Return an OpenID Connect ID token, which a client can exchange for an ID-JAG."""
-        return self._ledger.new_id_token(subject, client_id, **claims)
-
-    def add_client(
-        self,
-        client_id: str,
-        *,
-        secret: str | None = None,
-        keys: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
-        redirect_uris: Collection[str] = (),
-        grant_types: Collection[str] | None = None,
-        method: str | None = None,
-        known_as: str | None = None,
-    ) -> IssuerClient:
-        """Register a client in advance.
-
-        Args:
-            client_id: its id.
-            secret: its secret. Default: without one, a public client.
-            keys: its public keys for `private_key_jwt`: a JWK set, a list of JWKs, or one.
-            redirect_uris: where codes may be sent; the port of loopback addresses may differ.
-            grant_types: the allowed grants. Default: all that a client of its kind can use.
-            method: the method it authenticates with: "none", "client_secret_basic",
-                "client_secret_post" or "private_key_jwt". Default: by *secret* and *keys*.
-            known_as: its id at other authorization servers, for the ID-JAGs it exchanges.
-                Default: the same.
-        """
-        chosen = method or (
-            "private_key_jwt" if keys else "client_secret_basic" if secret else "none"
-        )
-        if chosen not in METHODS:
-            raise ConfigurationError(f"unknown method of client authentication: {chosen!r}")
-        client = IssuerClient(
-            client_id=client_id,
-            redirect_uris=tuple(redirect_uris),
-            grant_types=tuple(grants_for(chosen) if grant_types is None else grant_types),
-            method=chosen,
-            secret=secret,
-            keys=public_keys(keys),
-            known_as=known_as,
-        )
-        self._clients.known[client_id] = client
-        return client
-
-    def add_document(self, url: str, document: Mapping[str, Any]) -> None:
-        """Serve a client id metadata document from memory instead of fetching *url*."""
-        self._clients.documents[url] = document
-
-    def forget_client(self, client_id: str) -> None:
-        """Remove a client, as a server does that has lost its registrations."""
-        self._clients.known.pop(client_id, None)
-
-    def trust(self, issuer: str, jwks: Mapping[str, Any]) -> None:
-        """Accept assertions of another issuer (jwt-bearer, ID-JAG), signed by its keys."""
-        self._ledger.trusted[issuer] = jwks
+        targets = self._audience if given is None else tuple(given)
+        found: dict[str, Any] = {
+            "iss": self.url,
+            # RFC 9068, 2.2: the client is the subject where no user takes part.
+            "sub": subject or client_id,
+            "client_id": client_id,
+            "iat": now,
+            "exp": int(now + (self._token_ttl if expires_in is None else expires_in)),
+            "jti": secrets.token_hex(8),
+            "aud": targets[0] if len(targets) == 1 else list(targets) or None,
+            "scope": (scopes if isinstance(scopes, str) else " ".join(scopes)) or None,
+            **claims,
+        }
+        present = {name: value for name, value in found.items() if value is not None}
+        return self._keys.sign(present, "at+jwt", foreign=self.faults.foreign_key)
 
     def rotate(self, *, withdraw: bool = False) -> None:
         """Sign with a new key from now on; *withdraw* removes the former ones from the JWK set."""
-        self._ledger.keys.rotate(withdraw=withdraw)
-
-    def revoke(self, token: str) -> None:
-        """Revoke an access token; a refresh token with all tokens of its grant."""
-        self._ledger.revoke(token)
-
-    def received(self, endpoint: str) -> list[IssuerRequest]:
-        """Return the requests to an endpoint, such as "token"."""
-        return [request for request in self.requests if request.endpoint == endpoint]
+        self._keys.rotate(withdraw=withdraw)
 
     def serve(self, port: int = 0) -> "ServedIssuer":
         """Serve over HTTP on 127.0.0.1, in a thread, while a block runs.
@@ -256,7 +207,26 @@ class Issuer:
 
     def move(self, base: str) -> None:
         """Replace scheme, host and port of `url`: it is served there from now on."""
-        self._ledger.url = base + urlsplit(self.url).path
+        self.url = base + urlsplit(self.url).path
+
+    async def _send_metadata(self, _: Request) -> Response:
+        members = {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url.rstrip('/')}/jwks",
+            "response_types_supported": ["code"],
+            **self.metadata,
+        }
+        found = {name: value for name, value in members.items() if value is not None}
+        return await self._send("metadata", found)
+
+    async def _send_jwks(self, _: Request) -> Response:
+        return await self._send("jwks", self.jwks)
+
+    async def _send(self, name: str, members: Mapping[str, Any]) -> Response:
+        await asyncio.sleep(self.faults.delay.get(name, 0))
+        if status := self.faults.failing.get(name):
+            return JSONResponse({"error": "server_error"}, status)
+        return JSONResponse(members, headers={"Cache-Control": "max-age=300"})
 
 
 class ServedIssuer:
@@ -297,7 +267,7 @@ class ServedIssuer:
         while self._thread.is_alive() and not self._server.started:
             time.sleep(0.01)
         self._server.should_exit = True
-        self._thread.join(_PATIENCE)
+        self._thread.join(_STOP_TIMEOUT)
         self._listener.close()
 
     async def __aenter__(self) -> str:

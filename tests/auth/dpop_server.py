@@ -8,8 +8,8 @@ import httpx
 
 from genmcp import Endpoint, Mux, Suite
 from genmcp.auth import Bearer, Dpop, Jwt
-from genmcp.testing import Issuer
 from tests.auth.proofs import Holder
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 OWNER, THIEF = Holder(), Holder()
@@ -36,7 +36,7 @@ class Target(NamedTuple):
     """
 
     at: str
-    issuer: Issuer
+    issuer: OAuthServer
     token: str
     url: str = URL
 
@@ -60,12 +60,12 @@ class Target(NamedTuple):
 async def served(
     dpop: Literal["accepted", "required"] | Dpop | None,
     *,
-    issuer: Issuer | None = None,
+    issuer: OAuthServer | None = None,
     scopes: tuple[str, ...] = (),
     **options: Any,
 ) -> AsyncIterator[Target]:
     """Serve an endpoint over HTTP, at whose public URL a proxy stands; *options* are the mux's."""
-    issuer = issuer or Issuer()
+    issuer = issuer or OAuthServer()
     token = issuer.token("ann", audience=URL, cnf={"jkt": OWNER.thumbprint})
     bearer = Bearer(
         URL, issuers=[issuer.url], verify=Jwt(keys=issuer.jwks), dpop=dpop, scopes=scopes

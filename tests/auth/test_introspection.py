@@ -18,8 +18,8 @@ from genmcp.auth import AnyOf, AuthorizationUnavailable, Bearer, Introspection, 
 from genmcp.auth.introspection import IntrospectionVerifier
 from genmcp.auth.verdicts import Clock
 from genmcp.errors import ConfigurationError
-from genmcp.testing import Issuer
 from tests.support.clock import Clock as ManualClock
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 from tests.support.tokens import RESOURCE, Tokens, access, called, whoami
 
@@ -29,16 +29,16 @@ ACTIVE = {"active": True, "aud": RESOURCE, "sub": "ada", "exp": NOW + 600, "scop
 
 
 @asynccontextmanager
-async def opaque(**options: Any) -> AsyncIterator[tuple[Issuer, Introspection]]:
+async def opaque(**options: Any) -> AsyncIterator[tuple[OAuthServer, Introspection]]:
     """Serve an issuer of opaque tokens; yield it, and the options to ask it."""
-    issuer = Issuer(resources=[RESOURCE], opaque=True)
+    issuer = OAuthServer(resources=[RESOURCE], opaque=True)
     issuer.add_client("mcp server: 1", secret="50% of a+b /ü", method="client_secret_basic")
     async with issuer.serve():
         url = f"{issuer.url}/introspect"
         yield issuer, Introspection(url, "mcp server: 1", "50% of a+b /ü", **options)
 
 
-def guarded(issuer: Issuer, verify: Any, **options: Any) -> Endpoint:
+def guarded(issuer: OAuthServer, verify: Any, **options: Any) -> Endpoint:
     bearer = Bearer(RESOURCE, issuers=[issuer.url], verify=verify, **options)
     return Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)
 
@@ -46,7 +46,7 @@ def guarded(issuer: Issuer, verify: Any, **options: Any) -> Endpoint:
 class Guarded(NamedTuple):
     """An issuer, an endpoint that asks it, and a client of the endpoint."""
 
-    issuer: Issuer
+    issuer: OAuthServer
     endpoint: Endpoint
     client: httpx.AsyncClient
     url: str
@@ -298,7 +298,7 @@ async def test_verifiers_need_a_bearer() -> None:
 
 async def test_any_of_accepts_both_forms(caplog: pytest.LogCaptureFixture) -> None:
     """An opaque token is not tried as a signed one, so that nothing is logged."""
-    signing = Issuer(resources=[RESOURCE])
+    signing = OAuthServer(resources=[RESOURCE])
     async with opaque() as (issuer, introspection), signing.serve():
         verify = AnyOf(Jwt(), Introspection(**{**vars(introspection), "issuer": issuer.url}))
         bearer = Bearer(RESOURCE, issuers=[signing.url, issuer.url], verify=verify)

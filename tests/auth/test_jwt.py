@@ -23,8 +23,8 @@ from genmcp.auth import AnyOf, Bearer, InvalidToken, Jwt, jose
 from genmcp.auth.jwt import JwtVerifier
 from genmcp.auth.verdicts import Clock
 from genmcp.errors import ConfigurationError
-from genmcp.testing import Issuer
 from tests.support.clock import Clock as ManualClock
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 from tests.support.tokens import RESOURCE, called, whoami
 
@@ -34,10 +34,10 @@ START = 1_800_000_000.0
 @asynccontextmanager
 async def published(
     path: str = "", **options: Any
-) -> AsyncIterator[tuple[Issuer, JwtVerifier, ManualClock]]:
+) -> AsyncIterator[tuple[OAuthServer, JwtVerifier, ManualClock]]:
     """Serve an issuer over HTTP; yield it, a verifier of its tokens, and the clock of both."""
     clock = ManualClock(START)
-    issuer = Issuer(f"http://127.0.0.1{path}", resources=[RESOURCE], clock=clock)
+    issuer = OAuthServer(f"http://127.0.0.1{path}", resources=[RESOURCE], clock=clock)
     async with issuer.serve():
         verifier = Jwt(**options).bind(RESOURCE, [issuer.url], Clock(clock, clock))
         yield issuer, verifier, clock
@@ -45,7 +45,7 @@ async def published(
 
 async def test_signed_tokens_are_the_default() -> None:
     """A `Bearer` with resource and issuers alone: real HTTP on both sides."""
-    issuer = Issuer(resources=[RESOURCE])
+    issuer = OAuthServer(resources=[RESOURCE])
     async with issuer.serve():
         bearer = Bearer(RESOURCE, issuers=[issuer.url])
         endpoint = Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)

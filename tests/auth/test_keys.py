@@ -19,9 +19,9 @@ from genmcp.auth.fetch import MAX_BYTES, check_fetchable, fetch
 from genmcp.auth.jwt import JwtVerifier
 from genmcp.auth.keys import lifetime
 from genmcp.auth.verdicts import Clock
-from genmcp.testing import Issuer
 from tests.support.asgi import until
 from tests.support.clock import Clock as ManualClock
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 from tests.support.tokens import RESOURCE, called, whoami
 
@@ -31,10 +31,10 @@ OPENID = "/.well-known/openid-configuration"
 
 
 @asynccontextmanager
-async def published(**options: Any) -> AsyncIterator[tuple[Issuer, JwtVerifier, ManualClock]]:
+async def published(**options: Any) -> AsyncIterator[tuple[OAuthServer, JwtVerifier, ManualClock]]:
     """Serve an issuer over HTTP; yield it, a verifier of its tokens, and the clock of both."""
     clock = ManualClock(START)
-    issuer = Issuer(resources=[RESOURCE], token_ttl=10**7, clock=clock)
+    issuer = OAuthServer(resources=[RESOURCE], token_ttl=10**7, clock=clock)
     async with issuer.serve():
         yield issuer, Jwt(**options).bind(RESOURCE, [issuer.url], Clock(clock, clock)), clock
 
@@ -350,7 +350,7 @@ async def test_unknown_key_is_unavailable_while_a_fetch_fails() -> None:
 async def test_issuer_that_is_down_is_503() -> None:
     """No challenge, `Retry-After`; once the issuer is up, the same token is accepted."""
     clock = ManualClock(START)
-    issuer = Issuer(resources=[RESOURCE], clock=clock)
+    issuer = OAuthServer(resources=[RESOURCE], clock=clock)
     async with issuer.serve():
         issuer.faults.fail("metadata", 503)
         issuer.faults.fail("openid", 503)

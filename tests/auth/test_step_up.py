@@ -11,9 +11,9 @@ from starlette.applications import Starlette
 from genmcp import Client, ClientOptions, Endpoint
 from genmcp.auth import Bearer
 from genmcp.client.auth import OAuth
-from genmcp.testing import Issuer
 from tests.auth.scoped import RAN, close, suite
 from tests.support.asgi import ALL
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 BULK = {"count": 500}
@@ -23,7 +23,7 @@ class Site:
     """A server with logins. *asked* has the scopes of each authorization request."""
 
     def __init__(self) -> None:
-        self.issuer = Issuer()
+        self.issuer = OAuthServer()
         self.app: Any = None
         self.url = ""
         self.asked: list[list[str]] = []

@@ -121,8 +121,8 @@ class Server(Place):
 class Fleet:
     """Servers and workers over one store; *folder* has their notes and logs.
 
-    store: the SQLite file, unless *url* is given. url: the store. engine: as in GENMCP_ENGINE.
-    queues: those that the servers work on. before: a prefix for the command of a server.
+    store: the SQLite file, unless *url* is given. url: the store. queues: those that the servers
+    work on. before: a prefix for the command of a server.
     """
 
     def __init__(
@@ -133,7 +133,6 @@ class Fleet:
         workers: int,
         store: Path | None = None,
         url: str | None = None,
-        engine: str | None = None,
         queues: str = "default",
         before: Sequence[str] = (),
     ) -> None:
@@ -144,8 +143,6 @@ class Fleet:
         # resumed with the id of its last event.
         self.store_fails = False
         works = {"CHAOS": str(folder), "CHAOS_STORE": self.url}
-        if engine is not None:
-            works["GENMCP_ENGINE"] = engine
         serves = {**works, "CHAOS_QUEUES": queues}
         self.servers = [
             Server(name, before, {**serves, **self._clock(name)}, folder)

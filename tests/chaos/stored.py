@@ -10,8 +10,7 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks import open_engine
-from genmcp.tasks.engine import CONTINUATIONS, Engine, engine_queue
+from genmcp.tasks.engine import CONTINUATIONS, Engine, engine_on, engine_queue
 from tests.chaos.callers import Caller, is_end
 
 NAMESPACE: Final = "chaos/"  # of the mux in tests.chaos.app
@@ -61,23 +60,20 @@ class Stored:
 
 
 @asynccontextmanager
-async def stored(url: str, engine: str | None = None) -> AsyncIterator[Stored]:
-    """Open the store at *url*, and the *engine* (as in GENMCP_ENGINE), to look into them."""
-    async with (
-        aclosing(open_store(url)) as store,
-        aclosing(open_engine(engine, store)) as opened,
-    ):
-        yield Stored(store, opened)
+async def stored(url: str) -> AsyncIterator[Stored]:
+    """Open the store at *url*, to look into it."""
+    async with aclosing(open_store(url)) as store:
+        yield Stored(store, engine_on(store))
 
 
-async def check_store(url: str, caller: Caller, unanswered: int, engine: str | None = None) -> int:
+async def check_store(url: str, caller: Caller, unanswered: int) -> int:
     """Check that every task ends; return the number of tasks.
 
     At most *unanswered* tasks may wait for the answer to a question: those of clients that have
     disconnected, or never got a handle. A process may die between writing a task and submitting it
     to an engine. Its client got no handle, and a request for the task continues it.
     """
-    async with stored(url, engine) as found:
+    async with stored(url) as found:
         waiting = await found.settled()
         assert len(waiting) <= unanswered, f"tasks are left without an end: {waiting}"
         for task in waiting:

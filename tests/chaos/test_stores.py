@@ -1,4 +1,4 @@
-"""Servers, workers and their store under faults, over each kind of store and each engine.
+"""Servers, workers and their store under faults, over each kind of store.
 
 Processes are killed and suspended, and the server of the store is killed twice and suspended once.
 
@@ -11,7 +11,6 @@ import inspect
 import os
 import signal
 from collections.abc import Awaitable
-from contextlib import aclosing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +18,6 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp.tasks.procrastinate import ProcrastinateEngine
 from tests.chaos.clients import Client, random_of
 from tests.chaos.faults import LEASE
 from tests.chaos.processes import Fleet, Place, running, until
@@ -34,22 +32,15 @@ EVERY = 0.2  # seconds between the begin of two calls
 PAUSE = 10.0  # seconds for which the server of the store is suspended
 SETTLED = 3.0  # seconds between two faults of the store
 
-# The engines that are not part of a store, and the kind of the store whose server they use.
-ENGINES = {"docket": "redis", "procrastinate": "postgres"}
-
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", [*KINDS, *ENGINES])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
     """Every acknowledged task ends right, no step's outcome is visible twice."""
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random, seen = Random(seed), Seen()
-    engine = kind if kind in ENGINES else None
-    async with shared_store(ENGINES.get(kind, kind), tmp_path, own_server=True) as store:
-        if kind == "procrastinate":
-            async with aclosing(ProcrastinateEngine(store.url)) as tables:
-                await tables.migrate()
-        fleet = Fleet(tmp_path, servers=3, workers=2, url=store.url, engine=engine)
+    async with shared_store(kind, tmp_path, own_server=True) as store:
+        fleet = Fleet(tmp_path, servers=3, workers=2, url=store.url)
         async with running(fleet):
             try:
                 limits = httpx.Limits(max_keepalive_connections=0, max_connections=None)
@@ -66,7 +57,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
                     assert not seen.faults, "\n".join(seen.faults)
                     caller = Client(http, fleet, random)
                     unanswered = seen.unacknowledged
-                    assert await check_store(fleet.url, caller, unanswered, engine) > 0
+                    assert await check_store(fleet.url, caller, unanswered) > 0
                     await check_owners(caller, seen)
             except BaseException as error:
                 error.add_note(f"CHAOS_SEED={seed}: {len(seen.ended)} calls ended")

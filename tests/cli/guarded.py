@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 
 from genmcp import Channel, Endpoint, Suite, tool
 from genmcp.auth import Bearer
-from genmcp.testing import Issuer
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 
@@ -32,7 +32,7 @@ class Guarded(msgspec.Struct):
     """The two servers, and where the commands store tokens."""
 
     url: str
-    issuer: Issuer
+    issuer: OAuthServer
     folder: Path
 
     @property
@@ -67,7 +67,7 @@ async def guarded(
     dpop: Literal["required"] | None = None,
     **options: Any,
 ) -> AsyncIterator[Guarded]:
-    """Serve a suite, and an `Issuer` with *options*.
+    """Serve a suite, and an `OAuthServer` with *options*.
 
     Without *auth*, everybody is served. *host* is that of the resource, which clients may know
     under another one.
@@ -76,7 +76,7 @@ async def guarded(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/mcp"
-    issuer = Issuer(user="mia", **options)
+    issuer = OAuthServer(user="mia", **options)
     async with issuer.serve() as login:
         resource = f"http://{host}:{port}/mcp"
         bearer = Bearer(resource, issuers=[login], scopes=["parts:read"], dpop=dpop)

@@ -20,7 +20,7 @@ from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op, Put
-from genmcp.tasks import open_engine
+from genmcp.tasks.engine import engine_on
 from genmcp.tasks.inspection import TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
@@ -85,7 +85,7 @@ async def service(
 ) -> AsyncIterator[TaskService]:
     """A service on the file, which serves no queue with jobs unless it is started."""
     store = open_store(url)
-    engine = open_engine(None, store)
+    engine = engine_on(store)
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
     tasks = TaskService(
         store,
@@ -99,7 +99,6 @@ async def service(
         yield tasks
     finally:
         await tasks.aclose()
-        await engine.aclose()
         await store.aclose()
 
 
@@ -252,19 +251,6 @@ def test_failure_without_a_single_job_is_not_retried(run: RunCommand, file_url: 
     assert "task fails has not failed after a single job" in errors
 
 
-def test_engine_of_the_environment_is_used(
-    run: RunCommand, file_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job that is retried must reach the queue that the workers serve. No check needs it."""
-    setup(file_url, queued("t1"))
-    monkeypatch.setenv("GENMCP_ENGINE", "docket+redis://127.0.0.1:1")
-
-    status, _, errors = run("store", "stats", "--store", file_url)
-    assert status == 1
-    assert "docket: " in errors
-    assert run("store", "check", "--store", file_url)[0] == 0
-
-
 def test_cancelled_task_may_be_dropped(run: RunCommand, url: str) -> None:
     """An open task is cancelled before it is dropped; then nothing of it is left."""
     setup(url, queued("t1", "ann"), queued("t2", "ann"))
@@ -370,31 +356,6 @@ async def test_retry_repeats_the_job_as_a_new_task(url: str) -> None:
         status, output = await command("jobs", "retry", id, "--store", url)
         assert status == 1
         assert f"task {id} is completed: only tasks that failed" in output
-
-
-@pytest.mark.parametrize("url", ["redis"], indirect=True)
-async def test_commands_use_the_engine_of_the_environment(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its workers would not see what is written to the deliveries of the store."""
-    monkeypatch.setenv("GENMCP_ENGINE", "docket")
-    resumed = Resumed(Finished(error=b'{"code": -32603, "message": "no paper"}'))
-    stopped = print_pages_stopped["event"] = asyncio.Event()
-    async with service(url, queues=["press"], resume=resumed) as jobs:
-        fields = {"owner": "ann", "tool": "print", "ttl": 600.0, "step": 2, "continuation": b"at 2"}
-        await jobs.create(made(Working(count_pages.job(pages=3)), **fields), b"the call")
-        await ended(jobs, "t1", "ann")
-
-        status, output = await command("jobs", "retry", "t1", "--store", url)
-        assert status == 0, output
-        retried = await ended(jobs, output.removeprefix("t1: retried as ").strip(), "ann")
-        assert retried.result == b"3"
-
-        await jobs.create(made_with(queued("t2"), created=jobs.records.now()), b"{}")
-        await until(jobs, lambda task: task.message == "warming up", id="t2")
-        assert await command("jobs", "cancel", "t2", "--store", url) == (0, "t2: cancelled\n")
-        async with asyncio.timeout(BOUND):
-            await stopped.wait()
 
 
 @pytest.mark.parametrize(
@@ -539,28 +500,6 @@ def test_migrate_shows_statements_only_in_a_dry_run(
     monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Unmigrated(path))
     assert run("store", "migrate", "--store", file_url)[1].startswith("migrated <SQLiteStore")
     assert run("store", "migrate", "--store", file_url, "--dry-run")[1] == "CREATE TABLE records\n"
-
-
-def test_migrate_includes_the_engine(
-    run: RunCommand, tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That of the application, or of the environment."""
-    tmp_path.joinpath("migrated_app.py").write_text(
-        "from genmcp import Mux, SQLiteStore, Suite\n"
-        "from genmcp.tasks.engine import LocalEngine\n"
-        "class Tables(LocalEngine):\n"
-        "    async def migrate(self, *, dry_run=False):\n"
-        "        return f'tables, {dry_run=}'\n"
-        f"store = SQLiteStore('{tmp_path}/app.db')\n"
-        "mux = Mux(Suite(name='shop', version='1'), store=store, secret='a secret of 16 bytes',\n"
-        "          engine=Tables(store.deliveries))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    status, output, errors = run("store", "migrate", "--app", "migrated_app:mux", "--dry-run")
-    assert (status, output) == (0, "tables, dry_run=True\n"), errors
-
-    monkeypatch.setenv("GENMCP_ENGINE", "store")
-    assert run("store", "migrate", "--store", file_url)[1] == "there is nothing to migrate\n"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ async def test_server_drains_and_hands_over_its_jobs(tmp_path: Path) -> None:
     with started("serve", *options, folder=tmp_path) as server:
         url = await server.find(r"at (http://\S+)/mcp")
         assert "store: <SQLiteStore: '" in server.log
-        assert "engine: LocalEngine, queues: studio" in server.log
+        assert "queues: studio" in server.log
         async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
             await until_ready(http, url)
             task = await client.call_task("count", {"folder": str(tmp_path)})

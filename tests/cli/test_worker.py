@@ -210,7 +210,7 @@ async def test_worker_works_within_a_lifespan(
         await working
 
     assert app.told == ["lifespan.startup", "lifespan.shutdown"]
-    state = f"store: {mux.store!r}, engine: LocalEngine, queues: a, b"
+    state = f"store: {mux.store!r}, queues: a, b"
     assert state in caplog.text
     applied = mux.tasks.service.worker.options
     assert (applied.concurrency, applied.shutdown_grace) == (3, 0.0)
@@ -234,13 +234,9 @@ async def test_worker_ends_when_its_engine_does(
             return serving()
 
     store = SQLiteStore(tmp_path / "studio.db")
-    mux = Mux(
-        Suite(name="studio", version="1"),
-        store=store,
-        engine=Broken(store.deliveries),
-        secret=SECRET,
-    )
+    mux = Mux(Suite(name="studio", version="1"), store=store, secret=SECRET)
     jobs = mux.tasks.service
+    jobs.worker.engine = Broken(store.deliveries)
 
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(run_worker(mux, WorkerOptions()))

@@ -507,3 +507,15 @@ async def test_client_checks_structured_results(revision: str) -> None:
             await client.call("count", {"n": 1})
     async with client_of(server, revision, check_output=False) as client:
         assert (await client.call("count", {"n": 1})).structured == {"n": "one"}
+
+
+async def test_client_repr_names_its_server() -> None:
+    """For a debugger or a log: without the password and the query, which may have secrets."""
+    client = Client("https://ann:hidden@mcp.example.com/mcp?key=hidden")
+    assert repr(client).startswith("<Client of https://")
+    assert "mcp.example.com/mcp" in repr(client)
+    assert "hidden" not in repr(client)
+
+    async with Client(Suite(name="parts", version="1")) as opened:
+        assert repr(opened) == "<Client of parts (in this process), open>"
+    assert repr(opened) == "<Client of parts (in this process), not open>"

@@ -77,7 +77,7 @@ class Bare(MemoryStore):
 @pytest.mark.parametrize(
     ("store", "told"),
     [
-        (Bare(), "does not deliver jobs; choose an engine"),
+        (Bare(), "does not deliver jobs: implement Store.deliveries"),
         (7, "store must be a Store or its URL, not 7"),
         ("mongo://x", "store: 'mongo://x' is not supported"),
     ],

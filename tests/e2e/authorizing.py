@@ -43,10 +43,10 @@ from genmcp import Client as OwnClient
 from genmcp.auth import Bearer
 from genmcp.auth.bearer import Verifier
 from genmcp.client.auth import OAuth
-from genmcp.testing import Issuer
 from tests.e2e.browsing import USER, browse, parameters
 from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.e2e.processes import kill, serving
+from tests.support.oauth.server import OAuthServer
 
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
@@ -79,8 +79,8 @@ async def found_at(issuer: str) -> AuthorizationServer:
 async def own_issuer(
     resource: str, port: int, *, opaque: bool = False
 ) -> AsyncIterator[AuthorizationServer]:
-    """Serve `genmcp.testing.Issuer`."""
-    issuer = Issuer(resources=[resource], user=USER, consent="ask", opaque=opaque)
+    """Serve `OAuthServer`."""
+    issuer = OAuthServer(resources=[resource], user=USER, consent="ask", opaque=opaque)
     issuer.add_client(SERVER_ID, secret=SERVER_SECRET)
     issuer.add_client(SIGNER_ID, keys=SIGNER.as_dict(private=False))
     proxied = f"{resource.removesuffix('/mcp')}/auth/callback"

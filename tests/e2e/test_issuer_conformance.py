@@ -1,4 +1,4 @@
-"""`genmcp.testing.Issuer` and the official suite's scenarios for authorization servers."""
+"""`OAuthServer` and the official suite's scenarios for authorization servers."""
 
 import asyncio
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from genmcp.testing import Issuer
 from tests.e2e.processes import kill
+from tests.support.oauth.server import OAuthServer
 
 pytestmark = pytest.mark.timeout(300)  # the first run installs the suite
 CONFORMANCE = Path(__file__).parents[2] / "scripts" / "conformance"
@@ -20,7 +20,7 @@ CONFORMANCE = Path(__file__).parents[2] / "scripts" / "conformance"
 async def test_issuer_passes_the_official_suite(secret: str | None, free_port: int) -> None:
     """Its metadata, and a whole code grant, for a public client and one with a secret."""
     redirect = f"http://127.0.0.1:{free_port}/callback"
-    issuer = Issuer(resources=["https://mcp.example.com/mcp"])
+    issuer = OAuthServer(resources=["https://mcp.example.com/mcp"])
     method = "client_secret_post" if secret else "none"
     issuer.add_client("suite", secret=secret, redirect_uris=[redirect], method=method)
     # Where "none" is listed as well, the suite (0.2.0-alpha.12) does not send its secret.

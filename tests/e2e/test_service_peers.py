@@ -21,7 +21,6 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from genmcp import Client
 from genmcp.auth import Dpop, Introspection
 from genmcp.client.auth import ClientCredentials, Enterprise, OAuth
-from genmcp.testing import Issuer
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (
     SERVER_ID,
@@ -33,6 +32,7 @@ from tests.e2e.authorizing import (
     found_at,
 )
 from tests.e2e.browsing import USER, browse
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 pytestmark = [
@@ -161,14 +161,14 @@ async def test_nonces_of_another_authorization_server_are_honoured(opaque: bool)
 @asynccontextmanager
 async def trusting(resource: str, port: int) -> AsyncIterator[AuthorizationServer]:
     """Serve an issuer that accepts the assertions of `IDP`."""
-    issuer = Issuer(resources=[resource])
+    issuer = OAuthServer(resources=[resource])
     issuer.add_client("agent", secret="at the server")
     issuer.trust(IDP.url, IDP.jwks)
     async with issuer.serve(port) as url:
         yield await found_at(url)
 
 
-IDP = Issuer()
+IDP = OAuthServer()
 IDP.add_client("agent-at-idp", secret="at the provider", known_as="agent")
 
 

@@ -1,7 +1,7 @@
 """The stores under test in tests/stores/test_contracts.py. Each bench is one of them.
 
 A bench provides the fixture `store` and, if the store is shared, `other` on the same data, and says
-how their time passes: see `genmcp.testing.contracts.bench.StoreBench`.
+how their time passes: see `tests.contracts.bench.StoreBench`.
 """
 
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.testing.contracts.bench import CAPACITY, StoreBench
+from tests.contracts.bench import CAPACITY, StoreBench
 from tests.support.clock import Clock
 from tests.support.postgres_server import fresh_schema, shared_postgres
 

@@ -1,4 +1,4 @@
-"""Accounts and bounds where the stores differ; the contract is in genmcp/testing/contracts."""
+"""Accounts and bounds where the stores differ; the contract is in tests/contracts."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -10,8 +10,8 @@ from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Put
-from genmcp.testing.contracts.accounts import MALLORY
-from genmcp.testing.contracts.bench import CAPACITY
+from tests.contracts.accounts import MALLORY
+from tests.contracts.bench import CAPACITY
 from tests.support.clock import Clock
 
 CROWD = (Account("anonymous", share=0.2), Account("address ::1", share=0.1))

@@ -14,11 +14,11 @@ from genmcp.errors import ContractError
 from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Store, subject_of
-from genmcp.testing.contracts.accounts import AccountsContract
-from genmcp.testing.contracts.deliveries import QUEUES, DeliveriesContract
-from genmcp.testing.contracts.records import ExpiryContract
-from genmcp.testing.contracts.shared import SharedContract
-from genmcp.testing.contracts.store import StoreContract
+from tests.contracts.accounts import AccountsContract
+from tests.contracts.deliveries import QUEUES, DeliveriesContract
+from tests.contracts.records import ExpiryContract
+from tests.contracts.shared import SharedContract
+from tests.contracts.store import StoreContract
 from tests.stores.benches import MemoryBench, PostgresBench, RedisBench, SQLiteBench
 
 

@@ -18,7 +18,7 @@ from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, connection, schema
 from genmcp.stores.store import Append, Delete, Put
-from genmcp.testing.contracts.bench import data_of, entry_of, take
+from tests.contracts.bench import data_of, entry_of, take
 from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
 
 Opened: TypeAlias = Callable[..., PostgresStore]

@@ -16,20 +16,19 @@ from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import Engine, LocalEngine
+from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
-from tests.support.postgres_server import fresh_schema, shared_postgres
 from tests.support.stores import shared_store
 
 BOUND = 8.0
 """Seconds after which what should have come is said not to come."""
 
 STORES = ["memory", "sqlite"]
-ALL_STORES = [*STORES, "redis", "postgres", "procrastinate", "docket"]
+ALL_STORES = [*STORES, "redis", "postgres"]
 """For what depends on the order of writes, finds records by their labels, or needs delayed
-deliveries. The last two are engines beside a store in PostgreSQL or Redis."""
+deliveries."""
 
 Gives: TypeAlias = Suspended | Finished | Exception
 
@@ -66,9 +65,8 @@ def as_result(outcome: Outcome) -> Finished:
 class Bench:
     """Creates processes that share data: one store in memory, or one SQLite file each."""
 
-    def __init__(self, open_store: Callable[[], Store], engine: Engine | None = None) -> None:
+    def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store
-        self._engine = engine
         self._jobs: list[TaskService] = []
         self._stores: list[Store] = []
         self.resumed = Resumed()
@@ -91,7 +89,7 @@ class Bench:
         assert store.deliveries is not None
         jobs = TaskService(
             store,
-            self._engine or LocalEngine(store.deliveries, retry_delay=0.01),
+            LocalEngine(store.deliveries, retry_delay=0.01),
             node=node,
             resume=resume or self.resumed,
             external=external,
@@ -108,23 +106,6 @@ class Bench:
 
 
 @asynccontextmanager
-async def procrastinate_engine() -> AsyncIterator[Engine]:
-    """An engine on tables of its own, in the server that the tests of this process share."""
-    # Not imported above: worker processes of tests import this module, and need neither.
-    import psycopg
-
-    from genmcp.tasks.procrastinate import ProcrastinateEngine
-
-    server, schema = await asyncio.to_thread(shared_postgres), fresh_schema()
-    async with await psycopg.AsyncConnection.connect(server, autocommit=True) as connection:
-        await connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
-    url = f"{server}?options=-csearch_path%3D{schema}"
-    async with aclosing(ProcrastinateEngine(url, poll_interval=0.2, retry_delay=0.1)) as engine:
-        await engine.migrate()
-        yield engine
-
-
-@asynccontextmanager
 async def opened(kind: str, folder: Path) -> AsyncIterator[Bench]:
     memory = MemoryStore()
     async with AsyncExitStack() as stack:
@@ -132,17 +113,9 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Bench]:
         if kind == "sqlite":
             open_one = partial(SQLiteStore, folder / "jobs.db")
         elif kind != "memory":
-            of_store = {"procrastinate": "postgres", "docket": "redis"}.get(kind, kind)
-            shared = await stack.enter_async_context(shared_store(of_store, folder))
+            shared = await stack.enter_async_context(shared_store(kind, folder))
             open_one = partial(open_store, shared.url)
-        engine = None
-        if kind == "procrastinate":
-            engine = await stack.enter_async_context(procrastinate_engine())
-        elif kind == "docket":
-            from genmcp.tasks.docket import DocketEngine
-
-            engine = await stack.enter_async_context(aclosing(DocketEngine(shared.url)))
-        bench = Bench(open_one, engine)
+        bench = Bench(open_one)
         stack.push_async_callback(bench.aclose)
         yield bench
 

@@ -14,15 +14,15 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine import Engine, LocalEngine
-from genmcp.testing.contracts.engine import BOUND, EngineContract
-from genmcp.testing.contracts.engine_processes import (
+from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
+from tests.tasks.engine_contract import BOUND, EngineContract
+from tests.tasks.engine_processes import (
     BrokerEngineContract,
     EngineBroker,
     EngineProcess,
     SharedEngineContract,
 )
-from tests.support.postgres_server import PostgresServer
-from tests.support.redis_server import RedisServer
 
 
 @asynccontextmanager

@@ -56,9 +56,8 @@ async def test_holder_cannot_release_a_lost_lease(
     await bench.aclose()
 
 
-@pytest.mark.parametrize("kind", ["memory", "docket", "procrastinate"])
 async def test_cancelled_job_ends_without_a_message(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task was cancelled, and the engine could not be reached after that."""
     global runs
@@ -67,7 +66,7 @@ async def test_cancelled_job_ends_without_a_message(
     async def cancel(id: str) -> None:
         raise StoreUnavailable("away")
 
-    async with opened(kind, tmp_path) as bench:
+    async with opened("memory", tmp_path) as bench:
         jobs = bench.jobs(lease=1.0)
         monkeypatch.setattr(jobs.worker.engine, "cancel", cancel)
         await jobs.create(made(Working(work.job())), b"")

@@ -51,10 +51,10 @@ def select_scopes(
     the server lists, else none; those of the options come before both.
 
     Args:
-        options: The options of the client.
-        challenge: The challenge of the response.
+        options: the options of the client.
+        challenge: the challenge of the response.
         listed: `scopes_supported` of the protected resource metadata.
-        earlier: Scopes that were requested before, which a new token must not lose.
+        earlier: scopes that were requested before, which a new token must not lose.
     """
     challenged = scopes_of(challenge.params.get("scope")) if challenge else []
     if options.scopes is not None:

@@ -43,9 +43,9 @@ class DiscoveredServer(msgspec.Struct, frozen=True, kw_only=True):
     """The authorization server of an MCP server, with the parameters of requests to it.
 
     Args:
-        server: The metadata of the authorization server; its issuer is verified.
-        resource: The value of `resource` in all requests, None to leave it out.
-        scopes: The scopes that the MCP server lists, None if it lists none.
+        server: the metadata of the authorization server; its issuer is verified.
+        resource: the value of `resource` in all requests, None to leave it out.
+        scopes: the scopes that the MCP server lists, None if it lists none.
     """
 
     server: ServerMetadata
@@ -64,9 +64,9 @@ def discover(
     """Find the authorization server of the MCP server at `options.url`.
 
     Args:
-        options: The options of the client.
-        challenge: The challenge of the response with 401 or 403, None without one.
-        code: Whether the authorization code flow is wanted, which needs PKCE and an authorization
+        options: the options of the client.
+        challenge: the challenge of the response with 401 or 403, None without one.
+        code: whether the authorization code flow is wanted, which needs PKCE and an authorization
             endpoint.
 
     Raises:
@@ -145,10 +145,10 @@ def find_server(
     """Return the metadata of the authorization server to use.
 
     Args:
-        options: The options of the client.
-        resource: The protected resource metadata, None if the server has none.
-        named: Where the challenge says that this metadata is.
-        code: As for `discover`.
+        options: the options of the client.
+        resource: the protected resource metadata, None if the server has none.
+        named: where the challenge says that this metadata is.
+        code: as for `discover`.
 
     Raises:
         FlowFailed: No document of it may be used.

@@ -68,11 +68,11 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A response with 401 or 403.
 
     Args:
-        status: The HTTP status.
-        headers: The headers.
-        used: The record of the token that the request had, None if it had no token.
-        attempt: How often this request was rejected so far, 1 for the first time.
-        interactive: Whether a login may begin.
+        status: the HTTP status.
+        headers: the headers.
+        used: the record of the token that the request had, None if it had no token.
+        attempt: how often this request was rejected so far, 1 for the first time.
+        interactive: whether a login may begin.
     """
 
     status: int
@@ -94,8 +94,8 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     """Return the record for the next request; None if a token needs a login first.
 
     Args:
-        options: The options of the client.
-        held: The record of the request before, None for the first one.
+        options: the options of the client.
+        held: the record of the request before, None for the first one.
 
     Raises:
         FlowFailed: The token has expired, and its renewal failed for the present.
@@ -165,8 +165,8 @@ def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) ->
     """Log in: find the authorization server, register, ask the user, and store the tokens.
 
     Args:
-        options: The options of the client.
-        rejection: The response that demanded it; None without one.
+        options: the options of the client.
+        rejection: the response that demanded it; None without one.
 
     Raises:
         FlowFailed: No token was obtained.
@@ -186,8 +186,8 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
     read again under the lock: another process may have renewed it.
 
     Args:
-        options: The options of the client.
-        failed: The record of the token that has expired or was rejected.
+        options: the options of the client.
+        failed: the record of the token that has expired or was rejected.
 
     Raises:
         FlowFailed: The authorization server cannot be reached, or has another problem. The refresh
@@ -279,12 +279,12 @@ def _login(
     """Register if need be, ask the user, and store the tokens.
 
     Args:
-        options: The options of the client.
-        found: The authorization server.
-        challenge: The challenge of the server.
-        stored: The present record.
-        widen: The scopes of a step-up.
-        keep: Whether the tokens of *stored* can still be used if the user does not log in.
+        options: the options of the client.
+        found: the authorization server.
+        challenge: the challenge of the server.
+        stored: the present record.
+        widen: the scopes of a step-up.
+        keep: whether the tokens of *stored* can still be used if the user does not log in.
     """
     client = choose_client(options, found, stored)
     if stored is not None and stored.issuer != found.issuer:

@@ -87,9 +87,9 @@ def choose_client(
     """Return the client to use at the authorization server; None if it has to be registered.
 
     Args:
-        options: The options of the client.
-        found: The authorization server.
-        stored: The record of an earlier login.
+        options: the options of the client.
+        found: the authorization server.
+        stored: the record of an earlier login.
 
     Raises:
         FlowFailed: No client id can be obtained.
@@ -155,9 +155,9 @@ def issuer_segment(
     this one. A redirect URI that was registered in advance stays as it is, for a single issuer.
 
     Args:
-        options: The options of the client.
-        found: The authorization server.
-        client: The client there, None if it will be registered.
+        options: the options of the client.
+        found: the authorization server.
+        client: the client there, None if it will be registered.
 
     Raises:
         FlowFailed: The redirect URI was registered in advance, and may be that of many issuers.

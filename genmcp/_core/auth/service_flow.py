@@ -61,9 +61,9 @@ class GrantTarget(msgspec.Struct, frozen=True):
     """What a token is requested for.
 
     Args:
-        issuer: The authorization server.
-        resource: The MCP server, None to leave the parameter out.
-        scopes: The scopes to ask for.
+        issuer: the authorization server.
+        resource: the MCP server, None to leave the parameter out.
+        scopes: the scopes to ask for.
     """
 
     issuer: str
@@ -100,10 +100,10 @@ def by_exchange(
     sign-in for another one, an ID-JAG, which the authorization server takes as a grant.
 
     Args:
-        idp: The options of the client at the identity provider, whose issuer is their `url`.
-        token_endpoint: Its token endpoint; None: that of its metadata.
-        subject: Returns the ID token or SAML assertion.
-        subject_type: Its type, as in `exchange_request`.
+        idp: the options of the client at the identity provider, whose issuer is their `url`.
+        token_endpoint: its token endpoint; None: that of its metadata.
+        subject: returns the ID token or SAML assertion.
+        subject_type: its type, as in `exchange_request`.
     """
 
     def grant(target: GrantTarget) -> Steps[Mapping[str, str]]:
@@ -135,9 +135,9 @@ def usable_service(
     """Return the record for the next request; None if there is no token yet.
 
     Args:
-        options: The options of the client.
-        grant: The grant.
-        held: The record of the request before, None for the first one.
+        options: the options of the client.
+        grant: the grant.
+        held: the record of the request before, None for the first one.
 
     Raises:
         FlowFailed: The token has expired, and the request for another one failed.

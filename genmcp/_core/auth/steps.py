@@ -34,14 +34,14 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     """Step: send an HTTP request, without following redirects.
 
     Args:
-        url: The URL, which has passed the checks of its text. A runner that refuses private
+        url: the URL, which has passed the checks of its text. A runner that refuses private
             addresses also checks those that the host's name has: `is_private_address`.
         method: `GET` or `POST`.
-        headers: The headers.
-        body: The body of a POST.
-        limit: Bytes of the response's body to read. A longer body is cut off after it exceeds the
+        headers: the headers.
+        body: the body of a POST.
+        limit: bytes of the response's body to read. A longer body is cut off after it exceeds the
             limit, so that the flow sees that it does.
-        public_only: Whether the host must not have a private address.
+        public_only: whether the host must not have a private address.
     """
 
     url: str
@@ -76,9 +76,9 @@ class Listen(msgspec.Struct, frozen=True):
     """Step: open the port of the redirect URI.
 
     Args:
-        preferred: The redirect URI of an earlier login, with the port to try first. Another port
+        preferred: the redirect URI of an earlier login, with the port to try first. Another port
             costs a dynamically registered client a new registration.
-        segment: Is added to the path of the redirect URI.
+        segment: is added to the path of the redirect URI.
     """
 
     preferred: str | None = None
@@ -100,9 +100,9 @@ class Ask(msgspec.Struct, frozen=True):
     """Step: open *url* in a browser, and wait for the redirect to *redirect_uri*.
 
     Args:
-        url: The authorization URL.
-        redirect_uri: The redirect URI.
-        unanswered: Performed by the runner if there is no redirect: after a timeout, and also if
+        url: the authorization URL.
+        redirect_uri: the redirect URI.
+        unanswered: performed by the runner if there is no redirect: after a timeout, and also if
             the wait is cancelled, as by Ctrl+C.
     """
 
@@ -136,12 +136,12 @@ class FlowFinding(msgspec.Struct, frozen=True):
     """A step of a flow as its observer sees it. It has no secret.
 
     Args:
-        topic: The part of the flow: `challenge`, `resource metadata`, `authorization server`,
+        topic: the part of the flow: `challenge`, `resource metadata`, `authorization server`,
             `server metadata`, `registration`, `scopes`, `authorization`, `token`.
-        text: The request and its outcome.
-        url: The URL of the request, if there was one.
-        ok: Whether it is as it should be.
-        advice: The option that helps if it is not.
+        text: the request and its outcome.
+        url: the URL of the request, if there was one.
+        ok: whether it is as it should be.
+        advice: the option that helps if it is not.
     """
 
     topic: str
@@ -167,10 +167,10 @@ class FlowFailed(GenmcpError):
     """A flow failed. The message has no secret, and names the option that helps, if there is one.
 
     Args:
-        message: The outcome, and the expected one.
-        failure: The cause, which decides on the class of the client's error.
-        advice: The option that helps.
-        error: The error code of the authorization server, such as `invalid_grant`.
+        message: the outcome, and the expected one.
+        failure: the cause, which decides on the class of the client's error.
+        advice: the option that helps.
+        error: the error code of the authorization server, such as `invalid_grant`.
     """
 
     def __init__(
@@ -215,28 +215,28 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a flow, and its sources of time and chance.
 
     Args:
-        url: The URL of the MCP server.
-        now: Returns the Unix time.
-        random: Returns a new random text of 43 or more characters that a URL allows, made of 32 or
+        url: the URL of the MCP server.
+        now: returns the Unix time.
+        random: returns a new random text of 43 or more characters that a URL allows, made of 32 or
             more random bytes.
-        client_name: The name of the client, which the user sees at the authorization server.
-        client_id: The id of a client that is registered already. An https URL with a path is that
+        client_name: the name of the client, which the user sees at the authorization server.
+        client_id: the id of a client that is registered already. An https URL with a path is that
             of a client id metadata document.
-        client_secret: The secret of that client.
-        method: How that client authenticates with its secret, `client_secret_basic` or
+        client_secret: the secret of that client.
+        method: how that client authenticates with its secret, `client_secret_basic` or
             `client_secret_post`; None: as the metadata of the authorization server lists it.
-        sign: Returns a signed JWT with the given claims, for `private_key_jwt`.
-        fixed_redirect: Whether the redirect URI is one that the user has registered.
-        scopes: The scopes to request; None: those that the server names.
-        issuer: The authorization server to use, exactly as in its metadata.
-        resource: The value of `resource`, exactly as in the server's metadata. None leaves the
+        sign: returns a signed JWT with the given claims, for `private_key_jwt`.
+        fixed_redirect: whether the redirect URI is one that the user has registered.
+        scopes: the scopes to request; None: those that the server names.
+        issuer: the authorization server to use, exactly as in its metadata.
+        resource: the value of `resource`, exactly as in the server's metadata. None leaves the
             parameter out of all requests; "" takes it from the metadata.
-        assume_pkce: Whether a server that does not list S256 is used all the same.
-        allow_private: Whether a server may name a URL with a private address.
-        max_document: Bytes of a response of a server, at most.
-        protocol_version: The value of `MCP-Protocol-Version` in discovery.
-        prover: The key of DPoP, for tokens that are bound to it.
-        observe: Is called with each finding.
+        assume_pkce: whether a server that does not list S256 is used all the same.
+        allow_private: whether a server may name a URL with a private address.
+        max_document: bytes of a response of a server, at most.
+        protocol_version: the value of `MCP-Protocol-Version` in discovery.
+        prover: the key of DPoP, for tokens that are bound to it.
+        observe: is called with each finding.
     """
 
     url: str

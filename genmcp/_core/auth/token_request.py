@@ -73,11 +73,11 @@ def obtain(
     """Request a token with any grant, and return the record of it; `store` keeps it.
 
     Args:
-        options: The options of the client.
-        found: The authorization server.
-        client: The client, and how it authenticates.
-        params: The grant, with `resource` and `scope` as it takes them.
-        requested: The requested scopes.
+        options: the options of the client.
+        found: the authorization server.
+        client: the client, and how it authenticates.
+        params: the grant, with `resource` and `scope` as it takes them.
+        requested: the requested scopes.
 
     Raises:
         FlowFailed: No token was issued, or the client cannot use it.
@@ -108,10 +108,10 @@ def request_token(
     """Send a token request of the client of *record* to its token endpoint.
 
     Args:
-        options: The options of the client.
-        record: The client, and the token endpoint.
-        params: The parameters of the grant.
-        token_types: The accepted values of `token_type` in lower case. Default: `bearer`, and
+        options: the options of the client.
+        record: the client, and the token endpoint.
+        params: the parameters of the grant.
+        token_types: the accepted values of `token_type` in lower case. Default: `bearer`, and
             `dpop` if there is a prover.
 
     Raises:

@@ -156,9 +156,9 @@ def decode_result(request: Pending, raw: msgspec.Raw, *, tasks: bool) -> Outcome
     """Return the event for *raw*, the result of *request*.
 
     Args:
-        request: The request that is answered.
-        raw: The JSON of the result.
-        tasks: Whether the client has declared tasks, so that the result may be a task.
+        request: the request that is answered.
+        raw: the JSON of the result.
+        tasks: whether the client has declared tasks, so that the result may be a task.
 
     Raises:
         PeerFault: The result does not conform to the specification.

@@ -59,11 +59,11 @@ class ClientDispatch:
     """The state machine of one connection of a client.
 
     Args:
-        info: Name and version of the client.
-        capabilities: The declared capabilities, as 2026-07-28 defines them.
-        per_message: As `Transport.per_message`: True if each request has a response of its own
+        info: name and version of the client.
+        capabilities: the declared capabilities, as 2026-07-28 defines them.
+        per_message: as `Transport.per_message`: True if each request has a response of its own
             (HTTP), False if all messages share one channel (stdio).
-        options: Timeouts and limits.
+        options: timeouts and limits.
 
     The parameter `now` of the methods is the time of a monotonic clock in seconds. Raises
     ConfigurationError if `options.revision` is not supported. `pause`, `resume`: `PendingRequests`.

@@ -52,14 +52,14 @@ class SendMessage(msgspec.Struct, frozen=True):
     Only `message` is sent over stdio. The other members save a transport from decoding the message.
 
     Args:
-        message: One JSON-RPC message as UTF-8 encoded JSON, without a line end.
-        id: The id of the request; None for notifications and responses.
-        method: The method of the request or notification; None for a response.
-        name: The value of the HTTP header `Mcp-Name`; None if the message has no such header.
-        revision: The value of the HTTP header `MCP-Protocol-Version`; None before a revision is
+        message: one JSON-RPC message as UTF-8 encoded JSON, without a line end.
+        id: the id of the request; None for notifications and responses.
+        method: the method of the request or notification; None for a response.
+        name: the value of the HTTP header `Mcp-Name`; None if the message has no such header.
+        revision: the value of the HTTP header `MCP-Protocol-Version`; None before a revision is
             negotiated or proposed.
-        param_headers: The `Mcp-Param-*` headers.
-        withdraws: The id of the request that this message, a `notifications/cancelled`, cancels.
+        param_headers: the `Mcp-Param-*` headers.
+        withdraws: the id of the request that this message, a `notifications/cancelled`, cancels.
             A transport that has not yet written that request can drop both messages.
     """
 
@@ -85,10 +85,10 @@ class Connected(msgspec.Struct, frozen=True):
     """The handshake is complete, and requests may be sent.
 
     Args:
-        revision: The negotiated protocol revision.
-        server: Name and version of the server, None if it does not send them.
-        capabilities: The capabilities of the server.
-        instructions: The server's instructions for models, if any.
+        revision: the negotiated protocol revision.
+        server: name and version of the server, None if it does not send them.
+        capabilities: the capabilities of the server.
+        instructions: the server's instructions for models, if any.
     """
 
     revision: str
@@ -132,9 +132,9 @@ class Answered(msgspec.Struct, frozen=True):
     """The result of request *id*.
 
     Args:
-        id: The id of the request.
-        result: A value of 2026-07-28; decoded JSON for a method that no revision defines.
-        raw: The JSON of the result as received.
+        id: the id of the request.
+        result: a value of 2026-07-28; decoded JSON for a method that no revision defines.
+        raw: the JSON of the result as received.
     """
 
     id: int
@@ -217,11 +217,11 @@ class NotificationReceived(msgspec.Struct, frozen=True):
     """A notification of the server.
 
     Args:
-        method: The method.
-        params: A value of 2026-07-28; decoded JSON for a method that no revision defines.
-        subscription: The id of the `subscriptions/listen` request that the notification belongs to;
+        method: the method.
+        params: a value of 2026-07-28; decoded JSON for a method that no revision defines.
+        subscription: the id of the `subscriptions/listen` request that the notification belongs to;
             None if it belongs to no subscription.
-        about: The id of the request in whose HTTP response the notification was sent; None outside
+        about: the id of the request in whose HTTP response the notification was sent; None outside
             of such a response.
     """
 
@@ -235,10 +235,10 @@ class RequestReceived(msgspec.Struct, frozen=True):
     """A request of the server (before 2026-07-28), which the client answers under the same *id*.
 
     Args:
-        id: The id that the server chose.
-        method: The method.
-        params: A value of 2026-07-28; decoded JSON for a method that no revision defines.
-        meta: All members of the request's `_meta`.
+        id: the id that the server chose.
+        method: the method.
+        params: a value of 2026-07-28; decoded JSON for a method that no revision defines.
+        meta: all members of the request's `_meta`.
     """
 
     id: RequestId

@@ -22,15 +22,15 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of `ClientDispatch`. Times are in seconds.
 
     Args:
-        revision: The only revision to negotiate; None: the newest that both sides support.
-        remembered: The revision of the last connection to this server; None if it is unknown. The
+        revision: the only revision to negotiate; None: the newest that both sides support.
+        remembered: the revision of the last connection to this server; None if it is unknown. The
             negotiation tries its era first, and the other era after a failure.
-        probe_timeout: Time for the response to `server/discover` on a transport that is not
+        probe_timeout: time for the response to `server/discover` on a transport that is not
             `per_message` (stdio). After that the server is treated as one of the legacy era.
-        connect_timeout: Time for the response to any other message of the handshake.
-        max_pending: Maximum number of pending requests; 0: no limit.
-        max_asked: Maximum number of requests of the server that wait for a response.
-        max_depth: Maximum nesting of a message.
+        connect_timeout: time for the response to any other message of the handshake.
+        max_pending: maximum number of pending requests; 0: no limit.
+        max_asked: maximum number of requests of the server that wait for a response.
+        max_depth: maximum nesting of a message.
     """
 
     revision: str | None = None
@@ -46,10 +46,10 @@ class TransportFailure(msgspec.Struct, frozen=True):
     """The failure of a transport to get the response to a request.
 
     Args:
-        error: The error.
-        status: The HTTP status of the response; None without an HTTP response.
-        sent: Whether the request may have reached the server.
-        session: Whether the request failed because the server does not know the session.
+        error: the error.
+        status: the HTTP status of the response; None without an HTTP response.
+        sent: whether the request may have reached the server.
+        session: whether the request failed because the server does not know the session.
     """
 
     error: Exception
@@ -206,10 +206,10 @@ class Timeouts(msgspec.Struct, frozen=True):
     """The timeouts of one request, in seconds; None: no limit.
 
     Args:
-        idle: Time without progress. 2026-07-28, basic/patterns, "Timeouts": progress may restart
+        idle: time without progress. 2026-07-28, basic/patterns, "Timeouts": progress may restart
             this timeout, but not the total timeout.
-        total: Time from the sending of the request to its response.
-        whole: The total timeout that the user gave for the whole call. Only error messages show it.
+        total: time from the sending of the request to its response.
+        whole: the total timeout that the user gave for the whole call. Only error messages show it.
             It exceeds *total* if this is a later request of the call. None: equal to *total*.
     """
 
@@ -222,16 +222,16 @@ class Pending(msgspec.Struct, eq=False):
     """A pending request.
 
     Args:
-        id, method: As in the message.
-        known: The definition of the method; None if *revision* does not define the method.
-        revision: The revision of the message.
-        progress: Whether the request has a progress token.
-        opening: Whether the request is part of the handshake, and not a request of the user.
-        idle: The idle timeout in seconds; infinite without one.
-        idle_until: The time at which the idle timeout expires.
-        until: The time at which the total timeout expires.
-        whole: As in `Timeouts`; infinite without a total timeout.
-        paused_at: The time since which the timeouts are paused; None while they run.
+        id, method: as in the message.
+        known: the definition of the method; None if *revision* does not define the method.
+        revision: the revision of the message.
+        progress: whether the request has a progress token.
+        opening: whether the request is part of the handshake, and not a request of the user.
+        idle: the idle timeout in seconds; infinite without one.
+        idle_until: the time at which the idle timeout expires.
+        until: the time at which the total timeout expires.
+        whole: as in `Timeouts`; infinite without a total timeout.
+        paused_at: the time since which the timeouts are paused; None while they run.
     """
 
     id: int
@@ -369,8 +369,8 @@ class PendingRequests:
         """Remove and return the requests with a deadline of *now* or earlier.
 
         Args:
-            now: The current time.
-            waiting: Ids of requests that the server may process only after it receives a response
+            now: the current time.
+            waiting: ids of requests that the server may process only after it receives a response
                 of this client. Their idle timeouts are restarted instead of expiring.
         """
         expired = []

@@ -110,8 +110,8 @@ class RevisionNegotiation:
     """Decides which revision to use with a server. Owned by a `Connector`.
 
     Args:
-        revision, remembered: As for `DispatchOptions`.
-        silence_is_legacy: Whether a server that does not respond to a probe counts as a server of
+        revision, remembered: as for `DispatchOptions`.
+        silence_is_legacy: whether a server that does not respond to a probe counts as a server of
             the legacy era. True over stdio, where such a server may ignore the unknown method.
 
     Raises:
@@ -301,9 +301,9 @@ class Connector:
     """Runs the handshake of a connection, also for a new session. Owned by its `ClientDispatch`.
 
     Attributes:
-        revision: The negotiated revision; before that, the revision that was proposed last.
-        server: The connected server; None before the first handshake is complete.
-        renewed: Whether the session was replaced and no response has arrived in the new session.
+        revision: the negotiated revision; before that, the revision that was proposed last.
+        server: the connected server; None before the first handshake is complete.
+        renewed: whether the session was replaced and no response has arrived in the new session.
     """
 
     def __init__(

@@ -72,8 +72,8 @@ class PeerRequests:
     Otherwise it may be any request that was pending when the message arrived.
 
     Args:
-        capabilities: The declared capabilities; requests that need others are rejected.
-        limit: Maximum number of unanswered requests (`DispatchOptions.max_asked`).
+        capabilities: the declared capabilities; requests that need others are rejected.
+        limit: maximum number of unanswered requests (`DispatchOptions.max_asked`).
     """
 
     def __init__(self, capabilities: ClientCapabilities, limit: int) -> None:
@@ -92,10 +92,10 @@ class PeerRequests:
         """Register and decode a request of the server.
 
         Args:
-            message: The request.
-            id: The id of the request.
-            revision: The negotiated revision.
-            about: The ids of the requests of this client that the request may belong to.
+            message: the request.
+            id: the id of the request.
+            revision: the negotiated revision.
+            about: the ids of the requests of this client that the request may belong to.
 
         Raises:
             PeerFault: Another unanswered request has the same id.
@@ -175,10 +175,10 @@ class MessageReceiver:
     """Handles the messages of one server. Owned by a `ClientDispatch`.
 
     Args:
-        lifecycle, pending, peer_requests, connector: The other machines of the connection.
-        tasks: Whether the client has declared tasks, so that a response may be a task.
-        per_message: Whether each request has an HTTP response of its own.
-        max_depth: Maximum nesting of a message.
+        lifecycle, pending, peer_requests, connector: the other machines of the connection.
+        tasks: whether the client has declared tasks, so that a response may be a task.
+        per_message: whether each request has an HTTP response of its own.
+        max_depth: maximum nesting of a message.
     """
 
     def __init__(

@@ -35,12 +35,12 @@ class UserPrompt:
     """Asks the user once. Owned by the run of a flow, which closes it.
 
     Args:
-        redirect_uri: The redirect URI, to which a flow may add a segment; its port is chosen if it
+        redirect_uri: the redirect URI, to which a flow may add a segment; its port is chosen if it
             has none, and is on loopback.
-        ask: Replaces both browser and listener. Default: none.
-        timeout: Seconds for the user to log in.
-        browser: Whether to open a browser, beside printing the URL. Default: True.
-        turn: Returns a block that other prompts wait for: two windows at once would confuse.
+        ask: replaces both browser and listener. Default: none.
+        timeout: seconds for the user to log in.
+        browser: whether to open a browser, beside printing the URL. Default: True.
+        turn: returns a block that other prompts wait for: two windows at once would confuse.
             Default: none waits.
     """
 

@@ -23,14 +23,14 @@ class RejectedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that the server answered with 401 or 403. It did not process the request.
 
     Args:
-        method: The HTTP method.
-        url: The URL.
-        sent: The headers that `Authorization.headers` returned for this request. Another request
+        method: the HTTP method.
+        url: the URL.
+        sent: the headers that `Authorization.headers` returned for this request. Another request
             may have renewed the token since.
-        status: The HTTP status, 401 or 403.
-        headers: The headers of the response, with names in lower case.
-        attempt: How often this request was rejected so far, 1 for the first time.
-        foreground: Whether a caller waits for the response. Otherwise no login should begin: the
+        status: the HTTP status, 401 or 403.
+        headers: the headers of the response, with names in lower case.
+        attempt: how often this request was rejected so far, 1 for the first time.
+        foreground: whether a caller waits for the response. Otherwise no login should begin: the
             stream for notifications is opened again, and sessions end, at any time.
     """
 
@@ -56,7 +56,7 @@ class Authorization(ABC):
     sends one itself.
 
     Attributes:
-        interactive: Whether `headers` and `rejected` may wait for the user. The timeouts of a
+        interactive: whether `headers` and `rejected` may wait for the user. The timeouts of a
             request are paused meanwhile.
     """
 
@@ -98,8 +98,8 @@ class Authorizer(Protocol):
         """Return the authorization of a new connection to the server at *url*.
 
         Args:
-            url: The URL of the server.
-            http: The options of the connection, such as `tls`.
+            url: the URL of the server.
+            http: the options of the connection, such as `tls`.
 
         Raises:
             ConfigurationError: The server cannot be authorized for in this way.
@@ -118,7 +118,7 @@ class BearerToken(Authorization):
     """Sends an access token that the user gives. Owned by its transport.
 
     Args:
-        source: The token, or a function that returns it.
+        source: the token, or a function that returns it.
     """
 
     def __init__(self, source: str | TokenSource) -> None:

@@ -33,8 +33,8 @@ class Fetcher:
     """Sends the requests of one flow. Owned by its `FlowRunner`.
 
     Args:
-        timeout: Seconds for each request; six times as many for all of them.
-        tls: The TLS context; None trusts the certificates of the system.
+        timeout: seconds for each request; six times as many for all of them.
+        tls: the TLS context; None trusts the certificates of the system.
     """
 
     def __init__(

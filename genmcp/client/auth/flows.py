@@ -60,9 +60,9 @@ class SharedFlows:
         """Run *work*, or wait for the same work that runs already; return its result.
 
         Args:
-            kind: Identifies the work.
-            work: Runs the flow.
-            queue: Identifies work that runs one after the other, such as the logins at one server:
+            kind: identifies the work.
+            work: runs the flow.
+            queue: identifies work that runs one after the other, such as the logins at one server:
                 the second finds the tokens of the first. Default: runs at once.
         """
         loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ class SharedFlows:
         """Wait for the blocks before this one in *queue*, in this event loop.
 
         Args:
-            queue: Identifies the queue. Default: that of all flows that ask the user.
+            queue: identifies the queue. Default: that of all flows that ask the user.
         """
         key = (asyncio.get_running_loop(), queue)
         found = self._queues.setdefault(key, _FlowQueue())
@@ -132,11 +132,11 @@ class FlowAuthorization(Authorization):
     """Authorizes one connection by the tokens that flows obtain. Owned by its transport.
 
     Args:
-        options: The options of the flows; the `prover` also makes the proofs of the requests.
-        runner: Returns a runner for a flow, which may ask the user or not.
-        shared: The flows of all connections.
-        rejected: The flow after a 401 or 403.
-        usable: The flow before a request whose token is due.
+        options: the options of the flows; the `prover` also makes the proofs of the requests.
+        runner: returns a runner for a flow, which may ask the user or not.
+        shared: the flows of all connections.
+        rejected: the flow after a 401 or 403.
+        usable: the flow before a request whose token is due.
     """
 
     interactive: ClassVar[bool] = True

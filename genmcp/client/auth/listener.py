@@ -61,11 +61,11 @@ class LoopbackListener:
     """Receives one redirect at a port of this machine. Owned by the run of a flow.
 
     Args:
-        redirect_uri: A loopback URI with the path, and with the port if it is fixed.
-        preferred: The URI of an earlier login. Its port is tried first if none is fixed.
+        redirect_uri: a loopback URI with the path, and with the port if it is fixed.
+        preferred: the URI of an earlier login. Its port is tried first if none is fixed.
 
     Attributes:
-        redirect_uri: The URI with the port that is open.
+        redirect_uri: the URI with the port that is open.
     """
 
     def __init__(self, redirect_uri: str, preferred: str | None = None) -> None:

@@ -39,35 +39,35 @@ class OAuth:
     separate.
 
     Args:
-        name: The name of the client, which the user sees at the login.
-        client_id: The id of a client that is registered at the authorization server. An https URL
+        name: the name of the client, which the user sees at the login.
+        client_id: the id of a client that is registered at the authorization server. An https URL
             with a path is that of a client id metadata document, used where the server supports
             them. Default: the client registers itself.
-        secret: The secret of that client; it needs *issuer*. Default: none.
-        scopes: The scopes to ask for. Default: those that the server names.
-        issuer: The authorization server to use, exactly as in its metadata. Default: the first that
+        secret: the secret of that client; it needs *issuer*. Default: none.
+        scopes: the scopes to ask for. Default: those that the server names.
+        issuer: the authorization server to use, exactly as in its metadata. Default: the first that
             the server names.
-        resource: The parameter `resource`, for a server with a wrong URL in its metadata. None
+        resource: the parameter `resource`, for a server with a wrong URL in its metadata. None
             leaves it out. Default: as in the metadata.
-        port: The port of the redirect URI. Default: any that is free.
-        redirect_uri: The redirect URI as it is registered. Default: http://127.0.0.1/callback with
+        port: the port of the redirect URI. Default: any that is free.
+        redirect_uri: the redirect URI as it is registered. Default: http://127.0.0.1/callback with
             `port`, and for a client that registers itself with a path for each authorization server
             that does not identify itself in the redirect. Without `ask`, its host must be this
             machine.
-        ask: A function, `async` or not, that is called with the authorization URL, and returns the
+        ask: a function, `async` or not, that is called with the authorization URL, and returns the
             URL to which the browser was redirected. It replaces both the browser and the listener
             for the redirect. Default: open a browser, and print the URL.
-        tokens: Stores the tokens. Default: the memory of this process.
-        assume_pkce: Whether to use an authorization server that does not list the PKCE method S256
+        tokens: stores the tokens. Default: the memory of this process.
+        assume_pkce: whether to use an authorization server that does not list the PKCE method S256
             in its metadata. Default: False.
-        dpop: Whether the tokens are bound to a key of this client, with a proof for each request
+        dpop: whether the tokens are bound to a key of this client, with a proof for each request
             (RFC 9449). The authorization server must support it. Needs the extra `auth`. Default:
             False.
-        allow_private: Whether the server may name URLs with private addresses. Set it to False
+        allow_private: whether the server may name URLs with private addresses. Set it to False
             in a service that connects to servers of others. Default: True.
-        login_timeout: Seconds for the user to log in. Default: 300.
-        fetch_timeout: Seconds for each request to an authorization server. Default: 10.
-        max_document: Bytes of each of its responses. Default: 256 KiB.
+        login_timeout: seconds for the user to log in. Default: 300.
+        fetch_timeout: seconds for each request to an authorization server. Default: 10.
+        max_document: bytes of each of its responses. Default: 256 KiB.
 
     Raises:
         ConfigurationError: A value is invalid, or two of them exclude each other.
@@ -134,8 +134,8 @@ class OAuth:
         """Return the authorization of a new connection to the server at *url*.
 
         Args:
-            url: The URL of the server.
-            http: The options of the connection. The flow uses its `tls`.
+            url: the URL of the server.
+            http: the options of the connection. The flow uses its `tls`.
         """
         options = flow_options(self, url)
         tls = None if http is None else http.tls
@@ -168,9 +168,9 @@ def flow_options(
     """Return the options of a flow of *oauth* for the server at *url*.
 
     Args:
-        oauth: The settings.
-        url: The URL of the server.
-        observe: Called with each finding. Default: it is logged.
+        oauth: the settings.
+        url: the URL of the server.
+        observe: called with each finding. Default: it is logged.
     """
     return FlowOptions(
         url=url,

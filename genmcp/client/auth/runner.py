@@ -36,10 +36,10 @@ class FlowRunner:
     """Runs one flow. Owned by the task that runs it.
 
     Args:
-        key: The name of the record in *tokens*.
-        tokens: Stores the record.
-        fetcher: Sends the requests; it is closed at the end.
-        prompt: Asks the user; it is closed at the end. None: no login is possible.
+        key: the name of the record in *tokens*.
+        tokens: stores the record.
+        fetcher: sends the requests; it is closed at the end.
+        prompt: asks the user; it is closed at the end. None: no login is possible.
     """
 
     def __init__(

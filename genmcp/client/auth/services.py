@@ -48,17 +48,17 @@ class ServiceOptions:
     """The options that `ClientCredentials`, `Workload` and `Enterprise` have in common.
 
     Args:
-        scopes: The scopes to ask for. Default: those that the server names.
-        resource: The parameter `resource`, for a server whose metadata has another URL than it
+        scopes: the scopes to ask for. Default: those that the server names.
+        resource: the parameter `resource`, for a server whose metadata has another URL than it
             should. None leaves it out. Default: as in the metadata.
-        dpop: Whether the tokens are bound to a key of this client, with a proof for each request
+        dpop: whether the tokens are bound to a key of this client, with a proof for each request
             (RFC 9449). The authorization server must support it. Needs the extra `auth`. Default:
             False.
-        tokens: Stores the tokens. Default: the memory of this process, for this object only.
-        allow_private: Whether the server may name URLs with private addresses. Set it to False
+        tokens: stores the tokens. Default: the memory of this process, for this object only.
+        allow_private: whether the server may name URLs with private addresses. Set it to False
             in a service that connects to servers of others. Default: True.
-        fetch_timeout: Seconds for each request to an authorization server. Default: 10.
-        max_document: Bytes of each of its responses. Default: 256 KiB.
+        fetch_timeout: seconds for each request to an authorization server. Default: 10.
+        max_document: bytes of each of its responses. Default: 256 KiB.
     """
 
     extension: ClassVar[str | None] = None
@@ -95,11 +95,11 @@ class ServiceOptions:
         """Return the authorization of a connection.
 
         Args:
-            url: The URL of the server.
-            http: The options of the connection.
-            account: Whose tokens they are, for the name of the record.
-            grant: The grant.
-            options: Further options of the flow.
+            url: the URL of the server.
+            http: the options of the connection.
+            account: whose tokens they are, for the name of the record.
+            grant: the grant.
+            options: further options of the flow.
         """
         flow = FlowOptions(
             url=url,
@@ -141,13 +141,13 @@ class ClientCredentials(ServiceOptions):
     so that no secret leaves this process.
 
     Args:
-        client_id: The id of the client at the authorization server.
-        secret: Its secret.
-        key: Its private key, as PEM or JWK. Needs the extra `auth`.
-        algorithm: The algorithm of the key. Default: the usual one of its type, such as ES256.
-        method: How the secret is sent: `client_secret_basic` or `client_secret_post`. Default: as
+        client_id: the id of the client at the authorization server.
+        secret: its secret.
+        key: its private key, as PEM or JWK. Needs the extra `auth`.
+        algorithm: the algorithm of the key. Default: the usual one of its type, such as ES256.
+        method: how the secret is sent: `client_secret_basic` or `client_secret_post`. Default: as
             the authorization server lists it.
-        issuer: The authorization server, exactly as in its metadata. Required: no other gets the
+        issuer: the authorization server, exactly as in its metadata. Required: no other gets the
             secret or an assertion, whatever a server names.
 
     The other arguments are those of `ServiceOptions`.
@@ -207,11 +207,11 @@ class Workload(ServiceOptions):
     and no other grant.
 
     Args:
-        assertion: A function, `async` or not, that returns a JWT of the platform for the
+        assertion: a function, `async` or not, that returns a JWT of the platform for the
             authorization server. It is called for each token.
-        issuer: The authorization server, exactly as in its metadata. No other gets the assertion,
+        issuer: the authorization server, exactly as in its metadata. No other gets the assertion,
             whatever a server names.
-        client_id: The id of the workload at the authorization server. Default: none; the assertion
+        client_id: the id of the workload at the authorization server. Default: none; the assertion
             identifies it.
 
     The other arguments are those of `ServiceOptions`.
@@ -257,20 +257,20 @@ class Enterprise(ServiceOptions):
     not asked.
 
     Args:
-        issuer: The authorization server of the MCP server, exactly as in its metadata. No other
+        issuer: the authorization server of the MCP server, exactly as in its metadata. No other
             gets an assertion, whatever a server names.
-        idp: The identity provider: its issuer.
-        id_token: A function, `async` or not, that returns the ID token of the user, or the SAML
+        idp: the identity provider: its issuer.
+        id_token: a function, `async` or not, that returns the ID token of the user, or the SAML
             assertion. It is called for each token.
-        client_id: The id of the client at the authorization server.
-        secret: Its secret there. Default: none.
-        key: Its private key there, as PEM or JWK. Needs the extra `auth`. Default: none.
-        idp_client_id: The id of the client at the identity provider. Default: none.
-        idp_secret: Its secret there. Default: none.
-        idp_token_endpoint: The token endpoint of the identity provider. Default: as in its
+        client_id: the id of the client at the authorization server.
+        secret: its secret there. Default: none.
+        key: its private key there, as PEM or JWK. Needs the extra `auth`. Default: none.
+        idp_client_id: the id of the client at the identity provider. Default: none.
+        idp_secret: its secret there. Default: none.
+        idp_token_endpoint: the token endpoint of the identity provider. Default: as in its
             metadata.
-        subject_type: What *id_token* returns, `id_token` or `saml2`. Default: `id_token`.
-        user: Identifies the user in *tokens*. Required for storages other than `MemoryTokens`, in
+        subject_type: what *id_token* returns, `id_token` or `saml2`. Default: `id_token`.
+        user: identifies the user in *tokens*. Required for storages other than `MemoryTokens`, in
             which several users may have tokens. Default: no other object gets them.
 
     The other arguments are those of `ServiceOptions`.

@@ -22,7 +22,7 @@ class TokensUnavailable(GenmcpError):
 class TokenStorage(ABC):
     """Stores the records of logins. Safe for any number of event loops, threads and processes.
 
-    To add a storage, implement this class and run `TokensContract` of `genmcp.testing.contracts`.
+    To add a storage, implement this class and run `TokensContract` in tests/contracts.
     Every method raises `TokensUnavailable` if the storage cannot be used, and ConfigurationError
     for a record that a newer release wrote. A damaged record counts as absent: a new login replaces
     it.

@@ -37,9 +37,9 @@ class AuthorizedRequester(HttpRequester):
     No lock is held, and no connection is occupied, while a token is obtained.
 
     Args:
-        url: A URL of the origin.
-        requester: Sends the requests; it is closed with this one.
-        authorization: Authorizes them; it is closed with this one.
+        url: a URL of the origin.
+        requester: sends the requests; it is closed with this one.
+        authorization: authorizes them; it is closed with this one.
     """
 
     waits: ClassVar[bool] = True

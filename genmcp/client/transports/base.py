@@ -40,9 +40,9 @@ class TransportSink(Protocol):
         """Handle a message that was discarded because of its size.
 
         Args:
-            size: The number of bytes that were received before the message was discarded.
-            head: The beginning of the message.
-            request_id: The request whose response contained the message.
+            size: the number of bytes that were received before the message was discarded.
+            head: the beginning of the message.
+            request_id: the request whose response contained the message.
         """
         ...
 
@@ -78,7 +78,7 @@ class Transport(ABC):
     """Carries messages to one server, and the server's messages to a sink. Owned by a client.
 
     Attributes:
-        per_message: Whether each request has a response of its own, as over HTTP. If true, in
+        per_message: whether each request has a response of its own, as over HTTP. If true, in
             2026-07-28:
 
             - The client cancels a request by cancelling its `send`, and sends no notification.
@@ -86,7 +86,7 @@ class Transport(ABC):
               Otherwise silence for `probe_timeout` means a server of an earlier revision.
             - `SendMessage.param_headers` repeats arguments of tool calls, and tools whose
               `x-mcp-header` annotations are invalid are left out.
-        server_name: The server as errors and logs name it: a URL or a command, secrets masked.
+        server_name: the server as errors and logs name it: a URL or a command, secrets masked.
     """
 
     per_message: ClassVar[bool] = False
@@ -143,9 +143,9 @@ class HttpResponse(ABC):
     """An HTTP response whose body is still to be read. Owned by the code that sent the request.
 
     Attributes:
-        status: The status code.
-        headers: The headers, with names in lower case.
-        on_close: Called once, when the response is closed.
+        status: the status code.
+        headers: the headers, with names in lower case.
+        on_close: called once, when the response is closed.
     """
 
     status: int
@@ -173,7 +173,7 @@ class HttpResponse(ABC):
         """Read the body to its end, and return the part that was not read before.
 
         Args:
-            limit: Maximum number of bytes.
+            limit: maximum number of bytes.
 
         Raises:
             MessageTooLarge: The body exceeds *limit*.
@@ -211,11 +211,11 @@ class HttpRequester(ABC):
     """An HTTP client for one origin. Owned by an `HttpTransport`.
 
     Args:
-        server_name: The server as errors name it.
-        max_connections: Maximum number of concurrent requests; None is no limit.
+        server_name: the server as errors name it.
+        max_connections: maximum number of concurrent requests; None is no limit.
 
     Attributes:
-        waits: Whether `request` may wait for the user, and then calls *on_wait*.
+        waits: whether `request` may wait for the user, and then calls *on_wait*.
     """
 
     waits: ClassVar[bool] = False
@@ -237,15 +237,15 @@ class HttpRequester(ABC):
         """Send a request and return the response once its head was received, for any status.
 
         Args:
-            method: The HTTP method.
-            path: The path with its query, as in the request line.
-            headers: Headers besides those of the connection, such as Host and Content-Length.
-            body: The content; None: the request has no content.
-            counts_against_limit: Whether the request waits for one of the `max_connections` slots
+            method: the HTTP method.
+            path: the path with its query, as in the request line.
+            headers: headers besides those of the connection, such as Host and Content-Length.
+            body: the content; None: the request has no content.
+            counts_against_limit: whether the request waits for one of the `max_connections` slots
                 and occupies it. False for a request whose response may never end, and for a
                 message that an open request depends on: that request occupies a slot, so that
                 waiting for a slot could be a deadlock.
-            on_wait: Called when the request begins or ends to wait for the user to log in. None:
+            on_wait: called when the request begins or ends to wait for the user to log in. None:
                 no caller waits for the response, so that the user should not be asked.
 
         Raises:

@@ -55,10 +55,10 @@ class HttpTransport(Transport):
     """The transport for a URL. Owned by a client.
 
     Args:
-        url: The URL of the server.
-        requester: The HTTP client, which is closed with the transport.
-        options: Headers, timeouts and bounds.
-        max_message: Maximum size of a message in bytes.
+        url: the URL of the server.
+        requester: the HTTP client, which is closed with the transport.
+        options: headers, timeouts and bounds.
+        max_message: maximum size of a message in bytes.
     """
 
     per_message: ClassVar[bool] = True

@@ -56,13 +56,13 @@ class HttpEndpoint:
     """Sends the requests of the protocol to one URL. Owned by an `HttpTransport`.
 
     Args:
-        url: The URL of the server.
-        requester: The HTTP client.
-        options: The user's headers.
-        max_message: Maximum size of a response body in bytes.
+        url: the URL of the server.
+        requester: the HTTP client.
+        options: the user's headers.
+        max_message: maximum size of a response body in bytes.
 
     Attributes:
-        session: The session id that the server assigned, None without a session.
+        session: the session id that the server assigned, None without a session.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class HttpEndpoint:
         """Open an event stream of the server.
 
         Args:
-            revision: The negotiated revision.
-            last_id: The id of the last event that was received, to resume behind it; empty for a
+            revision: the negotiated revision.
+            last_id: the id of the last event that was received, to resume behind it; empty for a
                 new stream.
 
         Raises:
@@ -138,10 +138,10 @@ class HttpEndpoint:
         """Return the exception for a response with an error status.
 
         Args:
-            response: The response; its body is read.
-            session: The session id of the request.
-            timeout: Seconds to read the body, which is ignored after that; None waits for it.
-            resumed: Whether the request had a `Last-Event-ID`, which status 400 may be about.
+            response: the response; its body is read.
+            session: the session id of the request.
+            timeout: seconds to read the body, which is ignored after that; None waits for it.
+            resumed: whether the request had a `Last-Event-ID`, which status 400 may be about.
         """
         content = b""
         with suppress(TimeoutError):

@@ -38,9 +38,9 @@ class HttpPool(HttpRequester):
     """Sends requests to the origin of a URL over reused connections. Owned by its transport.
 
     Args:
-        url: A URL of the origin.
-        server_name: The server as errors name it.
-        options: Timeouts, bounds and TLS.
+        url: a URL of the origin.
+        server_name: the server as errors name it.
+        options: timeouts, bounds and TLS.
     """
 
     def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:

@@ -14,9 +14,9 @@ class HttpxAdapter(HttpRequester):
     """Sends requests through `HttpOptions.client`, or through an httpx client of its own.
 
     Args:
-        url: A URL of the origin.
-        server_name: The server as errors name it.
-        options: The client, which is not closed; timeouts, bounds and TLS.
+        url: a URL of the origin.
+        server_name: the server as errors name it.
+        options: the client, which is not closed; timeouts, bounds and TLS.
     """
 
     def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:

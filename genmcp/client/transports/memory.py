@@ -31,12 +31,12 @@ class MemoryTransport(HttpTransport):
     """The transport for a server, a mux or an endpoint in this process. Owned by a client.
 
     Args:
-        target: The server. A `Server` gets an endpoint and a mux, which are closed with the
+        target: the server. A `Server` gets an endpoint and a mux, which are closed with the
             transport; other targets are not closed.
-        options: Headers and timeouts.
-        max_message: Maximum size of a message in bytes.
-        scope: Entries that replace those of the ASGI scope, such as `state` and `user`.
-        auth: Authorizes the requests. Default: none.
+        options: headers and timeouts.
+        max_message: maximum size of a message in bytes.
+        scope: entries that replace those of the ASGI scope, such as `state` and `user`.
+        auth: authorizes the requests. Default: none.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class AsgiAdapter(HttpRequester):
     """Passes requests to an ASGI application, each in a task of its own. Owned by its transport.
 
     Args:
-        app: The application.
-        server_name: The server as errors name it.
-        scope: Entries that replace those of the ASGI scope.
+        app: the application.
+        server_name: the server as errors name it.
+        scope: entries that replace those of the ASGI scope.
     """
 
     def __init__(self, app: App, server_name: str, scope: Mapping[str, Any] | None = None) -> None:

@@ -73,9 +73,9 @@ class SseCursor:
     Owned by the request or the notification stream that it belongs to.
 
     Attributes:
-        last_id: The id of the last received event, after which the stream can be resumed; empty
+        last_id: the id of the last received event, after which the stream can be resumed; empty
             if the events have no ids.
-        events: The number of events received.
+        events: the number of events received.
     """
 
     def __init__(self, max_message: int) -> None:
@@ -91,7 +91,7 @@ class SseCursor:
         within bounds that prevent both a busy loop and an endless wait.
 
         Args:
-            failures: Failed attempts in a row.
+            failures: failed attempts in a row.
         """
         wanted = _FIRST_DELAY
         if self._retry is not None:
@@ -132,10 +132,10 @@ class NotificationStream:
     no ids, or while no stream can be opened; then `TransportSink.on_lost_notifications` is called.
 
     Args:
-        server_name: The server as the log names it.
-        follow: Opens the stream and passes its messages on until it ends.
-        options: Attempts and delays.
-        max_message: Maximum size of a message in bytes.
+        server_name: the server as the log names it.
+        follow: opens the stream and passes its messages on until it ends.
+        options: attempts and delays.
+        max_message: maximum size of a message in bytes.
     """
 
     def __init__(
@@ -239,11 +239,11 @@ class SseTransport(Transport):
     """The HTTP+SSE transport of 2024-11-05. Owned by the `HttpTransport` that detected it.
 
     Args:
-        url: The URL of the event stream.
-        requester: The HTTP client; it is not closed.
-        options: Headers and timeouts.
-        max_message: Maximum size of a message in bytes.
-        on_wait: Called when `open` begins or ends to wait for the user to log in.
+        url: the URL of the event stream.
+        requester: the HTTP client; it is not closed.
+        options: headers and timeouts.
+        max_message: maximum size of a message in bytes.
+        on_wait: called when `open` begins or ends to wait for the user to log in.
     """
 
     def __init__(

@@ -43,9 +43,9 @@ class StdioTransport(Transport):
     was killed. On Linux, the server process is also killed when the thread that started it ends.
 
     Args:
-        command: The command of the server.
-        options: Timeouts, bounds and the receiver of stderr.
-        max_message: Maximum size of a line in bytes; a longer one is discarded.
+        command: the command of the server.
+        options: timeouts, bounds and the receiver of stderr.
+        max_message: maximum size of a line in bytes; a longer one is discarded.
     """
 
     def __init__(
@@ -205,10 +205,10 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     event loop.
 
     Args:
-        command: The command.
-        options: Timeouts, and the receiver of stderr.
-        on_output: Called with each chunk of stdout.
-        on_exit: Called once, when the process is finished.
+        command: the command.
+        options: timeouts, and the receiver of stderr.
+        on_output: called with each chunk of stdout.
+        on_exit: called once, when the process is finished.
     """
 
     def __init__(
@@ -403,7 +403,7 @@ class OrphanGuard:
     without /bin/sh, such as Windows, the group is not killed.
 
     Args:
-        group: The id of the process group.
+        group: the id of the process group.
     """
 
     _SCRIPT: Final = 'read -r _; kill -9 "-$0"'

@@ -31,11 +31,11 @@ def transport_to(
     """Return a transport to *target*; a transport is returned as it is.
 
     Args:
-        target: The server.
-        max_message: Maximum size of a message of the server in bytes. Default: 64 MiB.
-        http: Options for a URL, and for a server in this process.
-        stdio: Options for a command.
-        auth: Authorizes the requests to a URL or an `Endpoint`. Default: none.
+        target: the server.
+        max_message: maximum size of a message of the server in bytes. Default: 64 MiB.
+        http: options for a URL, and for a server in this process.
+        stdio: options for a command.
+        auth: authorizes the requests to a URL or an `Endpoint`. Default: none.
 
     Raises:
         ConfigurationError: *target* is not a valid target, or cannot be used with *auth*.

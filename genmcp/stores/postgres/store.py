@@ -104,7 +104,6 @@ class PostgresStore(Store):
         if readers < 1:
             raise ConfigurationError(f"readers must be at least 1, not {readers}")
         capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
-        self.url = url
         self._options = PostgresOptions(
             url=url,
             schema=schema,

@@ -126,7 +126,6 @@ class RedisStore(Store):
         if not prefix or set(prefix) & set("{}"):
             raise ConfigurationError(f"prefix must be text without braces, not {prefix!r}")
         self._follow_refresh = follow_refresh
-        self.url = url
         self._capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
         self._address = RedisAddress(url)
         self._settings = RedisSettings(

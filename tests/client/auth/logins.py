@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from genmcp import Endpoint, Suite, tool
 from genmcp.auth import Bearer
-from genmcp.testing import Issuer
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 
@@ -43,7 +43,7 @@ class Place:
         replay: Whether the next request reaches the server twice.
     """
 
-    def __init__(self, issuer: Issuer) -> None:
+    def __init__(self, issuer: OAuthServer) -> None:
         self.issuer = issuer
         self.url = ""
         self.seen: list[tuple[str, str | None]] = []
@@ -97,7 +97,7 @@ async def _nowhere(message: Any) -> None:
 
 @asynccontextmanager
 async def guarded_place(
-    issuer: Issuer | None = None,
+    issuer: OAuthServer | None = None,
     *,
     suite: Suite | None = None,
     scopes: Sequence[str] = ("parts:read",),
@@ -105,7 +105,7 @@ async def guarded_place(
     **options: Any,
 ) -> AsyncIterator[Place]:
     """Serve an issuer and a server; yield the latter. *options* are those of its `Bearer`."""
-    place = Place(issuer or Issuer())
+    place = Place(issuer or OAuthServer())
     async with place.issuer.serve(), serve(place, lifespan="off") as base:
         place.url = f"{base}/mcp"
         suite = suite or Suite(name="parts", version="1", tools=[whoami, order])

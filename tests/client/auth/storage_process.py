@@ -17,7 +17,7 @@ from genmcp.client.auth.keyring_tokens import KeyringTokens
 from genmcp.client.auth.store_tokens import StoreTokens
 from genmcp.client.auth.tokens import TokenStorage
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.testing.contracts.tokens import KEY, RECORD, renewed
+from tests.contracts.tokens import KEY, RECORD, renewed
 
 KINDS = ["file", "sealed", "keyring", "store"]
 SECRET = "a secret for the tests"

@@ -17,8 +17,8 @@ from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Unauthorized
 from genmcp.client.options import ClientOptions
-from genmcp.testing import Issuer
 from tests.client.auth.logins import Place, guarded_place
+from tests.support.oauth.server import OAuthServer
 
 KEY = ECKey.generate_key("P-256")
 
@@ -75,7 +75,7 @@ async def test_token_is_bound_to_the_key() -> None:
 
 async def test_nonces_of_both_servers_are_honoured() -> None:
     """RFC 9449, 8 and 9: one repetition at each, and the nonce is kept for what follows."""
-    issuer = Issuer(dpop=True, dpop_nonce=True)
+    issuer = OAuthServer(dpop=True, dpop_nonce=True)
     async with guarded_place(issuer, dpop=Dpop(required=True, nonces=True)) as place:
         await called(place, person(place), revision="2026-07-28", times=3)
 

@@ -19,8 +19,8 @@ from genmcp.client.auth.store_tokens import StoreTokens
 from genmcp.client.auth.tokens import TokensUnavailable
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
-from genmcp.testing.contracts.tokens import KEY, RECORD, renewed
 from tests.client.auth.file_keyring import FileKeyring
+from tests.contracts.tokens import KEY, RECORD, renewed
 
 SECRET = "a secret for the tests"
 OTHER = "another secret for them"

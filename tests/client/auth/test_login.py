@@ -27,9 +27,9 @@ from genmcp.client.errors import (
     IssuerMismatch,
     Unauthorized,
 )
-from genmcp.testing import Issuer
 from tests.client.auth.logins import Browser, guarded_place
 from tests.client.scripted import Asked, served
+from tests.support.oauth.server import OAuthServer
 
 LEGACY = ClientOptions(revision="2025-11-25")
 NAME = "Parts agent"
@@ -68,9 +68,9 @@ async def test_first_request_leads_to_a_login(browser: Browser) -> None:
     assert len(place.tokens) == 2
 
 
-def without_iss() -> Issuer:
+def without_iss() -> OAuthServer:
     """Return an issuer that does not identify itself in redirects."""
-    issuer = Issuer()
+    issuer = OAuthServer()
     issuer.faults.metadata = {"authorization_response_iss_parameter_supported": None}
     issuer.faults.redirect = {"iss": None}
     return issuer
@@ -450,7 +450,7 @@ async def test_failure_of_the_storage_is_an_authorization_failure() -> None:
 
 async def test_registered_client_uses_its_redirect_uri() -> None:
     """With a secret, a fixed redirect URI, and a function that stands for a website."""
-    issuer = Issuer()
+    issuer = OAuthServer()
     issuer.add_client("web", secret="s3cret", redirect_uris=["https://app.example/back"])
     async with guarded_place(issuer) as place:
         auth = OAuth(
@@ -471,7 +471,7 @@ async def test_registered_client_uses_its_redirect_uri() -> None:
 async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Neither tokens, nor codes, nor the client secret, at any level."""
     caplog.set_level(logging.DEBUG)
-    issuer = Issuer()
+    issuer = OAuthServer()
     issuer.add_client("app", secret="s3cret", redirect_uris=["http://127.0.0.1/callback"])
     async with guarded_place(issuer) as place:
         auth = OAuth(NAME, client_id="app", secret="s3cret", issuer=issuer.url, ask=place.browse)

@@ -17,8 +17,8 @@ from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, IssuerMismatch, Unauthorized
 from genmcp.client.sync import SyncClient
 from genmcp.errors import ConfigurationError
-from genmcp.testing import Issuer
 from tests.client.auth.logins import Place, guarded_place
+from tests.support.oauth.server import OAuthServer
 
 KEY = ECKey.generate_key("P-256")
 PEM = KEY.as_pem(private=True).decode()
@@ -176,7 +176,7 @@ async def test_extension_is_declared() -> None:
 
 async def test_workload_presents_the_assertion_of_its_platform() -> None:
     """SEP-1933: the token of the platform is the grant."""
-    platform = Issuer("https://platform.test/k8s")
+    platform = OAuthServer("https://platform.test/k8s")
     asked: list[str] = []
     async with guarded_place() as place:
         place.issuer.trust(platform.url, platform.jwks)
@@ -193,7 +193,7 @@ async def test_workload_presents_the_assertion_of_its_platform() -> None:
 
 async def test_refused_workload_tries_nothing_else() -> None:
     """SEP-1933: one token request, with one grant."""
-    platform = Issuer("https://platform.test/k8s")
+    platform = OAuthServer("https://platform.test/k8s")
     async with guarded_place() as place:
         auth = Workload(lambda: platform.id_token("pod", place.issuer.url), issuer=place.issuer.url)
         with pytest.raises(AuthorizationFailed, match="invalid_grant"):
@@ -223,7 +223,7 @@ async def test_assertion_goes_to_no_other_authorization_server() -> None:
     assert place.issuer.received("token") == []
 
 
-def employee(place: Place, idp: Issuer, **options: Any) -> Enterprise:
+def employee(place: Place, idp: OAuthServer, **options: Any) -> Enterprise:
     """An employee who is signed in at *idp*, with a client that both know."""
     place.issuer.trust(idp.url, idp.jwks)
     place.issuer.add_client("agent", secret=SECRET)
@@ -244,7 +244,7 @@ def employee(place: Place, idp: Issuer, **options: Any) -> Enterprise:
 
 async def test_employee_needs_no_login() -> None:
     """SEP-990: ID token, ID-JAG, access token; the user is that of the identity provider."""
-    idp = Issuer()
+    idp = OAuthServer()
     async with guarded_place() as place, idp.serve():
         assert await called(place, employee(place, idp)) == "me"
 
@@ -258,7 +258,7 @@ async def test_employee_needs_no_login() -> None:
 
 async def test_policy_of_the_company_is_an_error() -> None:
     """The identity provider refuses; nothing is sent to the authorization server."""
-    idp = Issuer()
+    idp = OAuthServer()
     async with guarded_place() as place, idp.serve():
         idp.faults.fail("token", 400, error="access_denied")
         with pytest.raises(AuthorizationFailed, match="identity provider") as caught:
@@ -271,7 +271,7 @@ async def test_policy_of_the_company_is_an_error() -> None:
 async def test_nothing_secret_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """At any level, for a flow that succeeds and one that fails."""
     caplog.set_level(logging.DEBUG)
-    idp = Issuer()
+    idp = OAuthServer()
     async with guarded_place() as place, idp.serve():
         auth = employee(place, idp)
         await called(place, auth)

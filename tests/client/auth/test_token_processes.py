@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from genmcp import Client
 from genmcp._core.auth.record import record_key
 from genmcp.client.auth import OAuth
-from genmcp.testing.contracts.tokens import KEY, RECORD, renewed
 from tests.cli.guarded import guarded
 from tests.client.auth.file_keyring import FileKeyring
 from tests.client.auth.storage_process import KINDS, open_storage
+from tests.contracts.tokens import KEY, RECORD, renewed
 
 ROOT = Path(__file__).parents[3]
 BOUND = 50  # seconds

@@ -13,8 +13,8 @@ from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.testing.contracts.tokens import TokensContract
 from tests.client.auth.file_keyring import FileKeyring
+from tests.contracts.tokens import TokensContract
 
 SECRET = "a secret for the tests"
 

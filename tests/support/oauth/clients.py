@@ -10,9 +10,9 @@ from urllib.parse import unquote_plus, urlsplit
 
 import httpx
 
-from genmcp.testing.oauth.keys import read_jwt
-from genmcp.testing.oauth.ledger import Ledger
-from genmcp.testing.oauth.refusal import IssuerRequest, OAuthRefusal
+from tests.support.oauth.keys import read_jwt
+from tests.support.oauth.ledger import Ledger
+from tests.support.oauth.refusal import IssuerRequest, OAuthRefusal
 
 METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 CODE, REFRESH = "authorization_code", "refresh_token"

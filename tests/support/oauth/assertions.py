@@ -4,10 +4,10 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from genmcp.testing.oauth.clients import IssuerClient
-from genmcp.testing.oauth.keys import read_jwt
-from genmcp.testing.oauth.ledger import Ledger
-from genmcp.testing.oauth.refusal import OAuthRefusal
+from tests.support.oauth.clients import IssuerClient
+from tests.support.oauth.keys import read_jwt
+from tests.support.oauth.ledger import Ledger
+from tests.support.oauth.refusal import OAuthRefusal
 
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 ID_JAG_TYPE = "oauth-id-jag+jwt"

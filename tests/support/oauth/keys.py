@@ -1,4 +1,4 @@
-"""The keys of the issuer, and the signatures of others: assertions and DPoP proofs."""
+"""Checks of the signatures of others: assertions and DPoP proofs."""
 
 import hashlib
 import warnings
@@ -7,57 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from genmcp.extras import missing_extra
-from genmcp.testing.oauth.refusal import OAuthRefusal
+from joserfc import jwk, jwt
+from joserfc.errors import JoseError
 
-try:
-    from joserfc import jwk, jwt
-    from joserfc.errors import JoseError
-except ImportError as error:
-    raise missing_extra("Issuer", "auth", error) from error
+from tests.support.oauth.refusal import OAuthRefusal
 
 ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "PS256", "EdDSA", "Ed25519")
 PROOF_AGE = 300  # seconds that the clocks may differ (RFC 9449, 11.1)
-_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
-
-PrivateKey = jwk.ECKey | jwk.RSAKey | jwk.OKPKey
-
-
-def new_key(algorithm: str) -> PrivateKey:
-    """Return a new private key for *algorithm*, with its thumbprint as `kid`."""
-    key: PrivateKey
-    if algorithm in _CURVES:
-        key = jwk.ECKey.generate_key(_CURVES[algorithm])
-    elif algorithm == "Ed25519":
-        key = jwk.OKPKey.generate_key("Ed25519")
-    else:
-        key = jwk.RSAKey.generate_key(2048)
-    members = {**key.as_dict(private=True), "kid": key.thumbprint(), "use": "sig"}
-    return type(key).import_key({**members, "alg": algorithm})
-
-
-class IssuerKeys:
-    """The signing keys of an issuer: the newest signs, all that are listed verify."""
-
-    def __init__(self, algorithm: str) -> None:
-        self.algorithm = algorithm
-        self._foreign = new_key(algorithm)
-        self._keys = [new_key(algorithm)]
-
-    def rotate(self, *, withdraw: bool) -> None:
-        """Sign with a new key from now on; *withdraw* takes the former keys off the list."""
-        self._keys = [new_key(self.algorithm), *([] if withdraw else self._keys)]
-
-    @property
-    def jwks(self) -> dict[str, Any]:
-        """The JWK set (RFC 7517, 5) of the public keys."""
-        return {"keys": [key.as_dict(private=False) for key in self._keys]}
-
-    def sign(self, claims: Mapping[str, Any], typ: str, *, foreign: bool = False) -> str:
-        """Return a JWT; *foreign* signs it with a key that is not listed, under a listed `kid`."""
-        header = {"alg": self.algorithm, "typ": typ, "kid": self._keys[0].kid}
-        key = self._foreign if foreign else self._keys[0]
-        return jwt.encode(header, dict(claims), key, algorithms=[self.algorithm])
 
 
 def read_jwt(

@@ -1,6 +1,6 @@
 """Serves an engine in a process of its own, for the contract of engines.
 
-    python -m genmcp.testing.contracts.engine_worker FACTORY TARGET OPTIONS
+    python -m tests.tasks.engine_worker FACTORY TARGET OPTIONS
 
 opens the engine, serves it with the OPTIONS (JSON), and prints one event a line: `ready`,
 `started ID`, `ended ID`, `cancelled ID`, `failed ID`, `left`. It reads commands from standard

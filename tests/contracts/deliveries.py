@@ -12,7 +12,7 @@ from genmcp.errors import StoreUnavailable
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.store import Store
-from genmcp.testing.contracts.bench import BOUND, StoreBench
+from tests.contracts.bench import BOUND, StoreBench
 
 QUEUES: Final = ("default",)
 """The queue of most tests."""

@@ -7,31 +7,27 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from genmcp.testing.oauth.keys import IssuerKeys
-from genmcp.testing.oauth.refusal import OAuthRefusal
+from genmcp.testing.issuer import IssuerFaults, IssuerKeys
+from tests.support.oauth.refusal import OAuthRefusal
 
 ACCESS_TOKEN = "at+jwt"
 
 
 @dataclass
-class IssuerFaults:
-    """Faults that can be switched on while a test runs. `clear()` switches all off.
+class OAuthFaults(IssuerFaults):
+    """Faults of endpoints, by their names (`IssuerRequest.endpoint`). `clear()` switches all off.
 
     Attributes:
-        delay: seconds before the response, by endpoint: `faults.delay["token"] = 5`.
         metadata: members of both metadata documents to replace; None removes one.
         redirect: parameters of the redirect to replace, such as `iss`; None removes one.
         tokens: members of the token response to replace; None removes one.
         claims: claims of new access tokens to replace; None removes one.
-        foreign_key: sign with a key that is not in the JWK set, under the `kid` of one that is.
     """
 
-    delay: dict[str, float] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     redirect: dict[str, str | None] = field(default_factory=dict)
     tokens: dict[str, Any] = field(default_factory=dict)
     claims: dict[str, Any] = field(default_factory=dict)
-    foreign_key: bool = False
     _failing: dict[str, tuple[int, str, int | None]] = field(default_factory=dict, repr=False)
 
     def fail(
@@ -54,7 +50,7 @@ class IssuerFaults:
 
     def clear(self) -> None:
         """Switch all faults off."""
-        vars(self).update(vars(IssuerFaults()))
+        vars(self).update(vars(OAuthFaults()))
 
     def check(self, endpoint: str) -> None:
         """Raise the error that `fail` requested for *endpoint*."""
@@ -133,7 +129,7 @@ class Ledger:
         self.refresh_ttl = refresh_ttl
         self.opaque = opaque
         self.rotation = rotation
-        self.faults = IssuerFaults()
+        self.faults = OAuthFaults()
         self.trusted: dict[str, Mapping[str, Any]] = {}
         self.codes: dict[str, IssuedCode] = {}
         self.refreshes: dict[str, IssuedRefresh] = {}

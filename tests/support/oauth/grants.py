@@ -5,11 +5,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genmcp.testing.oauth.assertions import ID_JAG, ID_JAG_TYPE, new_id_jag, read_assertion
-from genmcp.testing.oauth.clients import BEARER, CODE, GRANTS, REFRESH, Clients, IssuerClient
-from genmcp.testing.oauth.keys import read_proof, s256
-from genmcp.testing.oauth.ledger import IssuedGrant, Ledger
-from genmcp.testing.oauth.refusal import IssuerRequest, OAuthRefusal
+from tests.support.oauth.assertions import ID_JAG, ID_JAG_TYPE, new_id_jag, read_assertion
+from tests.support.oauth.clients import BEARER, CODE, GRANTS, REFRESH, Clients, IssuerClient
+from tests.support.oauth.keys import read_proof, s256
+from tests.support.oauth.ledger import IssuedGrant, Ledger
+from tests.support.oauth.refusal import IssuerRequest, OAuthRefusal
 
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
 ACCESS = "urn:ietf:params:oauth:token-type:access_token"

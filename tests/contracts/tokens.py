@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from genmcp._core.auth.record import Record, RegisteredClient
 from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
-from genmcp.testing.contracts.bench import BOUND
+from tests.contracts.bench import BOUND
 
 KEY: Final = "https://login.example.com https://mcp.example.com/mcp Parts agent"
 

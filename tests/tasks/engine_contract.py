@@ -1,6 +1,6 @@
 """The contract of an `Engine` within one process.
 
-`genmcp.testing.contracts.engine_processes` extends it to several processes, and to crashes of the
+`tests.tasks.engine_processes` extends it to several processes, and to crashes of the
 broker behind the engine.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from genmcp.tasks.engine import Engine, EnginePromise
-from genmcp.testing.contracts.engine_worker import HandlerProbe
+from genmcp.tasks.engine import Engine
+from tests.tasks.engine_worker import HandlerProbe
 
 BOUND: float = 15.0
 """Seconds after which an expected event counts as missing."""
@@ -49,8 +49,7 @@ def serving(
 class EngineContract:
     """The behaviour of an engine within one process.
 
-    A subclass provides the fixture `engine`: an engine without ids. `Engine.promises` decides what
-    is asserted where engines may differ.
+    A subclass provides the fixture `engine`: an engine without ids.
     """
 
     @pytest.fixture
@@ -231,7 +230,7 @@ class EngineContract:
             await expect(probe, "ended", "a")
 
     async def test_owners_take_turns(self, engine: Engine, probe: HandlerProbe) -> None:
-        """With `EnginePromise.OWNERS`; without it all ids are delivered, in any order."""
+        """A client with many ids does not delay that of another."""
         probe.holds = False
         ids = [f"x{each}" for each in range(5)]
         for id in ids:
@@ -240,17 +239,16 @@ class EngineContract:
         async with serving(engine, probe, concurrency=1):
             await expect(probe, "ended", *ids, "y")
         order = [id for event, id in probe.counts if event == "started"]
-        assert EnginePromise.OWNERS not in engine.promises or order.index("y") <= 1
+        assert order.index("y") <= 1
 
     async def test_share_of_an_owner_is_limited(self, engine: Engine, probe: HandlerProbe) -> None:
-        """With `EnginePromise.OWNERS`; an engine that does not know owners ignores the limit."""
+        """One client cannot take all slots; ids without an owner have no limit."""
         for id, owner in ("x1", "x"), ("x2", "x"), ("y1", "y"), ("none", ""):
             await engine.submit(id, owner=owner)
         async with serving(engine, probe, concurrency=8, max_per_owner=1):
             first = {"x1", "y1", "none"}
             await expect(probe, "started", *first)
-            if EnginePromise.OWNERS in engine.promises:
-                assert set(probe.running) == first
+            assert set(probe.running) == first
             for id in first:
                 probe.release(id)
             async with asyncio.timeout(BOUND):
@@ -260,10 +258,7 @@ class EngineContract:
             await expect(probe, "ended", "x2")
 
     async def test_backlog_is_counted(self, engine: Engine, probe: HandlerProbe) -> None:
-        """With `EnginePromise.BACKLOG`; an engine that cannot tell returns None."""
-        if EnginePromise.BACKLOG not in engine.promises:
-            assert await engine.backlog("default") is None
-            return
+        """Ids that wait and that are held; a delayed one may count as waiting."""
         await engine.submit("a")
         await engine.submit("b")
         await engine.submit("later", delay=60)
@@ -272,7 +267,7 @@ class EngineContract:
                 await probe.events.get()
             counted = await engine.backlog("default")
             assert counted is not None
-            # A delayed id may count as waiting. The age is that of the one that is due.
+            # The age is that of the one that is due.
             assert counted.waiting in (1, 2)
             assert counted.held == 1
             assert 0 <= counted.age < BOUND

@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from genmcp.errors import Conflict
 from genmcp.stores.accounts import Account
 from genmcp.stores.store import Append, Delete, Put, Store
-from genmcp.testing.contracts.bench import BOUND, StoreBench, data_of, entry_of, keys_of, take
+from tests.contracts.bench import BOUND, StoreBench, data_of, entry_of, keys_of, take
 
 
 class SharedContract(StoreBench):

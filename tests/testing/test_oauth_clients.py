@@ -1,4 +1,4 @@
-"""Clients of `genmcp.testing.Issuer`: their documents, secrets, keys, and odd requests."""
+"""Clients of `OAuthServer`: their documents, secrets, keys, and odd requests."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from genmcp.testing import Issuer
-from genmcp.testing.oauth.keys import read_jwt, s256
+from tests.support.oauth.keys import read_jwt, s256
+from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 REDIRECT = "http://127.0.0.1:8765/callback"
@@ -28,12 +28,12 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def issuer(now: list[float]) -> Issuer:
-    return Issuer("https://issuer.test", clock=lambda: now[0], secret_ttl=60)
+def issuer(now: list[float]) -> OAuthServer:
+    return OAuthServer("https://issuer.test", clock=lambda: now[0], secret_ttl=60)
 
 
 @pytest.fixture
-async def http(issuer: Issuer) -> AsyncIterator[httpx.AsyncClient]:
+async def http(issuer: OAuthServer) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=issuer.app)
     async with httpx.AsyncClient(transport=transport, base_url=issuer.url) as http:
         yield http
@@ -98,7 +98,7 @@ async def test_unusable_url_is_no_client(http: httpx.AsyncClient, client_id: str
 
 
 async def test_secret_of_a_registered_client_expires(
-    issuer: Issuer, http: httpx.AsyncClient, now: list[float]
+    issuer: OAuthServer, http: httpx.AsyncClient, now: list[float]
 ) -> None:
     """RFC 7591, 3.2.1: `client_secret_expires_at`; a forgotten client is unknown."""
     body = {"grant_types": ["client_credentials"]}
@@ -127,7 +127,11 @@ async def test_secret_of_a_registered_client_expires(
     ],
 )
 async def test_malformed_authentication_is_refused(
-    issuer: Issuer, http: httpx.AsyncClient, form: dict[str, str], header: str | None, error: str
+    issuer: OAuthServer,
+    http: httpx.AsyncClient,
+    form: dict[str, str],
+    header: str | None,
+    error: str,
 ) -> None:
     """Each with the error of RFC 6749, 5.2."""
     issuer.add_client("service", secret="pw")
@@ -161,7 +165,7 @@ async def test_client_that_registers_a_key_must_send_it(http: httpx.AsyncClient)
 
 
 async def test_client_uses_only_grants_it_registered_for(
-    issuer: Issuer, http: httpx.AsyncClient
+    issuer: OAuthServer, http: httpx.AsyncClient
 ) -> None:
     """RFC 6749, 5.2: unauthorized_client, at both endpoints."""
     issuer.add_client(
@@ -193,7 +197,7 @@ async def test_body_is_bounded_and_of_the_right_type(
     assert error_of(large) == (413, "invalid_request")
 
 
-async def test_slow_endpoint_answers_later(issuer: Issuer, http: httpx.AsyncClient) -> None:
+async def test_slow_endpoint_answers_later(issuer: OAuthServer, http: httpx.AsyncClient) -> None:
     """A client with a shorter time-out gives up."""
     issuer.faults.delay["jwks"] = 0.01
     assert (await http.get("/jwks")).json() == issuer.jwks
@@ -207,7 +211,7 @@ async def test_slow_endpoint_answers_later(issuer: Issuer, http: httpx.AsyncClie
 @pytest.mark.parametrize("algorithm", ["ES256", "ES384", "ES512", "RS256", "PS256", "Ed25519"])
 def test_tokens_are_signed_by_each_algorithm(algorithm: str) -> None:
     """The key set names it."""
-    issuer = Issuer(algorithm=algorithm)
+    issuer = OAuthServer(algorithm=algorithm)
     token = issuer.token("ann")
 
     assert issuer.jwks["keys"][0]["alg"] == algorithm
@@ -230,7 +234,7 @@ PROOF = {"htm": "POST", "htu": "https://issuer.test/token?x=1", "iat": 1_800_000
     ],
 )
 async def test_proof_of_possession_is_checked(
-    issuer: Issuer, http: httpx.AsyncClient, header: dict[str, Any], claims: Any, status: int
+    issuer: OAuthServer, http: httpx.AsyncClient, header: dict[str, Any], claims: Any, status: int
 ) -> None:
     """RFC 9449, 4.3; the query does not count."""
     issuer.add_client("service", secret="pw")
@@ -251,7 +255,7 @@ async def test_proof_of_possession_is_checked(
 
 
 async def test_code_is_bound_to_the_key_of_its_request(
-    issuer: Issuer, http: httpx.AsyncClient
+    issuer: OAuthServer, http: httpx.AsyncClient
 ) -> None:
     """RFC 9449, 10: `dpop_jkt`."""
     issuer.add_client("app", redirect_uris=[REDIRECT])
@@ -270,7 +274,7 @@ async def test_code_is_bound_to_the_key_of_its_request(
 
 async def test_refresh_token_without_rotation_is_used_again(now: list[float]) -> None:
     """Until it expires; introspection reads it."""
-    issuer = Issuer(rotation=False, refresh_ttl=100, clock=lambda: now[0])
+    issuer = OAuthServer(rotation=False, refresh_ttl=100, clock=lambda: now[0])
     issuer.add_client("app", redirect_uris=[REDIRECT])
     issuer.add_client("rs", secret="pw")
     transport = httpx.ASGITransport(app=issuer.app)
@@ -300,7 +304,7 @@ async def test_refresh_token_without_rotation_is_used_again(now: list[float]) ->
 
 
 async def test_user_denies_in_the_form_or_cannot_be_asked(
-    issuer: Issuer, http: httpx.AsyncClient
+    issuer: OAuthServer, http: httpx.AsyncClient
 ) -> None:
     """`prompt=none` forbids the page (OpenID Connect Core 1.0, 3.1.2.1)."""
     issuer.add_client("app", redirect_uris=[REDIRECT])
@@ -317,7 +321,7 @@ async def test_user_denies_in_the_form_or_cannot_be_asked(
 
 
 async def test_options_of_the_user_can_be_set_later(
-    issuer: Issuer, http: httpx.AsyncClient
+    issuer: OAuthServer, http: httpx.AsyncClient
 ) -> None:
     """For a test with two users; None approves every scope again."""
     issuer.add_client("app", redirect_uris=[REDIRECT])

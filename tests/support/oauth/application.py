@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from genmcp.testing.oauth.authorization import Authorizations
-from genmcp.testing.oauth.clients import GRANTS, METHODS, Clients
-from genmcp.testing.oauth.grants import TokenGrants, introspection
-from genmcp.testing.oauth.keys import ASYMMETRIC
-from genmcp.testing.oauth.ledger import Ledger
-from genmcp.testing.oauth.refusal import IssuerRequest, OAuthRefusal
+from tests.support.oauth.authorization import Authorizations
+from tests.support.oauth.clients import GRANTS, METHODS, Clients
+from tests.support.oauth.grants import TokenGrants, introspection
+from tests.support.oauth.keys import ASYMMETRIC
+from tests.support.oauth.ledger import Ledger
+from tests.support.oauth.refusal import IssuerRequest, OAuthRefusal
 
 _NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 _BODY_BYTES = 65536

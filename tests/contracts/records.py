@@ -7,7 +7,7 @@ import pytest
 
 from genmcp.errors import Conflict, ContractError
 from genmcp.stores.store import Append, Delete, FoundEntry, Op, Put, Store, StoreEntry
-from genmcp.testing.contracts.bench import BOUND, StoreBench, data_of, entry_of, keys_of
+from tests.contracts.bench import BOUND, StoreBench, data_of, entry_of, keys_of
 
 
 class RecordContract(StoreBench):

@@ -4,8 +4,8 @@ import pytest
 
 # pytest shows the values of failed assertions in these modules only if they are registered.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("accounts", "bench", "deliveries", "engine", "logs"))
+    *(f"{__name__}.{name}" for name in ("accounts", "bench", "deliveries", "logs"))
 )
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("engine_processes", "records", "shared", "store", "tokens"))
+    *(f"{__name__}.{name}" for name in ("records", "shared", "store", "tokens"))
 )

@@ -8,9 +8,9 @@ import pytest
 
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Append, Put, Store
-from genmcp.testing.contracts.bench import take, until_waiting
-from genmcp.testing.contracts.logs import FollowContract, LogContract
-from genmcp.testing.contracts.records import ExpiryContract, LabelContract, RecordContract
+from tests.contracts.bench import take, until_waiting
+from tests.contracts.logs import FollowContract, LogContract
+from tests.contracts.records import ExpiryContract, LabelContract, RecordContract
 
 
 class StoreContract(RecordContract, LabelContract, ExpiryContract, LogContract, FollowContract):

@@ -8,7 +8,7 @@ import pytest
 from genmcp.errors import Conflict, OverShare, StoreFull
 from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.store import Append, Delete, Put, Store
-from genmcp.testing.contracts.bench import BOUND, CAPACITY, StoreBench
+from tests.contracts.bench import BOUND, CAPACITY, StoreBench
 
 MALLORY: Final = (Account("mallory", share=0.25, setting="Limits.store_share_per_principal"),)
 BOB: Final = (Account("bob", share=0.25),)

@@ -8,7 +8,7 @@ import pytest
 
 from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.store import Append, Put, Store
-from genmcp.testing.contracts.bench import (
+from tests.contracts.bench import (
     BOUND,
     StoreBench,
     data_of,

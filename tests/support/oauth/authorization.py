@@ -9,9 +9,9 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from genmcp.testing.oauth.clients import CODE, Clients, IssuerClient
-from genmcp.testing.oauth.ledger import IssuedGrant, Ledger
-from genmcp.testing.oauth.refusal import IssuerRequest, OAuthRefusal
+from tests.support.oauth.clients import CODE, Clients, IssuerClient
+from tests.support.oauth.ledger import IssuedGrant, Ledger
+from tests.support.oauth.refusal import IssuerRequest, OAuthRefusal
 
 Consent = Literal["approve", "deny", "ask"]
 CODE_TTL = 60.0
