@@ -40,6 +40,8 @@ from tests.client.fuzzed_peer import (
 )
 from tests.client.scripted import Asked, served
 
+pytestmark = pytest.mark.fuzz
+
 TIME = 0.4  # seconds a call may take
 SLACK = 3.0  # seconds this machine may be busy with something else
 PEER = str(Path(__file__).with_name("fuzzed_peer.py"))

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).parents[2] / "scripts" / "conformance"
 
 SUITE = """

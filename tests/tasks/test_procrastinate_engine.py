@@ -19,6 +19,8 @@ from genmcp.testing.contracts.engine_processes import BrokerEngineContract, Star
 from genmcp.testing.contracts.engine_worker import HandlerProbe
 from tests.support.postgres_server import PostgresServer, fresh_schema
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def procrastinate_engine(url: str) -> AsyncIterator[Engine]:
