@@ -11,16 +11,19 @@ asyncio raises the same CancelledError for two different events:
 - An awaited task or future was cancelled by other code. The current task was not cancelled, and
   `Task.cancelling()` is 0. This is a failure of the awaited work and is handled like any exception.
 
-All modules of genmcp follow these rules:
+The rules, and the helper for each:
 
 1. Code that catches CancelledError calls `cancel_requested` before it treats the error as a
    failure of the awaited work.
 2. Code that cancels its own task, to leave one block early, takes exactly its own requests back
    with `Task.uncancel()`, and swallows the error only if no other request remains: `CancelScope`.
    `RunningCall` in `genmcp._transports` counts its requests in the same way.
-3. Code that owns a child task cancels it and waits for its end, by `cancel_and_wait`.
-4. Cleanup that must not stop half-way runs in `run_to_completion`, which delays a cancellation
-   until the cleanup is done.
+3. Code that owns a child task cancels it and waits for its end: `cancel_and_wait`.
+4. Cleanup that must not stop half-way delays a cancellation until it is done: `run_to_completion`.
+
+Not every module uses the helpers: many owners of a child task, in the stores, engines and
+transports, call `Task.cancel` and `asyncio.wait` themselves. No test searches for code that breaks
+a rule.
 """
 
 import asyncio

@@ -66,21 +66,6 @@ COMMANDS = [
     for command in COMMAND.findall(session)
 ]
 BIN = Path(sys.executable).parent
-PUBLIC = {
-    "genmcp",
-    "genmcp.auth",
-    "genmcp.client.auth",
-    "genmcp.stores.redis",
-    "genmcp.tasks.celery",
-    "genmcp.tasks.docket",
-    "genmcp.tasks.procrastinate",
-    "genmcp.tasks.temporal",
-    "genmcp.telemetry.metrics",
-    "genmcp.telemetry.otel",
-    "genmcp.telemetry.otel_client",
-    "genmcp.telemetry.prometheus",
-    "genmcp.testing",
-}
 
 
 @pytest.fixture
@@ -105,15 +90,22 @@ def applications(module: ModuleType) -> list[Any]:
     return served or [Endpoint(suite) for suite in suites]
 
 
-def test_examples_import_only_public_modules() -> None:
-    """A reader needs `genmcp` and the folders that a page is about, and no internal module."""
-    imported = {
-        each
-        for code in MODULES.values()
-        for each in re.findall(r"^\s*(?:from|import) (genmcp\S*)", code, re.MULTILINE)
-        if not each.startswith("genmcp.testing.")
-    }
-    assert imported <= PUBLIC
+def test_pages_import_only_public_modules() -> None:
+    """A user depends on what the pages show: CONTRIBUTING lists all of it, and nothing unused."""
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    ((listed),) = re.findall(r"^- \*\*Public API\.\*\* (.*?)^- ", contributing, re.M | re.DOTALL)
+    public = set(re.findall(r"`(genmcp[\w.]*)`", listed))
+    pages = "\n".join(TEXTS[page.name] for page in PAGES if page.parent.name != "design")
+    imported = set(re.findall(r"^\s*(?:from|import) (genmcp[\w.]*)", pages, re.MULTILINE))
+
+    def is_public(module: str) -> bool:
+        return any(f"{module}.".startswith(f"{each}.") for each in public - {"genmcp"})
+
+    assert {each for each in imported if not is_public(each)} == {"genmcp"}
+    assert not [module for module in imported if "._" in module]
+    assert [each for each in public if not re.search(rf"\b{re.escape(each)}\b", pages)] == []
+    for module in public:
+        importlib.import_module(module)
 
 
 @pytest.mark.parametrize(
@@ -396,6 +388,24 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
         minimums = dict(connection.execute("SELECT number, minimum FROM parts"))
     assert changes
     assert all(minimums[change["number"]] == change["minimum"] for change in changes)
+
+
+def test_documentation_of_conformance_has_the_recorded_numbers() -> None:
+    """`scripts/conformance` fails if its result differs from the numbers in this file."""
+    recorded = json.loads((ROOT / "scripts" / "conformance.json").read_text("utf-8"))
+    runs = {
+        (reason, key): len(checks)
+        for reason, scenarios in recorded["skipped"].items()
+        for key, checks in scenarios.items()
+    }
+    others = sum(count for (reason, _), count in runs.items() if "skills" not in reason)
+    sentence = (
+        "In the official conformance suite, logins included, "
+        "the server passes {server} checks and the client {client}, and none fails. "
+        f"{sum(runs.values())} checks are skipped and {[*runs.values()].count(0)} scenarios "
+        f"not run, all but {others} checks for want of one extension (skills); "
+    )
+    assert sentence.format(**recorded["passed"]) in " ".join(README.split())
 
 
 async def test_documentation_of_faults_is_what_a_model_reads(modules: Path) -> None:

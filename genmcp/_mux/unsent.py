@@ -36,7 +36,7 @@ class Unread(Protocol):
         """Close its connection, and drop its bytes. May be called from any thread."""
 
 
-class _Account(msgspec.Struct, eq=False):
+class _UnreadOfShare(msgspec.Struct, eq=False):
     """The bytes that wait for one share, and their responses: the longest unread one first."""
 
     size: int = 0
@@ -53,7 +53,7 @@ class UnsentBytes:
         self.full = False
         self._bounds = {"all": TOTAL, "anonymous": int(TOTAL * anonymous_share)}
         self._lock = Lock()
-        self._accounts: dict[Share, _Account] = {}
+        self._accounts: dict[Share, _UnreadOfShare] = {}
         self._full_ones: set[Share] = set()
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class UnsentBytes:
             each.close()
 
     def _set(self, share: Share, response: Unread, size: int, was_read: bool) -> None:
-        account = self._accounts.setdefault(share, _Account())
+        account = self._accounts.setdefault(share, _UnreadOfShare())
         responses = account.responses
         account.size += size - responses.get(response, 0)
         if was_read or not size:

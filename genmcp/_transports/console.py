@@ -15,8 +15,8 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Final
 
-from genmcp._transports.request import HttpRequest
-from genmcp._transports.writing import START, ClientLeft, write
+from genmcp._transports.request import ClientLeft, HttpRequest
+from genmcp._transports.writing import START, write
 
 _IMPORT: Final = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT: Final = re.compile(

@@ -10,8 +10,10 @@ from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import plain_request
 from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
+from genmcp._transports.body import read_body
 from genmcp._transports.post import delete, get, post
 from genmcp._transports.request import (
+    ClientLeft,
     FindClientKey,
     HttpRequest,
     Receive,
@@ -19,12 +21,11 @@ from genmcp._transports.request import (
     Send,
     Serve,
     as_headers,
-    read_body,
     reject,
 )
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
-from genmcp._transports.writing import ClientLeft
+from genmcp._transports.writing import reply
 from genmcp._wire import jsonrpc
 from genmcp._wire.http import Security, check_post_headers, preflight_headers
 from genmcp.errors import ConfigurationError, NotAllowed
@@ -332,7 +333,7 @@ async def _options(http: HttpRequest) -> None:
     origin = http.table.get(b"origin")
     allowed = (b"allow", ", ".join(_METHODS).encode())
     http.headers = preflight_headers(http.table, origin) if origin else [allowed]
-    await http.reply(204)
+    await reply(http, 204)
 
 
 async def _not_allowed(http: HttpRequest) -> None:
@@ -352,7 +353,7 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
     answer = EncodedResponse(body, refusal.status, refusal.headers, refusal=insufficient)
     answer = http.as_whole(answer)
     with suppress(ClientLeft):
-        await http.reply(answer.status, answer.message or b"", as_headers(answer.headers))
+        await reply(http, answer.status, answer.message or b"", as_headers(answer.headers))
     # The traceback refers to the request, which may refer to the error: a reference cycle. Without
     # the traceback, a rejected request is freed at once, not by the garbage collector.
     error.__traceback__ = None
@@ -361,7 +362,7 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
 async def _hang_up(http: HttpRequest) -> None:
     """End a request after a disconnect: a middleware would report a missing response."""
     with suppress(ClientLeft):
-        await http.reply(_CLIENT_CLOSED_REQUEST)
+        await reply(http, _CLIENT_CLOSED_REQUEST)
 
 
 _CLIENT_CLOSED_REQUEST: Final = 499

@@ -20,10 +20,10 @@ from genmcp._core.subscription import ACKNOWLEDGED, acknowledgement, changes_of,
 from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification, watching
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
-from genmcp._transports.request import HttpRequest, wait_for_disconnect
+from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
 from genmcp._transports.running_call import Caller
 from genmcp._transports.timers import TICK, TimerTable, start_eagerly
-from genmcp._transports.writing import ClientLeft, perform
+from genmcp._transports.writing import perform
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
 from genmcp.errors import Overloaded

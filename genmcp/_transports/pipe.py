@@ -31,8 +31,9 @@ from genmcp._core.server import (
 )
 from genmcp._core.session import Session, new_session
 from genmcp._mux.mux import EncodedResponse, Mux, error_of
+from genmcp._transports.body import decode
 from genmcp._transports.listening import closing_response, open_subscription, without_params
-from genmcp._transports.request import decode, reject
+from genmcp._transports.request import reject
 from genmcp._transports.responder import BatchAnswers
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.shutdown import LAST_WORDS

@@ -41,6 +41,7 @@ from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall
 from genmcp._transports.request import HttpRequest, reject
 from genmcp._transports.responder import Responder, serve_batch
+from genmcp._transports.writing import reply
 from genmcp._wire.http import check_get_headers
 from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
 from genmcp.channel import Channel
@@ -85,12 +86,12 @@ async def _respond(http: HttpRequest, session: Session | None, action: ServerAct
         body = mux.encoder.response(
             session.revision, action.id, session.initialize_result(mux.server)
         )
-        await http.reply(200, body, headers)
+        await reply(http, 200, body, headers)
     elif isinstance(action, Reject) and action.answered and session is not None:
-        await http.reply(200, reject(http, action, session.key, session.revision))
+        await reply(http, 200, reject(http, action, session.key, session.revision))
     else:
         await perform(http, action)
-        await http.reply(202)
+        await reply(http, 202)
 
 
 async def perform(http: HttpRequest, action: ServerAction) -> None:
@@ -137,9 +138,9 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     if requests:
         await serve_batch(http, requests, rejections)
     elif rejections:
-        await http.reply(200, encode_batch(rejections))
+        await reply(http, 200, encode_batch(rejections))
     else:
-        await http.reply(202)
+        await reply(http, 202)
 
 
 async def get(http: HttpRequest) -> None:
@@ -174,7 +175,7 @@ async def delete(http: HttpRequest) -> None:
     check_legacy(http.table)
     await http.mux.broadcast.catch_up()
     await http.mux.end_session(session_of(http), http.client_key)
-    await http.reply(204)
+    await reply(http, 204)
 
 
 def session_of(http: HttpRequest) -> Session:

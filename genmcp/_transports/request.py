@@ -1,18 +1,18 @@
-"""One HTTP request as ASGI presents it: its context, its body, and the bytes of its response."""
+"""One HTTP request as ASGI presents it: its context, and its response if the client is slow."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Generator,
+    Coroutine,
     Mapping,
     MutableMapping,
     Sequence,
 )
 from contextlib import suppress
-from types import CoroutineType, coroutine
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -21,36 +21,37 @@ from genmcp._core.access import Access, InsufficientScope
 from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.request import Request
 from genmcp._core.server import Reject
-from genmcp._mux.limits import Limits, Slots
+from genmcp._mux.limits import Slots
 from genmcp._mux.mux import EncodedResponse, Mux
 from genmcp._mux.scopes import log_insufficient, scopes_of
 from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import Caller
-from genmcp._transports.shutdown import Shutdown
-from genmcp._transports.timers import AdjustableTimeout, drive
-from genmcp._transports.writing import ClientLeft, Headers, UnreadResponse, reply
-from genmcp._wire import jsonrpc
-from genmcp.errors import BodyTimeout, ConfigurationError, InvalidRequest, TooLarge
+from genmcp._transports.shutdown import LAST_WORDS, Shutdown
+from genmcp._transports.timers import AdjustableTimeout
+from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.stores.accounts import Owner
 
+logger = logging.getLogger("genmcp")
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
 FindClientKey = Callable[[Scope], str | None]
 """Returns the key of an anonymous client from an ASGI scope; None stands for the peer address."""
 
 IN_PROCESS = "genmcp.in_process"
 """The ASGI extension in the scopes of a client in the same process, which has no peer address."""
 
-_LONGEST_LENGTH: Final = 18
-"""Digits of a Content-Length that is still worth reading as a number."""
-
 UNCOUNTED: Final = 16 * 1024
 """Bytes of a body, or of messages that wait, that are not counted: a request takes as many."""
+
+PIECE: Final = 64 * 1024
+"""Bytes given to the server at once, and the size of its buffer, which are counted as well."""
 
 
 class Challenger(Protocol):
@@ -58,6 +59,100 @@ class Challenger(Protocol):
 
     def challenge(self, scope: Scope, error: str, description: str, scopes: Sequence[str]) -> str:
         """Return the value of `WWW-Authenticate`; see `HttpRequest.challenge`."""
+
+
+class ClientLeft(Exception):
+    """The client closed the connection, so that no response can reach it."""
+
+
+class UnreadResponse(msgspec.Struct, eq=False):
+    """A response that its client does not read as fast as it is written. Owned by its request."""
+
+    _http: "HttpRequest"
+    client_key: ClientKey
+    _queued: int = 0
+    _pending: list[bytes] = []
+    _deadline: AdjustableTimeout | None = None
+    _drop: Callable[[], object] | None = None
+    _closed: bool = False
+
+    async def wait(self, sending: Coroutine[Any, Any, None], pending: list[bytes]) -> None:
+        """Run *sending*, which waits for the client to read the body in *pending*.
+
+        Raises:
+            ClientLeft: the connection is closed, or the client has read nothing for
+                `Limits.write_timeout` seconds.
+        """
+        http = self._http
+        self._pending = pending
+        self._deadline = AdjustableTimeout(self._patience)
+        http.shutdown.add(http.hasten)
+        try:
+            self._count()
+            await self._deadline.bound(sending)
+        except TimeoutError:
+            logger.info("a connection is closed: its client has read nothing (%s)", self._limit)
+            abort(http)
+            await asyncio.sleep(0)  # the server learns of it before the request ends
+            raise ClientLeft from None
+        except OSError:
+            raise ClientLeft from None
+        finally:
+            http.shutdown.discard(http.hasten)
+            self._deadline = None
+            self._pending = []
+            self._count()
+
+    def queue(self, size: int, drop: Callable[[], object] | None = None) -> None:
+        """Set the size of the messages that are not being written yet.
+
+        *drop* frees them; called when the connection is closed because of their size.
+        """
+        self._queued, self._drop = size, drop
+        self._count()
+
+    def read(self) -> None:
+        """Extend the deadline, since the client has read a piece."""
+        if self._deadline is not None:
+            self._deadline.hasten(self._patience)
+            self._count(was_read=True)
+
+    def hasten(self) -> None:
+        """Give the client `LAST_WORDS` seconds to read the rest."""
+        if self._deadline is not None:
+            self._deadline.hasten(LAST_WORDS)
+
+    def close(self) -> None:
+        """Close the connection, and drop the bytes; called by the account, from any thread."""
+        self._http.in_loop(self._close)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._pending.clear()
+        if self._drop is not None:
+            self._drop()
+        abort(self._http)
+        if self._deadline is not None:
+            self._deadline.hasten(0)
+
+    @property
+    def _patience(self) -> float:
+        http = self._http
+        return LAST_WORDS if http.hastened else http.mux.limits.write_timeout
+
+    @property
+    def _limit(self) -> str:
+        if self._closed:
+            return "its client's responses take too much memory"
+        return "shutdown" if self._http.hastened else "limit: write_timeout"
+
+    def _count(self, *, was_read: bool = False) -> None:
+        if self._closed:
+            return
+        size = self._queued
+        if self._deadline is not None:
+            size += sum(map(len, self._pending)) + PIECE
+        self._http.mux.unsent_bytes.count(self, size, was_read=was_read)
 
 
 class HttpRequest(msgspec.Struct, eq=False):
@@ -237,11 +332,6 @@ class HttpRequest(msgspec.Struct, eq=False):
             with suppress(RuntimeError):  # the loop was closed, and the request with it
                 self.loop.call_soon_threadsafe(step, *arguments)
 
-    def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> Awaitable[None]:
-        """Send a complete response; a *body* is JSON."""
-        self.answered = True
-        return reply(self, status, body, [*self.headers, *headers] if headers else self.headers)
-
     def queue(self, size: int, drop: Callable[[], object]) -> None:
         """Count *size* bytes of the response, which wait to be written, towards the client.
 
@@ -260,106 +350,6 @@ class HttpRequest(msgspec.Struct, eq=False):
 
 Serve = Callable[[HttpRequest], Awaitable[None]]
 """Serves a request whose headers were accepted."""
-
-
-# The request body.
-
-
-@coroutine
-def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, bytes]:
-    """Read the body of a request; *length* is its Content-Length header, if it has one.
-
-    Once more than 16 KiB have been received, all bytes of the body count towards its client's share
-    until the request ends, or until a `subscriptions/listen` opens its stream.
-
-    Raises:
-        TooLarge: it is larger than `limits.max_body_bytes`.
-        BodyTimeout: it took longer than `limits.body_timeout`.
-        Overloaded: the large bodies of the client, or of all clients, exceed their limit.
-        ClientLeft: the connection closed first.
-    """
-    limits = http.mux.limits
-    if (
-        length is not None
-        and length.isdigit()
-        and (len(length) > _LONGEST_LENGTH or int(length) > limits.max_body_bytes)
-    ):
-        raise _too_large(limits)
-    work = http.receive()
-    if not isinstance(work, CoroutineType):
-        work = _awaited(work)
-    try:
-        waited = work.send(None)
-    except StopIteration as done:  # nearly always: the server has received the body already
-        message: Message = done.value
-        body: bytes = message.get("body", b"")
-        if (
-            message["type"] == "http.request"
-            and not message.get("more_body", False)
-            and len(body) <= UNCOUNTED
-            and len(body) <= limits.max_body_bytes
-        ):
-            return body
-        rest = _read(message, http)
-    else:
-        rest = _read_from(drive(work, waited), http)
-    try:
-        body = yield from AdjustableTimeout(limits.body_timeout).bound(rest)
-    except TimeoutError:
-        raise BodyTimeout(
-            f"The body did not arrive within {limits.body_timeout:g} s (limit: body_timeout)"
-        ) from None
-    return body
-
-
-async def _awaited(work: Awaitable[Message]) -> Message:
-    return await work
-
-
-async def _read_from(first: Awaitable[Message], http: HttpRequest) -> bytes:
-    return await _read(await first, http)
-
-
-async def _read(message: Message, http: HttpRequest) -> bytes:
-    """Return the body that begins with *message*."""
-    parts: list[bytes] = []
-    limits = http.mux.limits
-    left = limits.max_body_bytes
-    while True:
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        parts.append(message.get("body", b""))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(limits)
-        if limits.max_body_bytes - left > UNCOUNTED:
-            http.count_body(limits.max_body_bytes - left)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-        message = await http.receive()
-
-
-def _too_large(limits: Limits) -> TooLarge:
-    return TooLarge(
-        f"The body is larger than {limits.max_body_bytes} bytes (limit: max_body_bytes)"
-    )
-
-
-def decode(body: bytes, limits: Limits) -> jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]:
-    """Decode *body* within *limits*: one message, or the members of a batch.
-
-    Raises:
-        McpError: it is not JSON-RPC, or exceeds one of the limits.
-    """
-    return jsonrpc.decode(
-        body,
-        max_depth=limits.max_depth,
-        containers=limits.max_containers,
-        batch=limits.max_batch_messages,
-    )
-
-
-# The response, and the connection.
 
 
 def reject(
@@ -392,3 +382,20 @@ async def wait_for_disconnect(receive: Receive) -> None:
     while message["type"] != "http.disconnect":
         await asyncio.sleep(1)  # some middlewares return the body at each call
         message = await receive()
+
+
+def abort(http: "HttpRequest") -> None:
+    """Close the connection of *http*, although its client has not read what was sent.
+
+    ASGI has no message for it: a server that is told of an incomplete response still waits until
+    its buffer is read.
+    """
+    if (transport := transport_of(http)) is not None:
+        transport.abort()
+
+
+def transport_of(http: "HttpRequest") -> asyncio.Transport | None:
+    """Return the open connection, if the server is uvicorn, and `receive` is its own."""
+    cycle = getattr(http.receive, "__self__", None)
+    transport: asyncio.Transport | None = getattr(cycle, "transport", None)
+    return None if transport is None or transport.is_closing() else transport

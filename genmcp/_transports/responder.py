@@ -23,11 +23,11 @@ from genmcp._core.request import Request
 from genmcp._core.server import LISTEN, Reject
 from genmcp._mux.mux import EncodedResponse, Mux
 from genmcp._transports.listening import listen
-from genmcp._transports.request import HttpRequest, as_headers, reject
+from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
 from genmcp._transports.running_call import NO_ANSWER, RunningCall
 from genmcp._transports.stream import OpenResponse, ResponseWriter
 from genmcp._transports.timers import TICK, TimerTable, drive
-from genmcp._transports.writing import ClientLeft, reply
+from genmcp._transports.writing import reply
 from genmcp.channel import Channel
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
 from genmcp.protocol.params import (
@@ -73,11 +73,10 @@ class Responder(RunningCall[HttpRequest], eq=False):
         """Send *answer* as the whole response."""
         self.ended = True
         http = self.caller
-        http.answered = True
-        headers = http.headers
+        headers: Headers = ()
         if answer.headers:
             answer = http.as_whole(answer)
-            headers = [*http.headers, *as_headers(answer.headers)]
+            headers = as_headers(answer.headers)
         return reply(http, answer.status, answer.message or b"", headers)
 
     async def _serve(self, outcome: Awaitable[EncodedResponse]) -> None:

@@ -17,19 +17,12 @@ from genmcp._core.server import OpenSession, Reject, ServerConnection, StartRequ
 from genmcp._core.session import Session, anonymous_params, new_session
 from genmcp._mux.session_streams import to_wire
 from genmcp._mux.threads import Multimap
+from genmcp._transports.body import decode, read_body
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall
 from genmcp._transports.post import perform
-from genmcp._transports.request import (
-    HttpRequest,
-    Receive,
-    Scope,
-    Send,
-    Serve,
-    decode,
-    read_body,
-    reject,
-)
+from genmcp._transports.request import HttpRequest, Receive, Scope, Send, Serve, reject
+from genmcp._transports.writing import reply
 from genmcp._wire import sse
 from genmcp._wire.http import check_get_headers, check_post_headers, preflight_headers
 from genmcp.errors import (
@@ -75,7 +68,7 @@ class SseEndpoint:
                 await self._post(http, http.scope["query_string"])
             case "OPTIONS":
                 http.headers = preflight_headers(http.table, http.table.get(b"origin", b""))
-                await http.reply(204)
+                await reply(http, 204)
             case _:
                 raise NotAllowed("This endpoint takes GET, and POST", "GET", "POST", "OPTIONS")
 
@@ -126,7 +119,7 @@ class SseEndpoint:
         action = ServerConnection(http.mux, opened, modern=False).receive(message)
         if not message.is_request:
             await perform(http, action)
-            await http.reply(202)
+            await reply(http, 202)
             return
         if isinstance(action, StartRequest):
             http.check_scopes([action.request])
@@ -135,7 +128,7 @@ class SseEndpoint:
         try:
             match action:
                 case StartRequest(request=request):
-                    await http.reply(202)
+                    await reply(http, 202)
                     await self._run(session.key, PipedCall(stream, request), http)
                     return
                 case OpenSession():
@@ -146,7 +139,7 @@ class SseEndpoint:
             action = Reject(error, True, http.id, http.method)
             response = reject(http, action, session.key, session.revision)
         if not http.answered:
-            await http.reply(202)
+            await reply(http, 202)
         await stream.send(response)
 
     async def _run(self, session: str, call: PipedCall, http: HttpRequest) -> None:

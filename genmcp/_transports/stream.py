@@ -25,7 +25,13 @@ from genmcp._core.exchange import (
 from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._mux.mux import EncodedResponse
 from genmcp._mux.replay import StoredStream, log_of
-from genmcp._transports.request import UNCOUNTED, HttpRequest, as_headers, wait_for_disconnect
+from genmcp._transports.request import (
+    UNCOUNTED,
+    ClientLeft,
+    HttpRequest,
+    as_headers,
+    wait_for_disconnect,
+)
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import (
     TICK,
@@ -34,7 +40,7 @@ from genmcp._transports.timers import (
     TimerTable,
     start_eagerly,
 )
-from genmcp._transports.writing import ClientLeft, perform
+from genmcp._transports.writing import perform
 
 # Milliseconds after which a client resumes a stream that ends with this process: a load balancer
 # needs a moment to notice, and a restarted server to start.

@@ -7,25 +7,20 @@ waits becomes an `UnreadResponse`, with the deadline of `Limits.write_timeout`, 
 entry in the account of its client (`_mux/unsent.py`), and a place in the shutdown.
 """
 
-import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
-import msgspec
-
-from genmcp._core.client_key import ClientKey
 from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
-from genmcp._transports.shutdown import LAST_WORDS
-from genmcp._transports.timers import AdjustableTimeout, drive
+from genmcp._transports.request import (
+    PIECE,
+    ClientLeft,
+    Headers,
+    HttpRequest,
+    UnreadResponse,
+    transport_of,
+)
+from genmcp._transports.timers import drive
 from genmcp._wire.sse import MEDIA_TYPE
-
-if TYPE_CHECKING:
-    from genmcp._transports.request import HttpRequest
-
-logger = logging.getLogger("genmcp")
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
@@ -38,29 +33,23 @@ _STREAM_HEADERS: Headers = (
     (b"x-accel-buffering", b"no"),
 )
 
-_PIECE: Final = 64 * 1024
-"""Bytes given to the server at once, and the size of its buffer, which are counted as well."""
-
-
-class ClientLeft(Exception):
-    """The client closed the connection, so that no response can reach it."""
-
 
 def reply(
-    http: "HttpRequest", status: int, body: bytes = b"", headers: Headers = ()
+    http: HttpRequest, status: int, body: bytes = b"", headers: Headers = ()
 ) -> Coroutine[Any, Any, None]:
-    """Send a complete response; a *body* is JSON.
+    """Send a complete response; a *body* is JSON, and *headers* are added to those of *http*.
 
     Raises:
         ClientLeft: as for `write`.
     """
-    head = [(b"content-length", b"%d" % len(body)), *headers]
+    http.answered = True
+    head = [(b"content-length", b"%d" % len(body)), *http.headers, *headers]
     if body:
         head.append(_JSON)
     return write(http, {"type": START, "status": status, "headers": head}, body)
 
 
-def perform(http: "HttpRequest", actions: Sequence[ExchangeAction]) -> Coroutine[Any, Any, None]:
+def perform(http: HttpRequest, actions: Sequence[ExchangeAction]) -> Coroutine[Any, Any, None]:
     """Send what the *actions* of an exchange ask for; chunks that are ready are joined.
 
     Raises:
@@ -68,7 +57,7 @@ def perform(http: "HttpRequest", actions: Sequence[ExchangeAction]) -> Coroutine
     """
     first = actions[0]
     if type(first) is FullResponse:  # always the only action
-        return reply(http, first.status, first.body, http.headers)
+        return reply(http, first.status, first.body)
     start: dict[str, Any] | None = None
     ready: list[bytes] = []
     ended = False
@@ -86,7 +75,7 @@ def perform(http: "HttpRequest", actions: Sequence[ExchangeAction]) -> Coroutine
 
 
 async def write(
-    http: "HttpRequest",
+    http: HttpRequest,
     start: dict[str, Any] | None,
     body: bytes | None,
     *,
@@ -100,7 +89,7 @@ async def write(
     """
     pending = [] if body is None else _pieces(body)
     del body  # a large one is held in pieces, which are freed as they are sent
-    if len(pending) > 1 and (transport := _transport(http)) is not None:
+    if len(pending) > 1 and (transport := transport_of(http)) is not None:
         transport.set_write_buffer_limits(0)  # or else the end of it would wait there, uncounted
     sending = _send(http, start, pending, more_body)
     try:
@@ -116,13 +105,13 @@ async def write(
 
 def _pieces(body: bytes) -> list[bytes]:
     """Return *body* in pieces, the last one first."""
-    if len(body) <= _PIECE:
+    if len(body) <= PIECE:
         return [body]
-    return [body[at : at + _PIECE] for at in range(0, len(body), _PIECE)][::-1]
+    return [body[at : at + PIECE] for at in range(0, len(body), PIECE)][::-1]
 
 
 async def _send(
-    http: "HttpRequest", start: dict[str, Any] | None, pending: list[bytes], more_body: bool
+    http: HttpRequest, start: dict[str, Any] | None, pending: list[bytes], more_body: bool
 ) -> None:
     send = http.send
     if start is not None:
@@ -142,109 +131,3 @@ async def _send(
             http.unread.read()
     if not last:  # dropped, and the connection is closed
         raise ClientLeft
-
-
-class UnreadResponse(msgspec.Struct, eq=False):
-    """A response that its client does not read as fast as it is written. Owned by its request."""
-
-    _http: "HttpRequest"
-    client_key: ClientKey
-    _queued: int = 0
-    _pending: list[bytes] = []
-    _deadline: AdjustableTimeout | None = None
-    _drop: Callable[[], object] | None = None
-    _closed: bool = False
-
-    async def wait(self, sending: Coroutine[Any, Any, None], pending: list[bytes]) -> None:
-        """Run *sending*, which waits for the client to read the body in *pending*.
-
-        Raises:
-            ClientLeft: as for `write`.
-        """
-        http = self._http
-        self._pending = pending
-        self._deadline = AdjustableTimeout(self._patience)
-        http.shutdown.add(http.hasten)
-        try:
-            self._count()
-            await self._deadline.bound(sending)
-        except TimeoutError:
-            logger.info("a connection is closed: its client has read nothing (%s)", self._limit)
-            abort(http)
-            await asyncio.sleep(0)  # the server learns of it before the request ends
-            raise ClientLeft from None
-        except OSError:
-            raise ClientLeft from None
-        finally:
-            http.shutdown.discard(http.hasten)
-            self._deadline = None
-            self._pending = []
-            self._count()
-
-    def queue(self, size: int, drop: Callable[[], object] | None = None) -> None:
-        """Set the size of the messages that are not being written yet.
-
-        *drop* frees them; called when the connection is closed because of their size.
-        """
-        self._queued, self._drop = size, drop
-        self._count()
-
-    def read(self) -> None:
-        """Extend the deadline, since the client has read a piece."""
-        if self._deadline is not None:
-            self._deadline.hasten(self._patience)
-            self._count(was_read=True)
-
-    def hasten(self) -> None:
-        """Give the client `LAST_WORDS` seconds to read the rest."""
-        if self._deadline is not None:
-            self._deadline.hasten(LAST_WORDS)
-
-    def close(self) -> None:
-        """Close the connection, and drop the bytes; called by the account, from any thread."""
-        self._http.in_loop(self._close)
-
-    def _close(self) -> None:
-        self._closed = True
-        self._pending.clear()
-        if self._drop is not None:
-            self._drop()
-        abort(self._http)
-        if self._deadline is not None:
-            self._deadline.hasten(0)
-
-    @property
-    def _patience(self) -> float:
-        http = self._http
-        return LAST_WORDS if http.hastened else http.mux.limits.write_timeout
-
-    @property
-    def _limit(self) -> str:
-        if self._closed:
-            return "its client's responses take too much memory"
-        return "shutdown" if self._http.hastened else "limit: write_timeout"
-
-    def _count(self, *, was_read: bool = False) -> None:
-        if self._closed:
-            return
-        size = self._queued
-        if self._deadline is not None:
-            size += sum(map(len, self._pending)) + _PIECE
-        self._http.mux.unsent_bytes.count(self, size, was_read=was_read)
-
-
-def abort(http: "HttpRequest") -> None:
-    """Close the connection of *http*, although its client has not read what was sent.
-
-    ASGI has no message for it: a server that is told of an incomplete response still waits until
-    its buffer is read.
-    """
-    if (transport := _transport(http)) is not None:
-        transport.abort()
-
-
-def _transport(http: "HttpRequest") -> asyncio.Transport | None:
-    """Return the open connection, if the server is uvicorn, and `receive` is its own."""
-    cycle = getattr(http.receive, "__self__", None)
-    transport: asyncio.Transport | None = getattr(cycle, "transport", None)
-    return None if transport is None or transport.is_closing() else transport

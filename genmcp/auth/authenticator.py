@@ -14,8 +14,9 @@ from genmcp._core.auth.challenges import bearer_challenge
 from genmcp._core.auth.dpop import InvalidProof
 from genmcp._core.server import Reject
 from genmcp._transports.admission import in_process_access
-from genmcp._transports.request import HttpRequest, Scope, decode, read_body, reject
-from genmcp._transports.writing import Headers
+from genmcp._transports.body import decode, read_body
+from genmcp._transports.request import Headers, HttpRequest, Scope, reject
+from genmcp._transports.writing import reply
 from genmcp._wire.jsonrpc import Message
 from genmcp.auth.bearer import Bearer, Verifier
 from genmcp.auth.document import ResourceDocument
@@ -310,4 +311,4 @@ async def _reply(http: HttpRequest, refusal: Refusal, headers: Headers) -> None:
     reject(http, Reject(error, True, None, None))  # for telemetry; the body is that of OAuth
     code = refusal.error or _WITHOUT_CREDENTIALS
     body = msgspec.json.encode({"error": code, "error_description": refusal.description})
-    await http.reply(refusal.status, body, [*headers, (b"cache-control", b"no-store")])
+    await reply(http, refusal.status, body, [*headers, (b"cache-control", b"no-store")])

@@ -5,8 +5,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from genmcp._core.auth.metadata import resource_metadata_path, resource_metadata_urls
-from genmcp._transports.request import Receive, Scope, Send
-from genmcp._transports.writing import BODY, START, Headers
+from genmcp._transports.request import Headers, Receive, Scope, Send
+from genmcp._transports.writing import BODY, START
 
 _METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _ROOT: Final = resource_metadata_path("/")

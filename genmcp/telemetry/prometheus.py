@@ -18,8 +18,7 @@ from prometheus_client.samples import Sample
 
 from genmcp._core.access import Access
 from genmcp._transports.endpoint import Endpoint, route_to
-from genmcp._transports.request import HttpRequest, Receive, Scope, Send
-from genmcp._transports.writing import ClientLeft
+from genmcp._transports.request import ClientLeft, HttpRequest, Receive, Scope, Send
 from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.server import Server
 from genmcp.telemetry.metrics import OpenTelemetryMetrics

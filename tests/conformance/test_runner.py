@@ -1,5 +1,6 @@
 """`scripts/conformance`, with a stand-in for the official suite."""
 
+import json
 import sys
 from argparse import Namespace
 from importlib.machinery import SourceFileLoader
@@ -13,15 +14,18 @@ pytestmark = pytest.mark.slow
 
 RUNNER = Path(__file__).parents[2] / "scripts" / "conformance"
 
+# It has two scenarios of clients, one of which only skips its second check.
 SUITE = """
 import json, pathlib, sys
 if sys.argv[1] == "list":
-    print("  - sep-2640-client [2025-11-25]\\n  - initialize [2025-11-25]")
+    print("  - skills [2025-11-25]\\n  - initialize [2025-11-25]")
 else:
     out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1]) / "initialize-2026-Z"
     out.mkdir()
-    (out / "checks.json").write_text(json.dumps([{"id": "a", "status": "SUCCESS"}]))
+    checks = [{"id": "a", "status": "SUCCESS"}, {"id": "b", "status": "SKIPPED"}]
+    (out / "checks.json").write_text(json.dumps(checks))
 """
+EXPECTED = {"client initialize": ["b"], "client skills": []}
 
 
 @pytest.fixture
@@ -36,22 +40,74 @@ def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return module
 
 
-def test_runner_names_the_scenarios_that_are_not_run(
-    runner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """ "0 failed" alone would hide that most client scenarios need features the client lacks."""
-    suite = tmp_path / "suite.py"
+def run(runner: Any, passed: int, skipped: dict[str, list[str]], **options: Any) -> int:
+    """Run the client scenarios of the stand-in. The rest is what conformance.json contains."""
+    suite, expected = runner.CACHE / "suite.py", runner.CACHE / "conformance.json"
     suite.write_text(SUITE)
-    selections = ["2025-11-25"]
-    options = Namespace(url=None, client=True, scenario=None, selections=selections, replicas=0)
+    expected.write_text(json.dumps({"passed": {"client": passed}, "skipped": {"why": skipped}}))
+    runner.EXPECTED = expected
+    selected = {"url": None, "scenario": None, "selections": None, "replicas": 0} | options
+    status: int = runner.run(Namespace(client=True, **selected), [sys.executable, str(suite)])
+    return status
 
-    status = runner.run(options, [sys.executable, str(suite)])
 
-    skipped, passed, summary, counts = capsys.readouterr().out.splitlines()
+def test_runner_names_every_skip_with_its_reason(
+    runner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ "0 failed" and "PASS" alone would hide that nobody has looked."""
+    status = run(runner, 4, EXPECTED, selections=["2025-11-25"])
+
     assert status == 0
-    assert skipped.startswith(
-        "SKIP 2025-11-25 client sep-2640-client: not run, the skills extension"
-    )
-    assert passed == "PASS 2025-11-25 client initialize: 1 passed"
-    assert summary.startswith("1 client runs skipped (1: the skills extension")
-    assert counts == "1 passed, 0 failed"
+    assert capsys.readouterr().out.splitlines() == [
+        "SKIP 2025-11-25 client skills: not run, why",
+        "PARTLY 2025-11-25 client initialize: 1 passed, 1 skipped",
+        "     b: skipped, why",
+        "1 checks skipped (1: why)",
+        "1 client runs skipped (1: why)",
+        "1 passed, 0 failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("passed", "skipped", "difference"),
+    [
+        (4, {"client initialize": ["b", "c"]}, "client initialize, c is listed as skipped, and"),
+        (4, {"client gone": ["b"]}, "client gone is listed, and the suite does not have it"),
+        (5, {}, "4 checks of the client passed, 5 are recorded"),
+    ],
+)
+def test_runner_fails_on_a_list_that_is_out_of_date(
+    passed: int,
+    skipped: dict[str, list[str]],
+    difference: str,
+    runner: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each revision has the two scenarios; README shows the numbers of the list."""
+    status = run(runner, passed, EXPECTED | skipped)
+
+    *_, line, _, _, counts = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert line.startswith(f"FAIL conformance.json: {difference}")
+    assert counts.endswith(" passed, 1 failed")
+
+
+def test_runner_accepts_a_run_that_is_as_recorded(
+    runner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """.ci/run searches for the last line."""
+    assert run(runner, 4, EXPECTED) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 0 failed"
+
+
+def test_runner_fails_on_a_skip_that_is_not_listed(
+    runner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A feature that is no longer offered makes the suite skip its checks."""
+    status = run(runner, 4, {"client skills": []}, selections=["2025-11-25"])
+
+    _, line, check, _, counts = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert line == "FAIL 2025-11-25 client initialize: 1 passed, 1 failed"
+    assert check.startswith("     b: skipped, which conformance.json does not allow")
+    assert counts == "1 passed, 1 failed"

@@ -193,7 +193,7 @@ async def test_hook_that_takes_its_time_to_let_go_at_shutdown_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A write that had waited before does not cut it short."""
-    monkeypatch.setattr("genmcp._transports.writing.LAST_WORDS", 0.01)
+    monkeypatch.setattr("genmcp._transports.request.LAST_WORDS", 0.01)
     said, stopping = asyncio.Event(), asyncio.Event()
 
     @tool

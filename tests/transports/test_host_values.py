@@ -23,6 +23,7 @@ from genmcp import (
 )
 from genmcp._core.access import Access
 from genmcp._transports.request import HttpRequest
+from genmcp._transports.writing import reply
 from tests.support.asgi import Client, serving
 
 
@@ -212,7 +213,7 @@ async def test_host_application_gives_access(
 
     async def serve(http: HttpRequest) -> None:
         found.append((http.access, http.principal))
-        await http.reply(204)
+        await reply(http, 204)
 
     endpoint = serving(Tell, **options)
     client = Client(partial(endpoint, serve=serve), **scope)

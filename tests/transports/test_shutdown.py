@@ -453,7 +453,7 @@ async def test_shutdown_ends_a_body_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An open call may answer with one JSON body; `write_timeout` would hold the exit for 60 s."""
-    monkeypatch.setattr("genmcp._transports.writing.LAST_WORDS", 0.01)
+    monkeypatch.setattr("genmcp._transports.request.LAST_WORDS", 0.01)
 
     @tool
     async def outlasts_a_tick() -> str:
@@ -477,7 +477,7 @@ async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names the shutdown as the reason, not `Limits.write_timeout`."""
-    monkeypatch.setattr("genmcp._transports.writing.LAST_WORDS", 0.01)
+    monkeypatch.setattr("genmcp._transports.request.LAST_WORDS", 0.01)
     caplog.set_level("INFO", "genmcp")
 
     @tool
