@@ -1,4 +1,4 @@
-"""Fixtures and markers of all tests: Hypothesis settings, a free port, checks for leaked tasks and
+"""Fixtures of all tests: Hypothesis settings, a free port, checks for leaked tasks and
 processes.
 
 A socket, file or event loop that is left open needs no check: it is a ResourceWarning, and warnings
@@ -20,96 +20,9 @@ from hypothesis import settings
 
 from tests.support.redis_server import RedisServer
 
-# Markers of whole folders and modules (pyproject.toml). `scripts/test --quick` leaves them out.
-_MARKERS = {
-    "tests/e2e": "e2e",
-    "tests/e2e/test_fastmcp_tasks.py": "peers",
-    "tests/e2e/test_hub_of_strangers.py": "peers",
-    "tests/e2e/test_issuer_conformance.py": "peers",
-    "tests/e2e/test_login_peers.py": "peers",
-    "tests/e2e/test_mcp_1.py": "peers",
-    "tests/e2e/test_npm_servers.py": "peers",
-    "tests/e2e/test_official_client.py": "peers",
-    "tests/e2e/test_service_peers.py": "peers",
-    "tests/e2e/test_typescript_server.py": "peers",
-    "tests/client/test_client_peers.py": "peers",
-    "tests/chaos": "chaos",
-    "tests/fuzz": "fuzz",
-    "tests/client/test_fuzzed_peers.py": "fuzz",
-    "tests/cli/test_remote.py": "slow",
-    "tests/cli/test_serve.py": "slow",
-    "tests/cli/test_target.py": "slow",
-    "tests/cli/test_terminal.py": "slow",
-    "tests/cli/test_worker.py": "slow",
-    "tests/client/test_client_closing.py": "slow",
-    "tests/client/test_client_in_time.py": "slow",
-    "tests/client/test_client_leaks.py": "slow",
-    "tests/client/test_client_polls.py": "slow",
-    "tests/client/test_client_processes.py": "slow",
-    "tests/client/test_http_legacy.py": "slow",
-    "tests/client/test_http_transport.py": "slow",
-    "tests/client/test_notification_stream.py": "slow",
-    "tests/client/test_sse_transport.py": "slow",
-    "tests/client/test_stdio_transport.py": "slow",
-    "tests/conformance/test_runner.py": "slow",
-    "tests/continuations/test_awaitables.py": "slow",
-    "tests/continuations/test_questions_modern.py": "slow",
-    "tests/continuations/test_resumed_elsewhere.py": "slow",
-    "tests/continuations/test_rolling_deploys.py": "slow",
-    "tests/continuations/test_two_processes.py": "slow",
-    "tests/core/test_pair.py": "slow",
-    "tests/example_app/test_workshop_login.py": "slow",
-    "tests/example_app/test_workshop_pages.py": "slow",
-    "tests/example_app/test_workshop_resources.py": "slow",
-    "tests/example_app/test_workshop_review.py": "slow",
-    "tests/example_app/test_workshop_tools.py": "slow",
-    "tests/fundamentals/test_7_tasks.py": "slow",
-    "tests/hub/test_hub_http.py": "slow",
-    "tests/hub/test_hub_processes.py": "slow",
-    "tests/hub/test_hub_questions.py": "slow",
-    "tests/protocol/test_definitions.py": "slow",
-    "tests/resources/test_uri_template.py": "slow",
-    "tests/schema/test_schema_verdicts.py": "slow",
-    "tests/stores/test_redis_store.py": "slow",
-    "tests/stores/test_sqlite_store.py": "slow",
-    "tests/tasks/test_celery.py": "slow",
-    "tests/tasks/test_jobs.py": "slow",
-    "tests/tasks/test_jobs_blocking.py": "slow",
-    "tests/tasks/test_jobs_processes.py": "slow",
-    "tests/tasks/test_jobs_writes.py": "slow",
-    "tests/tasks/test_temporal.py": "slow",
-    "tests/test_documentation.py": "slow",
-    "tests/transports/test_attack.py": "slow",
-    "tests/transports/test_bounds.py": "slow",
-    "tests/transports/test_disconnect_soak.py": "slow",
-    "tests/transports/test_job_garbage.py": "slow",
-    "tests/transports/test_malformed_messages.py": "slow",
-    "tests/transports/test_pending_calls.py": "slow",
-    "tests/transports/test_shutdown.py": "slow",
-    "tests/transports/test_shutdown_of_jobs.py": "slow",
-    "tests/transports/test_stdio.py": "slow",
-    "tests/typing/test_checkers.py": "slow",
-}
-_TOP = Path(__file__).parent.parent
-
 # A busy machine is not a fault of the code: no deadline. On CI the same examples every time.
 settings.register_profile("genmcp", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("genmcp")
-
-
-def pytest_report_header() -> list[str]:
-    """Report marked folders and modules that were moved: their tests have lost the marker."""
-    missing = [path for path in _MARKERS if not (_TOP / path).exists()]
-    return [f"tests/conftest.py marks paths that do not exist: {missing}"] if missing else []
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the markers of its folder and module."""
-    for item in items:
-        path = item.path.relative_to(_TOP)
-        for each in (path, *path.parents):
-            if marker := _MARKERS.get(each.as_posix()):
-                item.add_marker(marker)
 
 
 @pytest.fixture(scope="session", autouse=True)

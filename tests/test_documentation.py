@@ -29,6 +29,8 @@ from tests.client.auth.logins import guarded_place
 from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",

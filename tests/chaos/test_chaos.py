@@ -13,6 +13,8 @@ from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running, until
 from tests.chaos.stored import check_store
 
+pytestmark = pytest.mark.chaos
+
 CALLS = 200
 AT_ONCE = 16
 KILLS = 20

@@ -14,6 +14,8 @@ from tests.chaos.clients import _PROGRESS, Client, _events, _value, random_of
 from tests.chaos.processes import Fleet, Server, running
 from tests.support.stores import KINDS, shared_store
 
+pytestmark = pytest.mark.chaos
+
 OFFSETS = (5.0, -5.0, 0.0)
 BOUND = 60.0  # seconds for all calls
 PING = _message("ping", {}, 2)

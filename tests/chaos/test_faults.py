@@ -17,6 +17,8 @@ from tests.chaos.faults import FAULTS, LEASE
 from tests.chaos.processes import Fleet, running
 from tests.chaos.runs import Seen, called, check_jobs, check_tasks
 
+pytestmark = pytest.mark.chaos
+
 RUNS = int(os.environ.get("CHAOS_RUNS", "0"))
 KINDS = [*FAULTS] * RUNS or ["all"]
 CALLS = 24  # for each fault

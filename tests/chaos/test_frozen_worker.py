@@ -11,6 +11,8 @@ import pytest
 from tests.chaos.callers import BOUND, ENDS, Caller
 from tests.chaos.processes import Fleet, running, until
 
+pytestmark = pytest.mark.chaos
+
 LOOKS = 20
 
 

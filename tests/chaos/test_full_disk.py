@@ -15,6 +15,8 @@ import pytest
 from tests.chaos.callers import Caller, Message, Refused, is_end
 from tests.chaos.processes import Fleet, running
 
+pytestmark = pytest.mark.chaos
+
 FULL = 4.0  # seconds: two leases
 TOOLS = ("rerun", "fail")
 TMPFS = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]

@@ -25,6 +25,8 @@ from tests.chaos.runs import Seen, called, check_jobs, check_tasks
 from tests.chaos.stored import check_store
 from tests.support.stores import KINDS, SharedStore, shared_store
 
+pytestmark = pytest.mark.chaos
+
 CALLS = int(os.environ.get("CHAOS_CALLS", "60"))
 FAULTS = CALLS // 15
 AT_ONCE = 16

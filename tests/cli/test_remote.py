@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SHOP = "tests.cli.shop:suite"
 STUBBORN = shlex.join([sys.executable, str(Path(__file__).with_name("stubborn.py"))])
 STDIO = shlex.join([sys.executable, "-m", "genmcp", "serve", SHOP, "--stdio"])

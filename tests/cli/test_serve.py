@@ -25,6 +25,8 @@ from tests.support.asgi import PATIENCE, until
 from tests.support.pipes import line, modern
 from tests.support.sockets import Connection, called
 
+pytestmark = pytest.mark.slow
+
 SHOP = """
 print("imported")
 import asyncio, sys

@@ -18,6 +18,8 @@ from genmcp.cli.target import TargetOptions, parse_target, resolve_target, targe
 from genmcp.client.options import Command
 from genmcp.errors import ConfigurationError
 
+pytestmark = pytest.mark.slow
+
 SHOP = "tests.cli.shop:suite"
 Run = Callable[..., tuple[int, str, str]]
 

@@ -17,6 +17,8 @@ from genmcp.cli.terminal import LogPrinter, StatusLine, TerminalHandler, read_li
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from tests.cli.users import PATIENCE, at_terminal
 
+pytestmark = pytest.mark.slow
+
 STUBBORN = Path(__file__).with_name("stubborn.py")
 SHOP = "tests.cli.shop:suite"
 

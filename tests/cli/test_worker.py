@@ -23,6 +23,8 @@ from genmcp.tasks.engine import LocalEngine
 from tests.cli.studio import SECRET, studio
 from tests.support.asgi import PATIENCE, Client, Connection, until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LEGACY = "2025-11-25"
 

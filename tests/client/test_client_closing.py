@@ -14,6 +14,8 @@ from genmcp.client.options import ClientOptions, Command
 from genmcp.suite.suite import Suite
 from tests.client.scripted import Asked, served
 
+pytestmark = pytest.mark.slow
+
 WELCOME = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},

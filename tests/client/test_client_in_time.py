@@ -15,6 +15,8 @@ from genmcp.client.options import ClientOptions
 from genmcp.protocol.tasks import PROGRESS
 from tests.client.scripted import Asked, event, served
 
+pytestmark = pytest.mark.slow
+
 MODERN = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"
 COMPLETE = {"resultType": "complete"}

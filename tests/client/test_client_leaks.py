@@ -17,7 +17,10 @@ SPARE = 125
 """Blocks of memory: one that each twentieth call left would be more."""
 
 DESCRIPTORS = Path("/proc/self/fd")
-pytestmark = pytest.mark.skipif(not DESCRIPTORS.exists(), reason="counts what Linux lists")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DESCRIPTORS.exists(), reason="counts what Linux lists"),
+]
 
 STDIO = """
 import asyncio

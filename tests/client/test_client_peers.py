@@ -28,9 +28,12 @@ from tests.support.speaking import MODERN, VERSIONS
 
 REVISION_CACHE = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # Resources that the peers themselves leave open.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:The logging capability"
-)
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:The logging capability"
+    ),
+]
 
 
 class Sure(ClientHandler[None]):

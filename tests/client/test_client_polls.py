@@ -26,6 +26,8 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, served
 
+pytestmark = pytest.mark.slow
+
 COMPLETE = {"resultType": "complete"}
 DISCOVERED = COMPLETE | {
     "ttlMs": 60_000,

@@ -14,6 +14,8 @@ from genmcp import Accepted, Client, ClientHandler, Command
 from genmcp.client.errors import ProcessExited, RequestTimeout, ServerError
 from genmcp.client.options import ClientOptions
 
+pytestmark = pytest.mark.slow
+
 FRAME = """
 import json, sys
 

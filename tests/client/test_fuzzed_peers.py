@@ -40,6 +40,8 @@ from tests.client.fuzzed_peer import (
 )
 from tests.client.scripted import Asked, served
 
+pytestmark = pytest.mark.fuzz
+
 TIME = 0.4  # seconds a call may take that has no answer
 PATIENCE = 10.0  # seconds a call may take that must succeed, also on a busy machine
 SLACK = 3.0  # seconds this machine may be busy with something else

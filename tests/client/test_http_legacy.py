@@ -17,6 +17,8 @@ from genmcp.client.transports.sse import SseCursor
 from tests.client.scripted import ANSWER, NOTE, Asked, event, scripted
 from tests.client.sinks import LEGACY, Recorder, notification, request
 
+pytestmark = pytest.mark.slow
+
 
 async def test_broken_legacy_stream_is_resumed() -> None:
     """Behind the last event, not before `retry`, and as often as it makes progress."""

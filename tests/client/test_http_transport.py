@@ -32,6 +32,8 @@ from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted
 from tests.client.sinks import MODERN, notification, request
 from tests.support.serving import serve
 
+pytestmark = pytest.mark.slow
+
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientCapabilities": {},

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions, HttpOptions
 from genmcp.client.subscriptions import ChangeStream
 from tests.client.scripted import NOTE, Asked, event, served
+
+pytestmark = pytest.mark.slow
 
 CAPABILITIES = {
     "tools": {"listChanged": True},

@@ -21,6 +21,8 @@ from tests.client.scripted import ANSWER, Asked, event, opened, scripted
 from tests.client.sinks import notification, request
 from tests.support.serving import serve
 
+pytestmark = pytest.mark.slow
+
 OLD = "2024-11-05"
 WHO = {"name": "test", "version": "1"}
 BEGIN = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": WHO}

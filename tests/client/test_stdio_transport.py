@@ -18,6 +18,8 @@ from genmcp.client.options import Command, StdioOptions
 from genmcp.client.transports.stdio import StdioTransport
 from tests.client.sinks import Recorder, notification, request
 
+pytestmark = pytest.mark.slow
+
 QUICK = StdioOptions(exit_timeout=0.3, term_timeout=0.3)
 ECHO = """
     for line in sys.stdin.buffer:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).parents[2] / "scripts" / "conformance"
 
 # It has two scenarios of clients, one of which only skips its second check.

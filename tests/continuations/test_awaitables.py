@@ -31,6 +31,8 @@ from genmcp import (
 from tests.continuations.asking import Waits, text_of
 from tests.support.asgi import ALL, Client, serving, until
 
+pytestmark = pytest.mark.slow
+
 
 async def soon(value: Any) -> Any:
     await asyncio.sleep(0)

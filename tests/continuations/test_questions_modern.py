@@ -29,6 +29,8 @@ from genmcp import (
 from tests.continuations.asking import ROOTS, SAID, YES, Asked, Waits, failure_of, muxed, text_of
 from tests.support.asgi import Connection, serving
 
+pytestmark = pytest.mark.slow
+
 
 class Person(msgspec.Struct):
     name: str

@@ -20,6 +20,8 @@ import pytest
 from tests.support.asgi import until
 from tests.support.serving import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 VERSION = "2025-11-25"
 HEADERS = {
     "accept": "application/json, text/event-stream",

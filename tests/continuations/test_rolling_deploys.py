@@ -34,6 +34,8 @@ from genmcp.errors import WorkRaised
 from tests.support.asgi import PATIENCE, TASKS, Client
 from tests.tasks.bench import Bench, ended, made, opened, until
 
+pytestmark = pytest.mark.slow
+
 ASKS = {"elicitation": {"form": {}}, **TASKS}
 
 

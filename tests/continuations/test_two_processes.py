@@ -19,6 +19,8 @@ import pytest
 from tests.continuations.asking import ROOTS
 from tests.support.serving import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 HEADERS = {
     "accept": "application/json, text/event-stream",
     "mcp-protocol-version": "2025-11-25",

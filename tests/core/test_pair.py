@@ -7,6 +7,7 @@ cancels, advances the time and closes.
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
@@ -58,6 +59,8 @@ from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.tools import CallToolResult, ListToolsResult
 from genmcp.protocol.value import Result, Value
 from tests.core.test_server import Offer
+
+pytestmark = pytest.mark.slow
 
 CALL: dict[str, Any] = {"name": "add", "arguments": {}}
 UNKNOWN: dict[str, Any] = {"name": "no", "arguments": {}}

@@ -17,6 +17,8 @@ from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
 from tests.support.serving import serve
 from tests.support.sockets import Connection, begun, called, http
 
+pytestmark = pytest.mark.e2e
+
 CLIENTS = 1000
 CALLS = 6000
 AT_ONCE = 50

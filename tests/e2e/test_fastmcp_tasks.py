@@ -12,7 +12,11 @@ from tests.e2e.pip import FASTMCP_TASKS, pip_environment
 from tests.e2e.processes import serving
 
 # The first run installs it.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+]
 SERVER = """
 import asyncio, sys
 from fastmcp import FastMCP

@@ -13,7 +13,10 @@ from tests.e2e.npm import GATEWAY, npm_package
 from tests.e2e.processes import serving
 
 # The first run installs it.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+]
 SERVER = """
 from genmcp import *
 

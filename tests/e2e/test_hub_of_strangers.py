@@ -18,6 +18,8 @@ from genmcp.protocol.tools import CallToolResult
 from tests.client.peer_servers import fastmcp, sdk
 from tests.support.serving import serve
 
+pytestmark = [pytest.mark.e2e, pytest.mark.peers]
+
 SDK = """
 import os
 from mcp.server import MCPServer as Server

@@ -12,7 +12,11 @@ import pytest
 from tests.e2e.processes import kill
 from tests.support.oauth.server import OAuthServer
 
-pytestmark = pytest.mark.timeout(300)  # the first run installs the suite
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),  # the first run installs the suite
+]
 CONFORMANCE = Path(__file__).parents[2] / "scripts" / "conformance"
 
 

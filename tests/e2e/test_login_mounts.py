@@ -19,6 +19,7 @@ from tests.e2e.browsing import USER
 from tests.support.serving import serve
 
 pytestmark = [
+    pytest.mark.e2e,
     pytest.mark.timeout(300),  # the first run installs packages
     pytest.mark.usefixtures("npm_packages"),
     pytest.mark.filterwarnings("ignore:Using in-memory token storage"),

@@ -26,6 +26,8 @@ from tests.e2e.browsing import USER, browse, parameters
 from tests.support.serving import serve
 
 pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
     pytest.mark.timeout(300),  # the first run installs packages
     pytest.mark.usefixtures("npm_packages"),
     pytest.mark.filterwarnings("ignore:Using in-memory token storage"),

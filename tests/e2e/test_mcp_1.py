@@ -18,7 +18,11 @@ from tests.e2e.processes import serving
 from tests.support.serving import serve
 
 # The first run installs it.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+]
 SERVER = """
 import sys
 from mcp.server.fastmcp import FastMCP

@@ -23,7 +23,11 @@ from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from tests.e2e.npm import npm_servers
 
 # The first run installs them.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+]
 ADA = {"name": "Ada", "entityType": "person", "observations": ["kind"]}
 GRAPH = "memory://knowledge-graph"
 

@@ -40,6 +40,8 @@ from tests.support.balancer import Balancer
 from tests.support.serving import serve
 from tests.support.stores import KINDS, shared_store
 
+pytestmark = [pytest.mark.e2e, pytest.mark.peers]
+
 MODES = ["auto", "legacy"]
 NOTE = "note://today"
 

@@ -36,6 +36,8 @@ from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
 pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
     pytest.mark.timeout(300),  # the first run installs packages
     pytest.mark.usefixtures("npm_packages"),
 ]

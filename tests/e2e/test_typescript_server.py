@@ -13,7 +13,11 @@ from tests.e2e.npm import SDK, npm_package
 from tests.e2e.processes import kill, serving
 
 # The first run installs it.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+]
 SCRIPT = Path(__file__).with_name("typescript_server.mjs")
 
 

@@ -15,6 +15,8 @@ from tests.cli.users import at_terminal
 from tests.e2e.authorizing import Kept, official_client
 from tests.example_app.connecting import REPOSITORY, command, until, url_of
 
+pytestmark = pytest.mark.slow
+
 BROWSER = REPOSITORY / "tests" / "e2e" / "browsing.py"
 
 DELIVERY = {"supplier": "Albatros", "csv": "number,quantity\nCH-103,2"}

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 from mcp import Client
 
 import genmcp
@@ -17,6 +18,8 @@ from example_app.seed import fill
 from genmcp import ClientOptions, HttpOptions
 from tests.example_app.connecting import PATIENCE, command, until, url_in
 from tests.support.serving import serve
+
+pytestmark = pytest.mark.slow
 
 
 async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from mcp.types import (
 
 from tests.example_app.connecting import Mode, connected
 
-pytestmark = pytest.mark.parametrize("mode", ["auto", "legacy"])
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("mode", ["auto", "legacy"]),
+]
 
 
 @pytest.fixture

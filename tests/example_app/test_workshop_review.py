@@ -20,6 +20,8 @@ from example_app.database import Database
 from example_app.seed import fill
 from tests.example_app.connecting import PATIENCE, Mode, command, connected, url_of
 
+pytestmark = pytest.mark.slow
+
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 ABLE: dict[str, Any] = {"elicitation": {}, "extensions": {f"{META}tasks": {}}}

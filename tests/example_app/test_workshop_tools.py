@@ -11,7 +11,10 @@ from mcp.types import CallToolResult, LoggingMessageNotificationParams, TextCont
 
 from tests.example_app.connecting import Mode, connected
 
-pytestmark = pytest.mark.parametrize("mode", ["auto", "legacy"])
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("mode", ["auto", "legacy"]),
+]
 
 
 def text_of(result: CallToolResult) -> str:

@@ -8,6 +8,8 @@ import pytest
 from genmcp import Channel, Client, Continue, Mux, Run, Suite, Tool, ToolRequest, job
 from genmcp.client.errors import TaskCancelled
 
+pytestmark = pytest.mark.slow
+
 door: list[asyncio.Event] = []  # the job ends once the last one is set
 
 

@@ -23,6 +23,8 @@ from genmcp.errors import ConfigurationError, HeaderMismatch, HttpRejected, McpE
 from tests.fuzz import mutation
 from tests.fuzz.conftest import Plan
 
+pytestmark = pytest.mark.fuzz
+
 SEAL = Seal("z" * 32, "fuzz", now=lambda: 0.0, nonce=bytes)
 SEALED = SEAL.seal(Purpose.SESSION, b"payload", ttl=9)
 POLICIES = [

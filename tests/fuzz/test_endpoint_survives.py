@@ -12,6 +12,8 @@ from tests.fuzz.generation import case as made
 from tests.fuzz.generation import hostile_case
 from tests.fuzz.shrinking import shrunken
 
+pytestmark = pytest.mark.fuzz
+
 PIECE = 1000
 """How many cases share an endpoint: what one leaves there, the next ones meet."""
 

@@ -14,6 +14,8 @@ from tests.fuzz.case import Case
 from tests.fuzz.driver import World, Wrong, listening
 from tests.fuzz.shrinking import shrunken
 
+pytestmark = pytest.mark.fuzz
+
 PING = Case(
     headers=(
         (b"content-type", b"application/json"),

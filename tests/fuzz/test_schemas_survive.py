@@ -22,6 +22,8 @@ from genmcp.errors import ConfigurationError
 from tests.fuzz.conftest import Plan
 from tests.fuzz.hostile_schemas import hostile_schema
 
+pytestmark = pytest.mark.fuzz
+
 # Seconds of CPU that a step takes at most. Measuring coverage makes Python code much slower.
 SECONDS = 0.05 if sys.gettrace() is None else 0.25
 BYTES = 20 << 20

@@ -17,6 +17,8 @@ from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
 from tests.support.serving import PATIENCE, Server
 
+pytestmark = pytest.mark.slow
+
 
 @tool
 async def add(a: int, b: int) -> int:

@@ -19,6 +19,8 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
 
+pytestmark = pytest.mark.slow
+
 TIME = 10.0
 SERVER = str(Path(__file__).with_name("stdio_server.py"))
 

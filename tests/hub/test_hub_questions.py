@@ -36,6 +36,8 @@ from genmcp.hub.relay import QuestionLimiter
 from tests.support.serving import serve
 from tests.support.sockets import Connection, http
 
+pytestmark = pytest.mark.slow
+
 TIME = 20.0
 REVISIONS = ["2026-07-28", "2025-11-25"]
 

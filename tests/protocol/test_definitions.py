@@ -15,6 +15,8 @@ from genmcp.protocol.value import Result
 from tests.protocol.definitions import definitions, method, said, validator
 from tests.protocol.strategies import values
 
+pytestmark = pytest.mark.slow
+
 ENVELOPE = "the JSON-RPC envelope, of wire.jsonrpc"
 ERROR = "an error, of genmcp.errors"
 UNION = "nothing but a union of other definitions"

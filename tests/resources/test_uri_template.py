@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.uri_template import MAX_URI_LENGTH, UriTemplate
 
+pytestmark = pytest.mark.slow
+
 # RFC 6570, section 3.2.
 VALUES: dict[str, Any] = {
     "count": ["one", "two", "three"],

@@ -16,6 +16,8 @@ from genmcp._schema.limits import SchemaLimits
 from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
 
+pytestmark = pytest.mark.slow
+
 KNOWN: list[tuple[str, dict[str, Any], Any, bool]] = [
     (
         "$ matches at the end alone; `re` also before a last newline",

@@ -22,6 +22,8 @@ from genmcp.stores.redis import RedisStore
 from genmcp.stores.store import Append, Delete, Put
 from tests.support.redis_server import RedisServer
 
+pytestmark = pytest.mark.slow
+
 BOUND = 30.0
 """Seconds after which a test that waits fails."""
 

@@ -24,6 +24,8 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
 from tests.support.clock import Clock
 
+pytestmark = pytest.mark.slow
+
 BOUND = 10.0
 """Seconds after which what should have come is said not to come."""
 

@@ -19,6 +19,8 @@ from tests.support.documented import write_examples
 from tests.support.redis_server import RedisServer
 from tests.support.serving import serve
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 30  # seconds: a worker of Celery takes some to start
 
 StartWorker = Callable[..., Awaitable[Process]]

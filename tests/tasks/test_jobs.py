@@ -32,6 +32,8 @@ from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=STORES)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:

@@ -14,6 +14,8 @@ from genmcp.tasks.jobs import Run, job
 from tests.support.asgi import until as until_true
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
 
+pytestmark = pytest.mark.slow
+
 
 class Threads:
     """Events that the threads of the jobs wait for, and the number of running threads."""

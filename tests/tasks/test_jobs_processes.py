@@ -19,6 +19,8 @@ from genmcp.tasks.service import TaskService
 from tests.tasks.bench import BOUND, Bench, ended, made, opened, until
 from tests.tasks.worker_process import LEASE
 
+pytestmark = pytest.mark.slow
+
 
 class Worker:
     """A worker process, which reports its steps on standard output."""

@@ -30,6 +30,8 @@ from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened
 
+pytestmark = pytest.mark.slow
+
 Fault: TypeAlias = Callable[[Task], bool]
 
 

@@ -23,6 +23,8 @@ from genmcp.tasks.temporal import TemporalQueue
 from tests.support.documented import write_examples
 from tests.support.serving import serve
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 30  # seconds
 
 # Kills the server when the test process has ended, in whatever way: its standard input is a pipe

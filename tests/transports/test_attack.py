@@ -9,10 +9,13 @@ from benchmarks.attack import attacked
 from benchmarks.floods import FLOODS, WRITE_TIMEOUT, Flood, addresses, flooded
 from benchmarks.processes import served
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("taskset") is None,
-    reason="needs other loopback addresses, /proc and taskset",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux" or shutil.which("taskset") is None,
+        reason="needs other loopback addresses, /proc and taskset",
+    ),
+]
 
 
 async def test_attack_of_one_client_leaves_the_others_served() -> None:

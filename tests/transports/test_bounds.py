@@ -12,6 +12,8 @@ from genmcp import Client as McpClient
 from genmcp._mux.threads import ThreadTurns
 from tests.support.asgi import MODERN, PATIENCE, Client, until
 
+pytestmark = pytest.mark.slow
+
 
 def served(*tools: Any, principal: Any = None, **limits: Any) -> Endpoint:
     """Return an endpoint that takes the principal from the `x-user` header."""

@@ -12,6 +12,8 @@ from genmcp import Channel, tool
 from tests.support.asgi import Client, serving, until
 from tests.support.serving import serve
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 200
 
 

@@ -22,6 +22,8 @@ from genmcp import (
 from tests.support.asgi import TASKS, Client, serving
 from tests.support.garbage import kinds, no_collections
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["no_collections"]
 
 AT_ONCE = 50

@@ -13,6 +13,8 @@ from genmcp.server import Route
 from tests.support.asgi import ALL, LEGACIES, Client, serving
 from tests.support.garbage import no_collections as no_collections
 
+pytestmark = pytest.mark.slow
+
 
 class Reports(Tool):
     """Reports progress, and returns the request's `_meta`."""

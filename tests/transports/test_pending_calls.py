@@ -17,6 +17,8 @@ from genmcp._transports.timers import TICK, TimerTable
 from tests.support.asgi import MODERN, Client, serving, until
 from tests.support.garbage import kinds, no_collections
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["no_collections"]
 
 HOST: ContextVar[str] = ContextVar("HOST", default="")

@@ -20,6 +20,8 @@ from genmcp._transports.shutdown import Shutdown
 from genmcp._transports.timers import TICK
 from tests.support.asgi import Client, serving, until
 
+pytestmark = pytest.mark.slow
+
 SERVER = '''
 import asyncio
 import json

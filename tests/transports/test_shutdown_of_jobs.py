@@ -17,6 +17,8 @@ from genmcp import Channel, Endpoint, JobOptions, Mux, Suite, Tool, ToolRequest
 from tests.support.asgi import TASKS, Client, until
 from tests.transports.handing_on import SECRET, mux
 
+pytestmark = pytest.mark.slow
+
 APPS = "tests.transports.handing_on"
 ROOT = Path(__file__).parents[2]
 START = 20.0  # seconds for a process to come up on a busy machine

@@ -32,6 +32,8 @@ from genmcp.errors import StoreUnavailable
 from tests.support.asgi import PATIENCE, TASKS, until
 from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SERVER = [sys.executable, "-m", "tests.transports.stdio_server"]
 #: Output before the server starts, at the level of the file descriptor, cannot be redirected.

@@ -15,6 +15,8 @@ import pytest
 
 from tests.test_documentation import MODULES
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted(page for page in Path(__file__).parent.glob("*.py") if page != Path(__file__))
 COMMENT = re.compile(r"  # type: ignore\[(.*?)\]  # pyright: ignore\[(.*?)\]$", re.MULTILINE)
