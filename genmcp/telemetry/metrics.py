@@ -16,7 +16,7 @@ from genmcp._core.request import Request
 from genmcp._mux.gauges import Gauges
 from genmcp._mux.telemetry import EndedSession, JobAttempt, Rejection, RequestFailure, Telemetry
 from genmcp.channel import Channel
-from genmcp.errors import StoreUnavailable
+from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Result
@@ -110,7 +110,8 @@ class OpenTelemetryMetrics(Telemetry):
         """Report the gauges of a mux from now on."""
         self._gauges.append(gauges)
         # The increase of a counter is measured from its first value, so that it begins with 0.
-        self._store_errors.add(0, {"error.type": StoreUnavailable.__name__})
+        for kind in (StoreUnavailable, StoreFull):
+            self._store_errors.add(0, {"error.type": kind.__name__})
 
     def request_began(self, request: Request, channel: Channel) -> float:
         """Return the start time."""

@@ -310,7 +310,7 @@ async def test_idle_process_reports_the_outage_of_its_store() -> None:
         async def errors() -> Any:
             return [number for _, number in await measured.points(ERRORS)]
 
-        assert (await up(), await queues(), await errors()) == (1, ([1], [0], [0, 0]), [0])
+        assert (await up(), await queues(), await errors()) == (1, ([1], [0], [0, 0]), [0, 0])
         server.kill()
         async with asyncio.timeout(PATIENCE):
             while await up():

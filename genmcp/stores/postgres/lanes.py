@@ -143,6 +143,8 @@ class Lane:
 
     def _report(self, error: Exception | None) -> None:
         outages = self._options.outages
+        if self._task is not None and self._task.cancelling():
+            return  # the event loop is being closed
         if error is not None or outages.failing:
             outages.record(error, write=self._writes)
 
