@@ -17,6 +17,7 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
     ServerError,
+    UnsupportedRevision,
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -266,7 +267,7 @@ async def test_client_that_cannot_connect_says_so() -> None:
         async with scripted(lambda *_: b"", open_timeout=0.2, probe_timeout=0.05):
             pass
     none = {**DISCOVERED, "supportedVersions": ["1999-01-01"]}
-    with pytest.raises(ProtocolError, match="1999-01-01"):
+    with pytest.raises(UnsupportedRevision, match="1999-01-01"):
         async with scripted(lambda *_: none):
             pass
 

@@ -105,7 +105,7 @@ async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The missed changes are unknown; the subscription continues."""
-    monkeypatch.setattr(module, "_AGAIN", 0.0)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.0)
     store = Faulty()
     store.faults.append(fault)
     heard = subscriptions(store)
@@ -141,7 +141,7 @@ async def test_changes_are_written_again_after_a_failure(
     caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failure is logged. Changes that come meanwhile are written together with the first."""
-    monkeypatch.setattr("genmcp._mux.changes._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp._mux.changes.RETRY_DELAY", 0.01)
     store = Faulty()
     store.writes += [StoreUnavailable("gone"), StoreUnavailable("gone")]
     heard = subscriptions(store)
