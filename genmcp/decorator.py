@@ -24,11 +24,11 @@ from genmcp.component import Metadata, ServerComponent, check_continues
 from genmcp.dependencies import dependencies_of, signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
-from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
 from genmcp.signature import Signature, is_channel, name_of
-from genmcp.tool import Tool, ToolRoute
+from genmcp.tools import Tool, ToolRoute
 
 F = TypeVar("F", bound=Callable[..., Any])
 

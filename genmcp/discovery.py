@@ -35,11 +35,11 @@ import msgspec
 
 from genmcp.decorator import FunctionPrompt, FunctionTool, function_component
 from genmcp.errors import ConfigurationError
-from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
-from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.resource.route import ResourceRoute
+from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
+from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.route import ResourceRoute
 from genmcp.suite.suite import Suite
-from genmcp.tool import Tool, ToolRoute
+from genmcp.tools import Tool, ToolRoute
 
 __all__ = [
     "BrokenSource",

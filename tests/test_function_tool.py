@@ -23,7 +23,7 @@ from genmcp.decorator import (
 )
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
-from genmcp.tool import ToolRoute
+from genmcp.tools import ToolRoute
 from tests.support import postponed
 
 T = TypeVar("T")

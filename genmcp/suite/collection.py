@@ -26,14 +26,14 @@ from genmcp.errors import (
     ResourceNotFound,
     ToolNotFound,
 )
-from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
+from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import CacheScope, PaginatedResult
-from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.resource.route import ResourceRoute
-from genmcp.tool import Tool, ToolRoute
+from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.route import ResourceRoute
+from genmcp.tools import Tool, ToolRoute
 
 
 class ListingEntry(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from genmcp.hook import Hook
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.value import Result
-from genmcp.resource.resource import (
+from genmcp.resources.resource import (
     Description,
     ReadableComponent,
     Resource,
