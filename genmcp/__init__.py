@@ -19,7 +19,7 @@ from genmcp._wire.http import Security
 from genmcp.channel import ChangeNotifier, Channel, SendStatus
 from genmcp.component_route import prefix_matches
 from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
-from genmcp.decorator import prompt, tool
+from genmcp.decorator import prompt, resource, tool
 from genmcp.dependencies import Depends
 from genmcp.errors import (
     ArgumentFaults,
@@ -366,6 +366,7 @@ __all__ = [
     "load_servers",
     "prefix_matches",
     "prompt",
+    "resource",
     "resource_link",
     "result",
     "roots",

@@ -29,6 +29,7 @@ LAYERS = [
         "_schema",
         "server",
         "signature",
+        "text_arguments",
         "tools",
         "uri_template",
     },

@@ -5,7 +5,7 @@ snapshot, so that a request needs no lock to look up a component.
 """
 
 from collections import Counter
-from collections.abc import Coroutine, Sequence, Set
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from operator import methodcaller
 from threading import Lock
 from typing import Annotated, Any, Final
@@ -67,6 +67,13 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
             raise ConfigurationError(f"{given!r} is not a Provider")
         return cls(given, None, provider)
 
+    @staticmethod
+    def takes(kind: ComponentKind | None, given: object) -> bool:
+        """Return whether *given* is one component of *kind*; for None, one provider."""
+        if kind is not None:
+            return kind.accepts(given) or (kind is TOOLS and isinstance(given, Mapping))
+        return issubclass(given if isinstance(given, type) else type(given), Provider)
+
     @classmethod
     def all_of(cls, given: object) -> "Sequence[Registration]":
         """Return the registrations of *given*; a function under two decorators has two.
@@ -74,10 +81,7 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
         Raises:
             ConfigurationError: *given* is not a component, or one of its attributes is invalid.
         """
-        cls_of = given if isinstance(given, type) else type(given)
-        if issubclass(cls_of, Provider):
-            return [cls.of(None, given)]
-        found = [cls.of(kind, given) for kind in KINDS if kind.accepts(given)]
+        found = [cls.of(kind, given) for kind in (*KINDS, None) if cls.takes(kind, given)]
         if not found:
             raise ConfigurationError(f"{given!r} is no tool, resource, prompt or provider")
         return found
@@ -217,12 +221,12 @@ class Suite(Server):
 
     Args:
         name: the name of the server.
-        version: the version of the server.
+        version: the version of the server. Default "0.1.0".
         title, description, website_url, icons: metadata that clients show to people.
         instructions: explains to a model how to use the server.
-        tools: instances of `Tool`, and functions under `@tool`. Two tools with the same name are an
-            error.
-        resources: instances of `Resource` and `ResourceRepo`.
+        tools: instances of `Tool`, functions under `@tool`, and mappings of a `function` and the
+            options of `@tool`. Two tools with the same name are an error.
+        resources: instances of `Resource` and `ResourceRepo`, and functions under `@resource`.
         prompts: instances of `Prompt` and `PromptRepo`, and functions under `@prompt`.
         providers: sources of components that depend on the client. They are searched after the
             components of the suite.
@@ -233,8 +237,9 @@ class Suite(Server):
         page_size: the maximum number of items in one page of a list. Default: 1000 tools; 100
             resources, templates or prompts.
 
-    Instead of an instance, a class may be passed that is instantiated without arguments. If two
-    components have the same name or URI, only the first is found and listed.
+    Instead of an instance, a class may be passed that is instantiated without arguments, and
+    instead of a list one component. If two components have the same name or URI, only the first is
+    found and listed.
 
     Raises:
         ConfigurationError: an option or a component is invalid.
@@ -244,16 +249,16 @@ class Suite(Server):
         self,
         *,
         name: str,
-        version: str,
+        version: str = "0.1.0",
         title: str | None = None,
         description: str | None = None,
         instructions: str | None = None,
         website_url: str | None = None,
         icons: Sequence[Icon] | None = None,
-        tools: Sequence[object] = (),
-        resources: Sequence[object] = (),
-        prompts: Sequence[object] = (),
-        providers: Sequence[Provider | type[Provider]] = (),
+        tools: object = (),
+        resources: object = (),
+        prompts: object = (),
+        providers: Sequence[Provider | type[Provider]] | Provider | type[Provider] = (),
         result_tool: bool | None = None,
         page_size: int | None = None,
     ) -> None:
@@ -279,6 +284,8 @@ class Suite(Server):
         components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: providers}
         for kind, given in components.items():
             option = "providers" if kind is None else kind.name
+            if not isinstance(given, list | tuple) and Registration.takes(kind, given):
+                given = (given,)
             if not isinstance(given, list | tuple):
                 raise ConfigurationError(
                     f"Suite: {option} must be a list of {option}, not {given!r}"
