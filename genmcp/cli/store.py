@@ -126,7 +126,7 @@ def migrate_store(options: DeploymentOptions, dry_run: bool) -> int:
                     done.append(statements if dry_run else f"migrated the tables of {name}")
         output.write_line("\n".join(done) or "there is nothing to migrate")
 
-    return run_on_deployment(options, run, with_services=False)
+    return run_on_deployment(options, run, with_services=False, creates=not dry_run)
 
 
 for _each in (show_stats, check_store, migrate_store):
