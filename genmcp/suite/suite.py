@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence, Set
 from operator import methodcaller
 from threading import Lock
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -216,6 +216,20 @@ _TOOLS_PER_PAGE: Final = 1000
 _OTHERS_PER_PAGE: Final = 100
 
 
+class _Absent:
+    """A name that servers of other frameworks have. To read it is an AttributeError with a hint.
+
+    `hasattr` does not find it, and a subclass may define it. A `__getattr__` would slow down the
+    attributes that exist.
+    """
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__} has no such attribute: {self._hint}")
+
+
 class Suite(Server):
     """A server made of tools, resources and prompts.
 
@@ -247,8 +261,8 @@ class Suite(Server):
 
     def __init__(
         self,
-        *,
         name: str,
+        *,
         version: str = "0.1.0",
         title: str | None = None,
         description: str | None = None,
@@ -292,6 +306,13 @@ class Suite(Server):
                 )
             registrations += [Registration.of(kind, each) for each in given]
         self._replace(registrations)
+
+    if not TYPE_CHECKING:
+        tool = resource = prompt = _Absent(
+            "import the decorator from genmcp, and pass the function: Suite(tools=[function])"
+        )
+        add_tool = add_resource = add_prompt = _Absent("write suite.add(component)")
+        run = _Absent("serve it by `genmcp serve module:suite`, or serve_stdio(suite) over stdio")
 
     def __repr__(self) -> str:
         return f"<Suite {self._info.name} {self._info.version}, {self._snapshot!r}>"

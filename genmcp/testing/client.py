@@ -183,6 +183,9 @@ class _RecordingTransport(MemoryTransport):
             # finds them set must neither write there nor need it.
             secret = secrets.token_bytes(32)
             self._mux = target = Mux(target, store=MemoryStore(), engine="store", secret=secret)
+            # A suite may change after the client is closed: the mux, which follows it, would try to
+            # write that into a closed store.
+            self._mux._closes_store = False
         super().__init__(target, options.http, max_message=options.max_message_bytes, scope=scope)
         self._owned = self._mux is not None
         self.closed = False

@@ -366,7 +366,7 @@ def test_repo_prefix_is_that_of_its_template() -> None:
     ) == ("*", "")
 
 
-def yields() -> Any:
+def yields(self: Any, key: Any, channel: Any) -> Any:
     yield 1
 
 
