@@ -230,6 +230,7 @@ def _notes_of(hint: Any) -> Sequence[Any]:
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of *function*; none if one of them cannot be read."""
     try:
         return get_type_hints(_code_of(function), include_extras=True)
     except (AttributeError, NameError, SyntaxError, TypeError):
