@@ -4,10 +4,12 @@ The store and the secret are files next to the database by default, so that othe
 machine, and the process after a restart, use the same ones.
 """
 
+import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -17,7 +19,9 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from example_app.database import Database
+from example_app.live import LIVE, StockFeed
 from example_app.pages import PAGES
+from example_app.resources import announce
 from example_app.seed import fill
 from example_app.suite import create_suite
 from example_app.workshop import Workshop
@@ -43,12 +47,13 @@ def create_app(
         auth: the access tokens that the endpoint accepts. None: it needs none.
         suite: the MCP server. Default: `create_suite()`.
     """
+    suite = suite or create_suite()
     database = Database(path)
-    workshop = Workshop(database)
+    workshop = Workshop(database, partial(announce, suite))
     # Every tool finds these in channel.assigns: the workshop, and the user of the request. The user
     # is stored with a long-running call, which may be resumed without a request.
     mux = Mux(
-        suite or create_suite(),
+        suite,
         assigns={"workshop": workshop},
         store=store_for(path),
         # Seconds without a heartbeat after which another process resumes a job. Shorter than the
@@ -62,12 +67,16 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await run_in_threadpool(database.create, fill)
+        app.state.feed = feed = StockFeed(mux)
+        feeding = asyncio.create_task(feed.run())
         yield
+        feeding.cancel()
+        await asyncio.wait([feeding])
         await endpoint.aclose()
         await mux.aclose()
 
     app = Starlette(
-        routes=[*PAGES, *endpoint.routes("/mcp")],
+        routes=[*PAGES, *LIVE, *endpoint.routes("/mcp")],
         middleware=[Middleware(UserFromHeader, name=user_header)],
         lifespan=lifespan,
     )

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from example_app.workshop import Part, Refusal, Workshop
 
-__all__ = ["PAGES"]
+__all__ = ["PAGES", "page", "workshop_of"]
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -22,7 +22,10 @@ PAGE = """<!doctype html>
   td, th {{ border-bottom: 1px solid #ddd; padding: .3rem .6rem; text-align: left; }}
   .low {{ color: #b00; font-weight: bold; }}
 </style>
-<nav><a href="/">Parts</a> <a href="/repairs">Repairs</a> <a href="/mcp">MCP console</a></nav>
+<nav>
+  <a href="/">Parts</a> <a href="/live">Live</a> <a href="/repairs">Repairs</a>
+  <a href="/mcp">MCP console</a>
+</nav>
 <h1>{title}</h1>
 {body}
 </html>

@@ -1,13 +1,44 @@
-"""A resource template: the sheet of each repair, read from the database."""
+"""Resources: the stock, each part and the sheet of each repair, read from the database.
+
+`announce` notifies their subscribers when the data has changed.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from example_app.tools.assigned import workshop_of
-from example_app.workshop import Refusal, RepairSheet
-from genmcp import Channel, ResourceDefinition, ResourceRepo, prefix_matches
+from example_app.workshop import Part, Refusal, RepairSheet
+from genmcp import Channel, ResourceDefinition, ResourceRepo, Suite, prefix_matches, resource
 
-__all__ = ["RepairSheets", "sheet_uri"]
+__all__ = ["STOCK", "RepairSheets", "announce", "part", "sheet_uri", "stock"]
+
+STOCK = "workshop://stock"
+
+
+@resource(STOCK, title="Stock", mime_type="application/json")
+def stock(channel: Channel) -> dict[str, int]:
+    """How many of each part are left, by number."""
+    return workshop_of(channel).stock()
+
+
+def part_numbers(
+    argument: str, value: str, context: Mapping[str, str], channel: Channel
+) -> Sequence[str]:
+    return prefix_matches(workshop_of(channel).stock(), value)
+
+
+@resource(
+    "workshop://parts/{number}",
+    title="Part",
+    mime_type="application/json",
+    complete=part_numbers,
+)
+def part(number: str, channel: Channel) -> Part | None:
+    """A part: its shelf, its price in cents, and how many are left."""
+    try:
+        return workshop_of(channel).part(number)
+    except Refusal:
+        return None  # the client gets an error: there is no such resource
 
 
 class RepairSheets(ResourceRepo):
@@ -43,6 +74,18 @@ class RepairSheets(ResourceRepo):
         return prefix_matches((str(repair.id) for repair in repairs), value)
 
 
-def sheet_uri(repair: int) -> str:
+def sheet_uri(repair: int | str) -> str:
     """Return the URI of the sheet of a repair."""
     return f"workshop://repairs/{repair}"
+
+
+def announce(suite: Suite, kind: Literal["part", "repair", "new repair"], number: str) -> None:
+    """Notify the subscribers of the resources that have changed, in every process."""
+    match kind:
+        case "part":
+            suite.resource_updated(f"workshop://parts/{number}")
+            suite.resource_updated(STOCK)
+        case "repair":
+            suite.resource_updated(sheet_uri(number))
+        case "new repair":
+            suite.changes.resources_list_changed()

@@ -1,7 +1,7 @@
 """The MCP server: its tools, resource template, prompt and instructions."""
 
 from example_app.prompts import CustomerLetter
-from example_app.resources import RepairSheets
+from example_app.resources import RepairSheets, part, stock
 from example_app.tools.delivery import BookDelivery
 from example_app.tools.minimums import ReviewMinimums
 from example_app.tools.orders import PlanOrders
@@ -28,7 +28,7 @@ def create_suite(book_delivery: type[BookDelivery] = BookDelivery) -> Suite:
             open_repair,
             close_repair,
         ],
-        resources=[RepairSheets],
+        resources=[RepairSheets, stock, part],
         prompts=[CustomerLetter],
         title="Bicycle workshop",
         instructions=(

@@ -3,7 +3,7 @@
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Literal
 
@@ -12,7 +12,19 @@ from msgspec import Struct
 
 from example_app.database import Database
 
-__all__ = ["Category", "Line", "Part", "Refusal", "Repair", "RepairSheet", "Workshop", "enough"]
+__all__ = [
+    "Announce",
+    "Category",
+    "Line",
+    "Part",
+    "Refusal",
+    "Repair",
+    "RepairSheet",
+    "Workshop",
+    "enough",
+]
+
+Announce = Callable[[Literal["part", "repair", "new repair"], str], None]
 
 Category = Literal["brakes", "cockpit", "drivetrain", "lights", "wheels"]
 
@@ -61,10 +73,15 @@ class RepairSheet(Repair, frozen=True):
 
 
 class Workshop:
-    """The workshop, stored in a *database*. Its methods block while SQLite works."""
+    """The workshop, stored in a *database*. Its methods block while SQLite works.
 
-    def __init__(self, database: Database) -> None:
+    *announce* is called after each change, in the thread that has made it, with the kind of what
+    has changed and its number: a part, a repair, or a repair that is new.
+    """
+
+    def __init__(self, database: Database, announce: Announce = lambda kind, number: None) -> None:
         self.database = database
+        self.announce = announce
 
     def parts(
         self, text: str = "", category: Category | None = None, *, below_minimum: bool = False
@@ -93,7 +110,10 @@ class Workshop:
                     f"Only {part.stock} of {number} ({part.name}) are left, not {quantity}."
                 )
             _move(connection, number, -quantity, repair=repair, user=user)
-            return _part(connection, number)
+            part = _part(connection, number)
+        self.announce("part", number)
+        self.announce("repair", str(repair))
+        return part
 
     def receive(self, supplier: str, quantities: Mapping[str, int], user: str) -> list[Part]:
         """Book a delivery completely or not at all, and return its parts with their new stock."""
@@ -105,7 +125,10 @@ class Workshop:
                 )
             for number, quantity in quantities.items():
                 _move(connection, number, quantity, supplier=supplier, user=user)
-            return [_part(connection, number) for number in quantities]
+            parts = [_part(connection, number) for number in quantities]
+        for part in parts:
+            self.announce("part", part.number)
+        return parts
 
     def repairs(self, *, closed: bool) -> list[Repair]:
         """Return the open repairs, newest first; with *closed*, all repairs."""
@@ -124,7 +147,9 @@ class Workshop:
                 " RETURNING id",
                 [bicycle, customer, msgspec.json.encode(checklist).decode(), _today()],
             ).fetchone()
-            return _sheet(connection, made["id"])
+            sheet = _sheet(connection, made["id"])
+        self.announce("new repair", str(sheet.id))
+        return sheet
 
     def close_repair(self, id: int) -> RepairSheet:
         """Close a repair. A closed one is not changed."""
@@ -133,7 +158,9 @@ class Workshop:
             connection.execute(
                 "UPDATE repairs SET closed = ? WHERE id = ? AND closed IS NULL", [_today(), id]
             )
-            return _sheet(connection, id)
+            sheet = _sheet(connection, id)
+        self.announce("repair", str(id))
+        return sheet
 
     def sheet(self, id: int) -> RepairSheet:
         """Return the sheet of a repair."""
@@ -168,6 +195,17 @@ class Workshop:
                 "UPDATE parts SET minimum = ? WHERE number = ?",
                 [(minimum, number) for number, minimum in minimums.items()],
             )
+        for number in minimums:
+            self.announce("part", number)
+
+    def part(self, number: str) -> Part:
+        """Return a part."""
+        with self.database.reading() as connection:
+            return _part(connection, number)
+
+    def stock(self) -> dict[str, int]:
+        """Return how many of each part are left, by number."""
+        return {part.number: part.stock for part in self.parts()}
 
 
 def _part(connection: sqlite3.Connection, number: str) -> Part:

@@ -19,7 +19,7 @@ from genmcp._wire.http import Security
 from genmcp.channel import ChangeNotifier, Channel, SendStatus
 from genmcp.component_route import prefix_matches
 from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
-from genmcp.decorator import prompt, tool
+from genmcp.decorator import prompt, resource, tool
 from genmcp.dependencies import Depends
 from genmcp.errors import (
     ArgumentFaults,
@@ -71,8 +71,8 @@ from genmcp.errors import (
     WorkRaised,
 )
 from genmcp.log_handler import ClientLogHandler
-from genmcp.prompt.prompt import Prompt, PromptRepo
-from genmcp.prompt.template import PromptTemplate
+from genmcp.prompts.prompt import Prompt, PromptRepo
+from genmcp.prompts.template import PromptTemplate
 from genmcp.protocol.capabilities import (
     Icon,
     Implementation,
@@ -109,8 +109,8 @@ from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.question.elicitation import elicit, elicit_url
 from genmcp.question.question import Accepted, Cancelled, Declined, Question
 from genmcp.question.sampling import roots, sample
-from genmcp.resource.directory import Directory
-from genmcp.resource.resource import Resource, ResourceRepo
+from genmcp.resources.directory import Directory
+from genmcp.resources.resource import Resource, ResourceRepo
 from genmcp.server import Middleware, Route, Server
 from genmcp.stores.accounts import Usage
 from genmcp.stores.deliveries import Backlog, Deliveries
@@ -123,7 +123,7 @@ from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from genmcp.tasks.options import JobOptions
 from genmcp.telemetry.log import LoggingTelemetry
-from genmcp.tool import Tool
+from genmcp.tools import Tool
 from genmcp.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -364,6 +364,7 @@ __all__ = [
     "load_servers",
     "prefix_matches",
     "prompt",
+    "resource",
     "resource_link",
     "result",
     "roots",

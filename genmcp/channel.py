@@ -423,6 +423,26 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         return done.result()
 
 
+_ASKS = "return elicit(...).then(self.method): the method, or a step of @tool, gets the answer"
+
+# Names that other frameworks have, and what to write instead. The hint is added when a hook has
+# failed with the AttributeError: a `__getattr__` would slow down the attributes that exist.
+_HINTS = {
+    **dict.fromkeys(["debug", "info", "warning", "error"], 'write await channel.log("info", data)'),
+    **dict.fromkeys(["elicit", "sample", "list_roots"], _ASKS),
+    **dict.fromkeys(["state", "get_state", "set_state"], 'use channel.assigns["key"]'),
+    "report_progress": "write await channel.progress(done, total, message)",
+    "arguments": "write channel.request.arguments",
+}
+
+
+def hint_of_name(error: BaseException) -> str | None:
+    """Return what to write instead of the attribute of a channel that *error* has not found."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, Channel):
+        return _HINTS.get(error.name or "")
+    return None
+
+
 class _Assigns(ChainMap[str, Any]):
     """Assigns in layers; reading one of the keys *gone* raises AssignUnavailable."""
 

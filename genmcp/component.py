@@ -16,6 +16,7 @@ from genmcp.content import json_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import (
     HasSteps,
+    check_hooks,
     check_words,
     function_of,
     hint_of,
@@ -24,6 +25,8 @@ from genmcp.hook import (
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
+
+_HOOKS = ("validate", "call", "get", "read", "continue_", "on_cancel", "visible")
 
 
 class ServerComponent:
@@ -52,6 +55,7 @@ class ServerComponent:
         """Check its names, and that a hook annotated to return Continue has a step for it."""
         super().__init_subclass__(**options)
         check_words(cls)
+        check_hooks(cls, _HOOKS)
         hook = cls.__genmcp_hook__
         check_continues(f"{cls.__name__}.{hook}", getattr(cls, hook, None), cls)
 

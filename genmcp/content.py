@@ -38,7 +38,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.outcome import Done, Failed
-from genmcp._core.waiting import ExternalJob, Job, JobGroup
+from genmcp._core.waiting import ExternalJob, Job, JobGroup, returned
 from genmcp.errors import (
     ContractError,
 )
@@ -253,7 +253,7 @@ def _check_is_data(data: Any) -> None:
         return
     name = type(data).__name__
     if isinstance(data, _WAITED_FOR):
-        raise ContractError(f"{name} is not data: put it into a Continue, Continue(tag, ...)")
+        raise ContractError(f"{name} is not data: {returned(data)}")  # type: ignore[arg-type]
     if isinstance(data, _OUTCOMES):
         raise ContractError(f"{name} is not data: it is an outcome; return what it holds")
     if isinstance(data, _MESSAGES):

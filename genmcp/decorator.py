@@ -1,4 +1,4 @@
-"""The decorators `@tool` and `@prompt`: components made of functions, and their steps."""
+"""The decorators `@tool`, `@prompt` and `@resource`: components made of functions, and steps."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,21 @@ from typing import (
 
 from typing_extensions import Unpack
 
-from genmcp._core.request import OnLost, Request, TaskUse
+from genmcp._core.request import OnLost, TaskUse
 from genmcp._schema.arguments import Extra
 from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
 from genmcp.component import Metadata, ServerComponent, check_continues
-from genmcp.dependencies import dependencies_of, signature_of, with_context
+from genmcp.dependencies import signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
-from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
-from genmcp.signature import Signature, is_channel, name_of
-from genmcp.tool import Tool, ToolRoute
+from genmcp.resources.resource import Description, ReadableComponent
+from genmcp.resources.route import TemplateRoute
+from genmcp.signature import SchemaSignature, Signature, is_channel, name_of
+from genmcp.tools import Tool, ToolRoute
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +57,7 @@ _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 class Stepped(Protocol[P, R_co]):
-    """The type of a function decorated with `@tool` or `@prompt`, for type checkers.
+    """The type of a function decorated with `@tool`, `@prompt` or `@resource`, for type checkers.
 
     Calling the decorated function calls the original one.
     """
@@ -100,9 +102,18 @@ class PromptOptions(Metadata, total=False):
     visible: Visible
 
 
+class ResourceOptions(Description, total=False):
+    """The options of `@resource`: attributes of `ResourceRepo`, and three of its hooks."""
+
+    list: Callable[[Any, Channel], Any]
+    complete: Callable[[str, str, Mapping[str, str], Channel], Any]
+    visible: Visible
+
+
 class ToolOptions(Metadata, total=False):
     """The options of `@tool`: attributes of `Tool`, and its hooks `visible` and `on_cancel`."""
 
+    input_schema: Mapping[str, Any]
     annotations: ToolAnnotations | Mapping[str, Any]
     output_schema: Mapping[str, Any] | type
     formats: Formats
@@ -154,6 +165,10 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         @book.step
         async def sure(wish: Wish, room: str) -> str: ...
 
+    With `input_schema`, a JSON Schema, the function gets the properties by name, as they were sent:
+
+        tool(name="search", description="Searches.", input_schema=schema)(search)
+
     A method may be decorated too; the method of an instance is then registered.
 
     Raises:
@@ -194,6 +209,40 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
     return _decorate(FunctionPrompt, function, options)
 
 
+def resource(
+    uri: str, /, **options: Unpack[ResourceOptions]
+) -> Callable[[Callable[P, R]], Stepped[P, R]]:
+    """Attach a resource to a function that returns its contents, and return the function.
+
+        @resource("stock://{part}", mime_type="application/json")
+        async def stock(part: int, channel: Channel) -> Stock | None:
+            \"\"\"The stock of a part.\"\"\"
+
+    A *uri* with variables is a URI template (RFC 6570), which is listed as such. Each variable is
+    passed to the parameter of its name, converted to the type of that parameter; a client that
+    sends another value gets an error that names the variable. A parameter annotated `Channel` gets
+    the channel. The function returns the values that `Resource` accepts, or None if the resource
+    does not exist. Its name and docstring are listed.
+
+    A resource that has to wait continues in a step, `@stock.step`, as with `@tool`.
+
+    Args:
+        uri: the URI, or a template of URIs.
+        options: attributes of `ResourceRepo`, and its hooks `list(cursor, channel)`, which returns
+            the resources of a template; `complete(argument, value, context, channel)`, which
+            completes a variable (an enum, a Literal or a bool is completed without it); `visible`.
+
+    Raises:
+        ConfigurationError: *uri* is not a URI or template, its variables are not the parameters of
+            the function, a type is not JSON, or an option is invalid.
+    """
+    if not isinstance(uri, str):
+        raise ConfigurationError(
+            f'@resource needs a URI: write @resource("stock://{{part}}"), not @resource of {uri!r}'
+        )
+    return partial(_decorate, FunctionResource, options={"uri": uri, **options})
+
+
 class FunctionComponent(HasSteps, ServerComponent):
     """A component made of a function by a decorator. Its arguments are those of the function.
 
@@ -216,7 +265,10 @@ class FunctionComponent(HasSteps, ServerComponent):
             names = ", ".join(sorted(unknown))
             raise ConfigurationError(f"{owner}: @{self._decorator} takes no {names}")
         closed = options.get("extra_arguments", "forbid") == "forbid"
-        signature = Signature.of(function, decorator=f"@{self._decorator}", closed=closed)
+        if options.get("input_schema") is not None:
+            signature: Signature = SchemaSignature.of_schema(function, options["input_schema"])
+        else:
+            signature = Signature.of(function, decorator=f"@{self._decorator}", closed=closed)
         self._function, self._options, self._signature = function, options, signature
         self.function_steps = steps
         if inspect.ismethod(function):
@@ -225,7 +277,7 @@ class FunctionComponent(HasSteps, ServerComponent):
         self.name = function.__name__
         self.description = inspect.getdoc(function) or None
         # Set on the instance, where it takes precedence over the hook of the base class.
-        setattr(self, self.__genmcp_hook__, _hook_of(function, signature))
+        setattr(self, self.__genmcp_hook__, signature.hook(function))
         setattr(self, self._arguments, signature.arguments)
         if "output_schema" in self._known and "output_schema" not in options:
             self.output_schema = signature.output
@@ -253,6 +305,21 @@ class FunctionPrompt(FunctionComponent, Prompt[Any]):
     _arguments = "arguments"
     _route = PromptRoute
     _others = "a Prompt class, an instance, a PromptTemplate, a PromptRepo"
+
+
+class FunctionResource(FunctionComponent, ReadableComponent):
+    """A resource, or all resources of a URI template, made of a function under `@resource`."""
+
+    _decorator = "resource"
+    _known = frozenset({"uri", *ResourceOptions.__annotations__})
+    _arguments = "arguments"
+    _route = TemplateRoute
+    _others = "a Resource, or a ResourceRepo or its class"
+
+    uri: str
+    arguments: type
+    list: Any = None
+    complete: Any = None
 
 
 def function_component(kind: type[C], function: Any) -> C:
@@ -290,35 +357,6 @@ def _decorate(kind: type[FunctionComponent], function: Any, options: Mapping[str
     setattr(function, f"__genmcp_{kind._decorator}__", made)
     function.__dict__["step"] = partial(_add_step, made)
     return function
-
-
-def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    """Return the hook that calls *function* with the arguments of a request.
-
-    The hook is an `async def` if *function* is.
-    """
-    if dependencies_of(function):
-        return _hook_with_dependencies(function, signature)
-    if not inspect.iscoroutinefunction(function):
-        return lambda request, channel: function(**signature.given(request.arguments, channel))
-
-    async def hook(request: Request, channel: Channel) -> Any:
-        return await function(**signature.given(request.arguments, channel))
-
-    return hook
-
-
-def _hook_with_dependencies(
-    function: Callable[..., Any], signature: Signature
-) -> Callable[..., Any]:
-    call = with_context(function, Channel)
-    if not inspect.iscoroutinefunction(call):
-        return lambda request, channel: call(channel, **signature.given(request.arguments, channel))
-
-    async def hook(request: Request, channel: Channel) -> Any:
-        return await call(channel, **signature.given(request.arguments, channel))
-
-    return hook
 
 
 def _add_step(made: FunctionComponent, function: F) -> F:

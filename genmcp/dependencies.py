@@ -190,7 +190,7 @@ def _dependencies_of(function: Callable[..., Any]) -> Mapping[str, Dependency]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin
         return found
-    hints = _hints_of(function)
+    hints = hints_of(function)
     for name, parameter in parameters.items():
         for each in (parameter.default, *_notes_of(hints.get(name))):
             if (dependency := _dependency_of(each)) is not None:
@@ -212,11 +212,25 @@ def _is_of_fastapi(mark: Any) -> bool:
     return any(each.__module__ == "fastapi.params" for each in type(mark).__mro__)
 
 
+# A call may be resumed in another process, and comes over pipes as well.
+_NO_REQUEST = (
+    "there is no HTTP request here: let the host set a value in request.state, copy it by "
+    "Endpoint(copy_assigns=[...]), and read it from channel.assigns in the dependency"
+)
+
+
+def _is_of_request(hint: Any) -> bool:
+    """Return whether *hint* is a type such as `Request` or `Response`, which FastAPI passes."""
+    module = getattr(hint, "__module__", "") if isinstance(hint, type) else ""
+    return module.partition(".")[0] in ("starlette", "fastapi")
+
+
 def _notes_of(hint: Any) -> Sequence[Any]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
-def _hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of *function*; none if one of them cannot be read."""
     try:
         return get_type_hints(_code_of(function), include_extras=True)
     except (AttributeError, NameError, SyntaxError, TypeError):
@@ -226,12 +240,8 @@ def _hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
     """Check that *function*, a dependency of *owner*, can be called there."""
     name, of = (getattr(each, "__qualname__", repr(each)) for each in (function, owner))
-    if not in_loop and _is_async(function):
-        raise ConfigurationError(
-            f"{of}: its dependency {name} is async: make {of} an async def as well"
-        )
     own = dependencies_of(function)
-    hints = _hints_of(function)
+    hints = hints_of(function)
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -244,13 +254,22 @@ def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
             # The default would be passed, such as the truthy object `Header(False)`.
             raise ConfigurationError(
                 f"{of}: its dependency {name} has a parameter {each.name} that FastAPI fills from "
-                f"an HTTP request, which a call of a tool does not have"
+                f"an HTTP request; {_NO_REQUEST}"
+            )
+        elif _is_of_request(hint):
+            raise ConfigurationError(
+                f"{of}: its dependency {name} has a parameter {each.name}, of type "
+                f"{hint}; {_NO_REQUEST}"
             )
         elif each.default is each.empty and _type_of(hint) is not context:
             raise ConfigurationError(
                 f"{of}: its dependency {name} has a parameter {each.name} that nobody passes: "
                 f"annotate it {context.__name__}, make it a dependency, or give it a default"
             )
+    if not in_loop and _is_async(function):
+        raise ConfigurationError(
+            f"{of}: its dependency {name} is async: make {of} an async def as well"
+        )
 
 
 def _code_of(function: Any) -> Any:
@@ -319,7 +338,7 @@ class _CallScope:
 
     def _own_arguments(self, function: Any) -> dict[str, Any]:
         """Return the channel or run for the parameters of *function* that are annotated so."""
-        hints = _hints_of(_used(function))
+        hints = hints_of(_used(function))
         return {
             name: self._given
             for name, hint in hints.items()

@@ -33,13 +33,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from genmcp.decorator import FunctionPrompt, FunctionTool, function_component
+from genmcp.decorator import FunctionPrompt, FunctionResource, FunctionTool, function_component
 from genmcp.errors import ConfigurationError
-from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
-from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.resource.route import ResourceRoute
+from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
+from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.route import ResourceRoute, TemplateRoute
 from genmcp.suite.suite import Suite
-from genmcp.tool import Tool, ToolRoute
+from genmcp.tools import Tool, ToolRoute
 
 __all__ = [
     "BrokenSource",
@@ -80,10 +80,11 @@ _BASES: Final = (
     _ComponentBase("tools", Tool, ToolRoute.of, ("name",)),
     _ComponentBase("resources", Resource, ResourceRoute.of, ("uri",)),
     _ComponentBase("resources", ResourceRepo, ResourceRoute.of, ("prefix", "template")),
+    _ComponentBase("resources", FunctionResource, TemplateRoute.of, ("uri",)),
     _ComponentBase("prompts", Prompt, PromptRoute.of, ("name",)),
     _ComponentBase("prompts", PromptRepo, PromptRoute.of, ("prefix",)),
 )
-_DECORATED: Final = (FunctionTool, FunctionPrompt)
+_DECORATED: Final = (FunctionTool, FunctionPrompt, FunctionResource)
 _KINDS: Final[Sequence[DiscoveredKind]] = ("tools", "resources", "prompts")
 
 # The code of a file may raise anything while it is imported, `sys.exit` included. That file is then

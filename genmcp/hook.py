@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -122,6 +122,35 @@ def check_call(owner: str, call: Callable[..., Any]) -> None:
         raise ConfigurationError(
             f"{owner} yields; return one result, and report progress with channel.progress"
         )
+
+
+def check_hooks(cls: type, names: Collection[str]) -> None:
+    """Check that the hooks *names* that *cls* defines take the parameters of its base class.
+
+    Raises:
+        ConfigurationError: a hook does not, or takes the channel first.
+    """
+    for name in names:
+        hook = vars(cls).get(name)
+        base = next((vars(each)[name] for each in cls.__mro__[1:] if name in vars(each)), None)
+        if not inspect.isfunction(hook) or not inspect.isfunction(base):
+            continue
+        signature, wanted = signature_of(hook), [*inspect.signature(base).parameters]
+        try:
+            signature.bind(*[None] * len(wanted))
+            fits = len(wanted) < 3 or not _is_channel(hint_of(hook, [*signature.parameters][1]))
+        except TypeError:
+            fits = False
+        if not fits:
+            hint = "; the arguments are request.arguments" if "request" in wanted else ""
+            raise ConfigurationError(
+                f"{cls.__name__}.{name} must take ({', '.join(wanted)}), not "
+                f"({', '.join(signature.parameters)}){hint}"
+            )
+
+
+def _is_channel(hint: Any) -> bool:
+    return hint is Channel or get_origin(hint) is Channel
 
 
 def visibility(provider: Any, kind: type) -> Visible | None:

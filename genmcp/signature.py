@@ -1,4 +1,4 @@
-"""The signature of a function under `@tool` or `@prompt`: its arguments and its result as types.
+"""The signature of a function under a decorator: its arguments and its result as types.
 
 The parameters describe the arguments that a client sends; those annotated `Channel` get the channel
 instead. msgspec reads the arguments; if it cannot read the type of a parameter, or pydantic's
@@ -15,12 +15,13 @@ from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get
 
 import msgspec
 
+from genmcp._core.request import Request
 from genmcp._core.waiting import Continue
 from genmcp._schema.of_pydantic import is_pydantic, is_pydantic_note
 from genmcp._schema.of_type import schema_of
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
-from genmcp.dependencies import signature_of
+from genmcp.dependencies import dependencies_of, signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call
 
@@ -79,6 +80,94 @@ class Signature(msgspec.Struct, frozen=True):
         for name in self.channels:
             given[name] = channel
         return given
+
+    def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the hook that calls *function* with the arguments of a request.
+
+        The hook is an `async def` if *function* is.
+        """
+        if dependencies_of(function):
+            return self._hook_with_dependencies(function)
+        if not inspect.iscoroutinefunction(function):
+            return lambda request, channel: function(**self.given(request.arguments, channel))
+
+        async def hook(request: Request, channel: Channel) -> Any:
+            return await function(**self.given(request.arguments, channel))
+
+        return hook
+
+    def _hook_with_dependencies(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        call = with_context(function, Channel)
+        if not inspect.iscoroutinefunction(call):
+            return lambda request, channel: call(channel, **self.given(request.arguments, channel))
+
+        async def hook(request: Request, channel: Channel) -> Any:
+            return await call(channel, **self.given(request.arguments, channel))
+
+        return hook
+
+
+class SchemaSignature(Signature, frozen=True):
+    """The parameters of a function whose arguments a JSON Schema describes.
+
+    Attributes:
+        arguments: the schema.
+        rest: whether the function has `**` parameters, which get all other arguments.
+        reserved: the names of parameters that are not arguments, whatever a client sends.
+    """
+
+    arguments: Any
+    rest: bool
+    reserved: Sequence[str]
+
+    @classmethod
+    def of_schema(cls, function: Callable[..., Any], schema: Any) -> "SchemaSignature":
+        """Return the signature of *function*, whose parameters get the properties of *schema*.
+
+        Raises:
+            ConfigurationError: *schema* is not a mapping, the function is a generator, or a
+                parameter and a property do not fit each other.
+        """
+        owner = name_of(function)
+        check_call(owner, function)
+        if not isinstance(schema, Mapping):
+            raise ConfigurationError(
+                f"{owner}: input_schema is a JSON Schema, not {schema!r}; types are read from the "
+                f"hints of the parameters, without input_schema"
+            )
+        hints = _hints(owner, function, "@tool")
+        parameters = signature_of(function).parameters
+        channels = [name for name in parameters if is_channel(hints.get(name))]
+        passed = [each for name, each in parameters.items() if name not in channels]
+        rest = [each for each in passed if each.kind is each.VAR_KEYWORD]
+        named = [each for each in passed if each not in rest]
+        properties = schema.get("properties") or {}
+        for each in named:
+            _field(owner, each, Any)
+            if each.name not in properties and each.default is each.empty and not rest:
+                raise ConfigurationError(
+                    f"{owner}: parameter {each.name} is no property of input_schema"
+                )
+        names = [each.name for each in named]
+        if unknown := [] if rest else [each for each in properties if each not in names]:
+            raise ConfigurationError(
+                f"{owner}: input_schema has the property {unknown[0]!r}: add a parameter of that "
+                f"name, or **arguments for all others"
+            )
+        return cls(
+            schema,
+            names,
+            channels,
+            _output_of(hints.get("return")),
+            bool(rest),
+            [*channels, *dependencies_of(function)],
+        )
+
+    def given(self, arguments: Any, channel: Channel) -> dict[str, Any]:
+        """Return the keyword arguments of a call."""
+        names = arguments.keys() - self.reserved if self.rest else self.names
+        given = {name: arguments[name] for name in names if name in arguments}
+        return given | dict.fromkeys(self.channels, channel)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -244,11 +244,11 @@ async def sweep(run: Run, room: str) -> str:
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (elicit("Sure?", Order), "put it into a Continue"),
-        ({"one": elicit("Sure?", Order)}, "put it into a Continue"),
-        (sweep.job(room="attic"), "put it into a Continue"),
-        ([sweep.job(room="attic")], "put it into a Continue"),
-        (ExternalJob("celery", "1"), "put it into a Continue"),
+        (elicit("Sure?", Order), "return elicit(...).then("),
+        ({"one": elicit("Sure?", Order)}, "return elicit(...).then("),
+        (sweep.job(room="attic"), "return sweep.job(...).then("),
+        ([sweep.job(room="attic")], "return sweep.job(...).then("),
+        (ExternalJob("celery", "1"), "return wait_for(...).then("),
         (InputRequiredResult(request_state="x"), "put a question into a Continue"),
         (Done(3), "return what it holds"),
         (Failed(WorkerLost()), "return what it holds"),

@@ -202,6 +202,7 @@ PUBLIC = [
     "load_servers",
     "prefix_matches",
     "prompt",
+    "resource",
     "resource_link",
     "result",
     "roots",

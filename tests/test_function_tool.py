@@ -13,17 +13,28 @@ from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 import msgspec
 import pytest
 
-from genmcp import Channel, ConfigurationError, Continue, Image, Prompt, Suite, Tool, tool
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Continue,
+    Image,
+    Prompt,
+    ResourceRepo,
+    Suite,
+    Tool,
+    tool,
+)
 from genmcp.component import attributes_of
 from genmcp.decorator import (
     FunctionTool,
     PromptOptions,
+    ResourceOptions,
     ToolOptions,
     function_component,
 )
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
-from genmcp.tool import ToolRoute
+from genmcp.tools import ToolRoute
 from tests.support import postponed
 
 T = TypeVar("T")
@@ -324,7 +335,8 @@ def test_function_that_waits_needs_a_step() -> None:
     ("attributes", "said"),
     [
         ({"nmae": "x"}, "fine: @tool takes no nmae"),
-        ({"input_schema": {}}, "fine: @tool takes no input_schema"),
+        ({"input_schema": {}}, "input_schema: arguments are an object; the root of the schema"),
+        ({"input_schema": int}, "fine: input_schema is a JSON Schema, not <class 'int'>; types"),
         ({"title": " "}, "fine.title is blank"),
         ({"name": "a b"}, "fine.name must be 1 to 128"),
     ],
@@ -458,8 +470,9 @@ def test_function_tool_refuses_what_it_would_ignore() -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "hooks", "signature"),
     [
-        (ToolOptions, Tool, {"visible", "on_cancel"}, {"input_schema"}),
+        (ToolOptions, Tool, {"visible", "on_cancel"}, set()),
         (PromptOptions, Prompt, {"visible", "complete"}, {"arguments"}),
+        (ResourceOptions, ResourceRepo, {"visible", "list", "complete"}, {"prefix", "template"}),
     ],
 )
 def test_decorator_takes_every_option_of_the_class(

@@ -23,13 +23,14 @@ LAYERS = [
         "decorator",
         "hook",
         "log_handler",
-        "prompt",
+        "prompts",
         "question",
-        "resource",
+        "resources",
         "_schema",
         "server",
         "signature",
-        "tool",
+        "text_arguments",
+        "tools",
         "uri_template",
     },
     {"suite", "_mux"},
@@ -124,22 +125,22 @@ def test_layers_hold_in_the_package() -> None:
             "from genmcp._core.seal import open",
             "imports _core, which is not above it",
         ),
-        ("tool.py", "def f():\n    from genmcp.suite import Suite", "imports suite, which is not"),
+        ("tools.py", "def f():\n    from genmcp.suite import Suite", "imports suite, which is not"),
         (
             "_mux/mux.py",
             "if TYPE_CHECKING:\n    import genmcp.suite",
             "imports suite, which is not",
         ),
         ("suite/listing.py", "from genmcp._mux import Mux", "imports _mux, which is not above"),
-        ("tool.py", "import genmcp", "imports the facade"),
-        ("tool.py", "from genmcp import Tool", "imports the facade"),
-        ("tool.py", "from . import errors", "has a relative import"),
-        ("tool.py", "from genmcp.testing import connect", "imports testing, which is not above"),
-        ("tools/base.py", "", "is in no layer"),
+        ("tools.py", "import genmcp", "imports the facade"),
+        ("tools.py", "from genmcp import Tool", "imports the facade"),
+        ("tools.py", "from . import errors", "has a relative import"),
+        ("tools.py", "from genmcp.testing import connect", "imports testing, which is not above"),
+        ("kinds/base.py", "", "is in no layer"),
         ("_core/seal.py", "import os.path", "is pure and imports os"),
         ("_core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
         ("_core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),
-        ("tool.py", "import genmcp.tool", "a cycle: genmcp.tool <- genmcp.tool"),
+        ("tools.py", "import genmcp.tools", "a cycle: genmcp.tools <- genmcp.tools"),
     ],
 )
 def test_layers_name_what_breaks_them(where: str, source: str, fault: str, tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_layers_let_a_module_import_its_own_layer_and_those_above(tmp_path: Path
     package.mkdir()
     package.joinpath("errors.py").write_text("import json")
     package.joinpath("channel.py").write_text("import asyncio\nfrom genmcp.errors import McpError")
-    package.joinpath("tool.py").write_text("from genmcp.channel import Channel")
-    package.joinpath("__init__.py").write_text("from genmcp.tool import Tool")
+    package.joinpath("tools.py").write_text("from genmcp.channel import Channel")
+    package.joinpath("__init__.py").write_text("from genmcp.tools import Tool")
 
     assert list(faults(package)) == []

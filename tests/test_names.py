@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import genmcp
+
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 
@@ -54,3 +56,10 @@ def test_module_names_are_unique_in_their_folder() -> None:
     folders = {path.parent for path in modules}
 
     assert [path for path in modules if path in folders] == []
+
+
+def test_no_module_has_the_name_of_an_export() -> None:
+    """`import genmcp.tool` gave the function `tool`, or the module, as the order of imports was."""
+    modules = [*PACKAGE.glob("*.py"), *(path.parent for path in PACKAGE.glob("*/__init__.py"))]
+
+    assert {path.stem for path in modules} & {*genmcp.__all__} == set()

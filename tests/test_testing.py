@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,3 +233,18 @@ async def test_testing_client_takes_what_an_endpoint_takes() -> None:
         async with connect(target) as client:
             assert not (await client.call("greet", {"name": "Ada"})).is_error
     await mux.aclose()
+
+
+async def test_testing_client_ignores_variables_of_a_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test on a machine with these settings must not write into the store that they name."""
+    file = tmp_path / "production.db"
+    monkeypatch.setenv("GENMCP_STORE", f"sqlite:///{file}")
+    monkeypatch.setenv("GENMCP_SECRET", "the secret of a deployment")
+    monkeypatch.setenv("GENMCP_ENGINE", "unknown")
+
+    async with connect(SUITE) as client:
+        assert (await client.call("greet", {"name": "Ada"})).data == "Hello, Ada."
+
+    assert not file.exists()

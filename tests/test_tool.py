@@ -33,7 +33,7 @@ from genmcp._core.request import Request
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
-from genmcp.tool import ToolRoute
+from genmcp.tools import ToolRoute
 from tests.support.speaking import VERSIONS, speak
 
 T = TypeVar("T")

@@ -1,4 +1,6 @@
-"""A tool with a JSON Schema, whose arguments are a dict."""
+"""A tool with a JSON Schema, whose arguments are a dict, and with all three hooks of a call:
+`validate` reads the note, `call` books it or asks the user, `continue_` gets the answer.
+"""
 
 import csv
 import re
@@ -7,11 +9,24 @@ from typing import Any
 
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Refusal
-from genmcp import Channel, InvalidParams, Tool, ToolAnnotations, ToolError, ToolRequest
+from genmcp import (
+    Accepted,
+    Channel,
+    Continue,
+    Done,
+    InvalidParams,
+    Outcome,
+    Tool,
+    ToolAnnotations,
+    ToolError,
+    ToolRequest,
+    elicit,
+)
 
 __all__ = ["BookDelivery"]
 
 COLUMNS = ["number", "quantity"]
+LARGE = 1000  # pieces
 
 
 class BookDelivery(Tool):
@@ -23,7 +38,7 @@ class BookDelivery(Tool):
     input_schema = {
         "type": "object",
         "properties": {
-            "supplier": {"type": "string", "minLength": 1},
+            "supplier": {"type": "string", "minLength": 1, "description": "Who delivers"},
             "csv": {
                 "type": "string",
                 "description": "The note as CSV; its first line is: number,quantity",
@@ -41,8 +56,31 @@ class BookDelivery(Tool):
         quantities = read_note(request.arguments["csv"])
         return request.replace({**request.arguments, "quantities": quantities})
 
-    def call(self, request: ToolRequest[dict[str, Any]], channel: Channel) -> str:
-        supplier, quantities = request.arguments["supplier"], request.arguments["quantities"]
+    def call(self, request: ToolRequest[dict[str, Any]], channel: Channel) -> str | Continue:
+        """Book the delivery, or ask the user before if it is unusually large."""
+        pieces = sum(request.arguments["quantities"].values())
+        if pieces <= LARGE:
+            return self.book(request.arguments, channel)
+        asked = elicit(f"Book {pieces} pieces from {request.arguments['supplier']}?")
+        return Continue("confirm", asked)
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        """Book a large delivery, or not: the answer of the user is the outcome.
+
+        The process that asked may be another one. `validate` has read the note again.
+        """
+        match tag, outcome:
+            case "confirm", Done(Accepted()):
+                return self.book(channel.request.arguments, channel)
+            case "confirm", Done():
+                return "Nothing was booked: the user did not agree."
+            case _:
+                outcome.result()  # raises the error of the question, which ends the call
+                raise AssertionError(tag)
+
+    def book(self, arguments: dict[str, Any], channel: Channel) -> str:
+        """Book the delivery, and return the new stock."""
+        supplier, quantities = arguments["supplier"], arguments["quantities"]
         try:
             parts = workshop_of(channel).receive(supplier, quantities, user_of(channel))
         except Refusal as refusal:

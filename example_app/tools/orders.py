@@ -16,7 +16,7 @@ class PlanArguments(Struct, forbid_unknown_fields=True):
     certainty: Annotated[
         float, Meta(gt=0, lt=1, description="How likely each part should last that long")
     ] = 0.95
-    category: Category | None = None
+    category: Annotated[Category | None, Meta(description="Only parts of this category")] = None
     simulations: Annotated[
         int, Meta(ge=100, le=100_000, description="How many futures to try for each part")
     ] = 5000

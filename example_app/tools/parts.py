@@ -14,7 +14,7 @@ __all__ = ["SearchParts", "WithdrawPart"]
 # A misspelt argument is an error for the model to correct, not ignored.
 class SearchArguments(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(description="Words of the number or name; none finds all")] = ""
-    category: Category | None = None
+    category: Annotated[Category | None, Meta(description="Only parts of this category")] = None
     below_minimum: Annotated[
         bool, Meta(description="Only parts of which there are fewer than there should be")
     ] = False
@@ -48,7 +48,7 @@ class SearchParts(Tool[SearchArguments]):
 class WithdrawArguments(Struct, forbid_unknown_fields=True):
     part: Annotated[str, Meta(description="The part's number, as search_parts gives it")]
     repair: Annotated[int, Meta(description="The number of the open repair it is for")]
-    quantity: Annotated[int, Meta(ge=1, le=100)] = 1
+    quantity: Annotated[int, Meta(ge=1, le=100, description="How many to take")] = 1
 
 
 class WithdrawPart(Tool[WithdrawArguments]):

@@ -17,7 +17,10 @@ Number = Annotated[int, Meta(description="The number of the repair")]
     title="List repairs",
     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
 )
-def list_repairs(channel: Channel, include_closed: bool = False) -> list[Repair]:
+def list_repairs(
+    channel: Channel,
+    include_closed: Annotated[bool, "Whether to list closed repairs as well"] = False,
+) -> list[Repair]:
     """Lists the open repairs, the newest first."""
     return workshop_of(channel).repairs(closed=include_closed)
 
@@ -40,7 +43,7 @@ def repair_sheet(repair: Number, channel: Channel) -> RepairSheet:
 )
 def open_repair(
     bicycle: Annotated[str, Meta(min_length=1, description="What is to be repaired")],
-    customer: Annotated[str, Meta(min_length=1)],
+    customer: Annotated[str, Meta(min_length=1, description="Who brought the bicycle")],
     channel: Channel,
     checklist: Annotated[list[str], Meta(description="What is to do")] = [],  # noqa: B006
 ) -> RepairSheet:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent import futures
-from typing import Any, ClassVar, Concatenate, Generic, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, TypeAlias, overload
 
 import msgspec
 from typing_extensions import TypeVar
@@ -79,6 +79,13 @@ class Wait(Generic[T_co]):
     def close(self) -> None:
         """Release the resources of a wait that will not be awaited."""
 
+    if not TYPE_CHECKING:  # for a type checker a wait is not awaitable
+
+        def __await__(self):
+            # Code that runs while it waits would be lost with its process.
+            self.close()
+            raise ContractError(f"{type(self).__name__} cannot be awaited: {returned(self)}")
+
 
 class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
@@ -121,6 +128,24 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         """
         whole = backoff(failures + 1, self.backoff, self.max_backoff)
         return whole * (1.0 - self.jitter * chance)
+
+
+_MAKERS: Mapping[str, str] = {
+    "elicitation/create": "elicit(...)",
+    "sampling/createMessage": "sample(...)",
+    "roots/list": "roots()",
+}
+
+
+def returned(wait: Wait[Any]) -> str:
+    """Return how a hook returns *wait*, for an error."""
+    made = _MAKERS.get(getattr(wait, "method", ""), "wait_for(...)")
+    if isinstance(wait, Job):
+        made = f"{wait.name.rpartition(':')[2]}.job(...)"
+    return (
+        f"return {made}.then(self.method) from the hook: the method, or a step of a function under "
+        f"@tool, gets the value"
+    )
 
 
 class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):

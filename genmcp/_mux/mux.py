@@ -47,7 +47,7 @@ from genmcp._mux.unsent import UnsentBytes
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import printable
 from genmcp.cancellation import cancel_requested
-from genmcp.channel import ChangeNotifier, Channel
+from genmcp.channel import ChangeNotifier, Channel, hint_of_name
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -409,6 +409,8 @@ def _failed(mux: Mux, channel: Channel, error: BaseException) -> EncodedResponse
 
 
 def _log_failure(request: Request, error: BaseException, reference: str) -> None:
+    if (hint := hint_of_name(error)) is not None:
+        error.add_note(hint)
     named = f"{request.method} {printable(request.key)}".rstrip()
     if isinstance(error, StoreUnavailable):  # no trace: it is the same for every request
         logger.warning("%s was rejected [%s]: %s", named, reference, error)

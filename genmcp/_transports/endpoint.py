@@ -102,7 +102,7 @@ class Endpoint:
             self.mux, security, principal if auth is None else None, copy_assigns, keep_assigns
         )
         self.authenticator = None if auth is None else _authenticator_of(auth)
-        self._console = _console_of(self.authenticator) if console else None
+        self.console = console
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
@@ -209,6 +209,15 @@ class Endpoint:
             ConfigurationError: the store can never be used with its settings.
         """
         await log_problems(self.mux.store)
+
+    @property
+    def console(self) -> bool:
+        """Whether a browser that opens the URL gets a page with which to try the server."""
+        return self._console is not None
+
+    @console.setter
+    def console(self, shown: bool) -> None:
+        self._console = _console_of(self.authenticator) if shown else None
 
     @property
     def grace(self) -> float:

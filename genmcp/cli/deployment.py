@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -84,14 +85,16 @@ def run_on_deployment(
     command: Callable[[Deployment, OutputWriter], Awaitable[int | None]],
     *,
     with_services: bool = True,
+    creates: bool = False,
 ) -> int:
     """Run *command* on the deployment that *options* select; return the exit status.
 
     *with_services*: whether the command needs the services, which are read from the store.
+    *creates*: whether the command creates a store that does not exist.
     """
 
     async def run(output: OutputWriter) -> int:
-        async with _open(options, with_services=with_services) as deployment:
+        async with _open(options, with_services=with_services, creates=creates) as deployment:
             return await command(deployment, output) or 0
 
     with private_output() as output:
@@ -106,12 +109,13 @@ def run_on_deployment(
 
 @asynccontextmanager
 async def _open(
-    options: DeploymentOptions, *, with_services: bool
+    options: DeploymentOptions, *, with_services: bool, creates: bool
 ) -> AsyncGenerator[Deployment, None]:
     """Open a deployment, and close it afterwards.
 
     Raises:
-        ConfigurationError: no store is named, or it is not shared with other processes.
+        ConfigurationError: no store is named, it does not exist, or it is not shared with other
+            processes.
     """
     if options.app is not None:
         if options.store or options.service:
@@ -129,6 +133,8 @@ async def _open(
         raise ConfigurationError(
             f"no store: give --store URL or --app module:attribute, or set {_VARIABLE}"
         )
+    if not creates:
+        _check_exists(url)
     async with AsyncExitStack() as stack:
         store = open_store(url)
         stack.push_async_callback(store.aclose)
@@ -138,6 +144,16 @@ async def _open(
             names = [options.service] if options.service else await services_of(store)
             services = [_inspector(store, name) for name in names]
         yield Deployment(store, services)
+
+
+def _check_exists(url: str) -> None:
+    """Reject the URL of a SQLite file that does not exist: opening the store would create it."""
+    scheme, _, path = url.partition(":///")
+    if scheme == "sqlite" and path and not Path(path).exists():
+        raise ConfigurationError(
+            f"there is no store {str(Path(path).absolute())!r}: check the URL; "
+            f"genmcp store migrate creates one"
+        )
 
 
 def _check_shared(store: Store) -> None:

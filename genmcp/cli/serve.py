@@ -418,9 +418,7 @@ def _load_endpoint(options: ServeOptions) -> Endpoint:
             f"--allowed-host: {options.target} is an Endpoint; set the hosts with its security="
         )
     if options.console:
-        raise ConfigurationError(
-            f"--console: {options.target} is an Endpoint; pass it console=True"
-        )
+        found.console = True
     return found
 
 

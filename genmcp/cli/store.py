@@ -112,7 +112,7 @@ def migrate_store(options: DeploymentOptions, dry_run: bool) -> int:
             statements = f"migrated {store!r}"
         output.write_line(statements or "there is nothing to migrate")
 
-    return run_on_deployment(options, run, with_services=False)
+    return run_on_deployment(options, run, with_services=False, creates=not dry_run)
 
 
 for _each in (show_stats, check_store, migrate_store):

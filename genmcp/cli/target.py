@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
+from starlette.applications import Starlette
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
@@ -105,7 +106,10 @@ def load_mux(name: str) -> Mux:
         kind = f"the class {found.__name__}: name an instance, such as"
     else:
         kind = f"a {type(found).__name__}: name"
-    raise ConfigurationError(f"{name} is {kind} a Mux, an Endpoint, or a Server such as a Suite")
+    hint = "" if not isinstance(found, Starlette) else f"; uvicorn {name} serves this application"
+    raise ConfigurationError(
+        f"{name} is {kind} a Mux, an Endpoint, or a Server such as a Suite{hint}"
+    )
 
 
 def _import_error(module: str, error: Exception) -> ModuleImportError:

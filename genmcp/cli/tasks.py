@@ -1,12 +1,15 @@
 """`genmcp tasks`: the tasks of a server, as their client sees them."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.cli.describe import argument_texts
 from genmcp.cli.output import OutputError, OutputWriter, duration, one_line, private_output
 from genmcp.cli.parsing import ID, argument, command, group, option, options_as
@@ -22,8 +25,9 @@ from genmcp.cli.target import TargetCommand, parse_target
 from genmcp.cli.terminal import DeferringHandler, StatusLine, TerminalHandler, has_user
 from genmcp.cli.values import check_arguments, convert_arguments, properties_of
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerError
-from genmcp.errors import ConfigurationError
+from genmcp.client.errors import ClientError, ServerError
+from genmcp.client.tasks import TaskHandle
+from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.client_features import ElicitRequest, ElicitResult, InputRequest
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
@@ -33,6 +37,7 @@ from genmcp.question.question import Accepted, Cancelled
 Questions = Mapping[str, ElicitRequest]
 
 _HEADINGS: Final = ("ID", "STATE", "TOOL", "STARTED", "DETAILS")
+_SILENCE: Final = 3.0  # seconds without progress, after which the server is asked why
 _LOCAL_HEADINGS: Final = ("ID", "TOOL", "STARTED", "SERVER")
 
 tasks: Final = group("tasks", "list, show, follow, answer and cancel tasks of a server")
@@ -98,7 +103,11 @@ def follow_task(options: RemoteOptions, id: str | None) -> int:
     async def fetch(client: Client, status: StatusLine) -> CallToolResult:
         nonlocal failed
         handle = client.task(started.id, tool=started.tool or None)
-        result = await handle.wait(progress=status.show_progress, timeout=options.timeout)
+        watching = asyncio.ensure_future(_show_silence(handle, status))
+        try:
+            result = await handle.wait(progress=status.show_progress, timeout=options.timeout)
+        finally:
+            await cancel_and_wait(watching)
         failed = result.is_error
         return result
 
@@ -214,6 +223,17 @@ def _started(options: RemoteOptions, id: str | None) -> StartedTask:
     if id is None:
         raise ConfigurationError(f"no task was started at {url} with --detach: give its id")
     return StartedTask(id, url, "", 0.0)
+
+
+async def _show_silence(handle: TaskHandle, status: StatusLine) -> None:
+    """Show the state of the task while there is no progress. Runs until it is cancelled."""
+    while True:
+        await asyncio.sleep(_SILENCE)
+        if status.silence >= _SILENCE:
+            with suppress(ClientError, McpError):  # `wait` reports it
+                task = await handle.status()
+                if task.status == "working":
+                    status.show_silence(task.status_message)
 
 
 async def _find(client: Client, id: str) -> DetailedTask | None:

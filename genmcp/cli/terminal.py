@@ -78,6 +78,9 @@ class StatusLine:
         self._is_terminal = screen.isatty()
         self._is_shown = False
         self._held: list[str] | None = None  # output during a prompt
+        self._progress = ""  # without the rate
+        self._since = clock()  # when that was shown
+        self._notice: str | None = None
 
     def show_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Show *progress* as a bar, or as a number without a *total*.
@@ -92,12 +95,29 @@ class StatusLine:
             text = f"{bar} {share:4.0%}"
         else:
             text = f"{progress:g}"
+        self._progress, self._since = text, self._clock()
         rate = self._rate.rate(progress, self._clock())
         if rate:
             text = f"{text} {_short_number(rate)}/s"
             if total and progress < total:
                 text = f"{text} {duration((total - progress) / rate)} left"
         self.show(f"{text} {one_line(message or '')}", painted=len(bar))
+
+    @property
+    def silence(self) -> float:
+        """The seconds since the last progress."""
+        return self._clock() - self._since
+
+    def show_silence(self, notice: str | None) -> None:
+        """Show how long there was no progress, in place of a time left that would mislead.
+
+        *notice* is written permanently when it changes, such as that no worker is there.
+        """
+        if notice and notice != self._notice:
+            self.write(f"genmcp: {notice}\n")
+            self._rate = ProgressRate()  # a mean over the pause would be too low
+        self._notice = notice
+        self.show(f"{self._progress} no progress for {duration(self.silence)}".lstrip())
 
     def show(self, text: str, painted: int = 0) -> None:
         """Show *text*, cut to the width of the screen; the first *painted* characters in colour."""

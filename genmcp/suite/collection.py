@@ -3,8 +3,9 @@
 A repository is one component here. It finds and lists its own items when a request needs them.
 """
 
+import inspect
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import neg
 from typing import Annotated, Any, Final
@@ -17,8 +18,9 @@ from genmcp.channel import Channel
 from genmcp.component import instance_of
 from genmcp.component_route import Completer, ComponentRoute
 from genmcp.content import json_of
-from genmcp.decorator import FunctionPrompt, FunctionTool, function_component
+from genmcp.decorator import FunctionPrompt, FunctionResource, FunctionTool, function_component
 from genmcp.errors import (
+    ConfigurationError,
     ContractError,
     InvalidParams,
     McpError,
@@ -26,14 +28,14 @@ from genmcp.errors import (
     ResourceNotFound,
     ToolNotFound,
 )
-from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
+from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import CacheScope, PaginatedResult
-from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.resource.route import ResourceRoute
-from genmcp.tool import Tool, ToolRoute
+from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.route import ResourceRoute, TemplateRoute
+from genmcp.tools import Tool, ToolRoute
 
 
 class ListingEntry(msgspec.Struct, frozen=True):
@@ -220,7 +222,9 @@ class Collection:
     """The components of one kind, in the order in which they are listed. Immutable.
 
     Two components may cover the same key (a name or URI): the key belongs to the one that was
-    declared first. A component is left out if earlier ones cover all of its keys.
+    declared first. A component is left out if earlier ones cover all of its keys. The URI template
+    of a function has only the keys that match it: after components with one key, the template with
+    the longest prefix serves a key, and among equal prefixes the one that was declared first.
 
     Attributes:
         routes: the routes of all components that are not left out.
@@ -230,7 +234,7 @@ class Collection:
 
     def __init__(self, kind: ComponentKind, routes: Sequence[ComponentRoute] = ()) -> None:
         self.exact: dict[str, ComponentRoute] = {}
-        self._prefixes: dict[str, ComponentRoute] = {}
+        self._prefixes: dict[str, list[ComponentRoute]] = {}
         self._lengths: list[int] = []  # of the prefixes, each once, the longest first
         self._kind = kind
         self.routes = tuple(route for route in routes if self._add(route))
@@ -281,33 +285,60 @@ class Collection:
         """
         # An earlier component whose only key has this prefix does not hide the prefix, which covers
         # further keys. `find` looks among the exact keys first, so that both components are found.
-        known = self.covering(route.key) if route.is_prefix else self.find(route.key)
-        if known is not None:
+        known = None if route.is_prefix else self.exact.get(route.key)
+        if known is not None or self._covered(route):
             return False
         if not route.is_prefix:
             self.exact[route.key] = route
             return True
-        self._prefixes[route.key] = route
+        self._prefixes.setdefault(route.key, []).append(route)
         if len(route.key) not in self._lengths:
             insort(self._lengths, len(route.key), key=neg)
         return True
 
     def covering(self, key: str) -> ComponentRoute | None:
         """Return the route whose prefix *key* begins with; None without such a route."""
-        for length in self._lengths:
-            route = self._prefixes.get(key[:length])
-            if route is not None:
+        for route in self._with_prefix_of(key):
+            if not isinstance(route, TemplateRoute) or route.uri.match(key) is not None:
                 return route
         return None
 
+    def _covered(self, route: ComponentRoute) -> bool:
+        """Return whether an earlier route with a prefix covers all keys of *route*."""
+        # A template covers the keys that match it: another may have the same prefix.
+        earlier = self._with_prefix_of(route.key)
+        return any(
+            not isinstance(each, TemplateRoute) or each.pattern == route.pattern for each in earlier
+        )
+
+    def _with_prefix_of(self, key: str) -> Iterator[ComponentRoute]:
+        for length in self._lengths:
+            yield from self._prefixes.get(key[:length], ())
+
 
 def _tool_route(given: object) -> ComponentRoute:
+    if isinstance(given, Mapping):
+        options = dict(given)
+        function = options.pop("function", None)
+        if not inspect.isfunction(function):
+            raise ConfigurationError(
+                f'a tool as a mapping has a "function", beside options of @tool: {given!r}'
+            )
+        return ToolRoute.of(FunctionTool(function, options, {}))
     return ToolRoute.of(instance_of(given, Tool) or function_component(FunctionTool, given))
 
 
 def _prompt_route(given: object) -> ComponentRoute:
     made = instance_of(given, Prompt) or instance_of(given, PromptRepo)
     return PromptRoute.of(made or function_component(FunctionPrompt, given))
+
+
+def _resource_route(given: object) -> ComponentRoute:
+    if hasattr(given, "__genmcp_resource__"):
+        given = function_component(FunctionResource, given)
+    return (
+        TemplateRoute.of(given) if isinstance(given, FunctionResource) else ResourceRoute.of(given)
+    )
 
 
 TOOLS: Final = ComponentKind(
@@ -327,9 +358,9 @@ RESOURCES: Final = ComponentKind(
         "resources/list": ListResourcesResult,
         "resources/templates/list": ListResourceTemplatesResult,
     },
-    ResourceRoute.of,
+    _resource_route,
     ResourceNotFound,
-    (Resource, ResourceRepo),
+    (Resource, ResourceRepo, FunctionResource),
 )
 
 

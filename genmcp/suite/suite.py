@@ -5,10 +5,10 @@ snapshot, so that a request needs no lock to look up a component.
 """
 
 from collections import Counter
-from collections.abc import Coroutine, Sequence, Set
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from operator import methodcaller
 from threading import Lock
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -67,6 +67,13 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
             raise ConfigurationError(f"{given!r} is not a Provider")
         return cls(given, None, provider)
 
+    @staticmethod
+    def takes(kind: ComponentKind | None, given: object) -> bool:
+        """Return whether *given* is one component of *kind*; for None, one provider."""
+        if kind is not None:
+            return kind.accepts(given) or (kind is TOOLS and isinstance(given, Mapping))
+        return issubclass(given if isinstance(given, type) else type(given), Provider)
+
     @classmethod
     def all_of(cls, given: object) -> "Sequence[Registration]":
         """Return the registrations of *given*; a function under two decorators has two.
@@ -74,10 +81,7 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
         Raises:
             ConfigurationError: *given* is not a component, or one of its attributes is invalid.
         """
-        cls_of = given if isinstance(given, type) else type(given)
-        if issubclass(cls_of, Provider):
-            return [cls.of(None, given)]
-        found = [cls.of(kind, given) for kind in KINDS if kind.accepts(given)]
+        found = [cls.of(kind, given) for kind in (*KINDS, None) if cls.takes(kind, given)]
         if not found:
             raise ConfigurationError(f"{given!r} is no tool, resource, prompt or provider")
         return found
@@ -212,17 +216,31 @@ _TOOLS_PER_PAGE: Final = 1000
 _OTHERS_PER_PAGE: Final = 100
 
 
+class _Absent:
+    """A name that servers of other frameworks have. To read it is an AttributeError with a hint.
+
+    `hasattr` does not find it, and a subclass may define it. A `__getattr__` would slow down the
+    attributes that exist.
+    """
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__} has no such attribute: {self._hint}")
+
+
 class Suite(Server):
     """A server made of tools, resources and prompts.
 
     Args:
         name: the name of the server.
-        version: the version of the server.
+        version: the version of the server. Default "0.1.0".
         title, description, website_url, icons: metadata that clients show to people.
         instructions: explains to a model how to use the server.
-        tools: instances of `Tool`, and functions under `@tool`. Two tools with the same name are an
-            error.
-        resources: instances of `Resource` and `ResourceRepo`.
+        tools: instances of `Tool`, functions under `@tool`, and mappings of a `function` and the
+            options of `@tool`. Two tools with the same name are an error.
+        resources: instances of `Resource` and `ResourceRepo`, and functions under `@resource`.
         prompts: instances of `Prompt` and `PromptRepo`, and functions under `@prompt`.
         providers: sources of components that depend on the client. They are searched after the
             components of the suite.
@@ -233,8 +251,9 @@ class Suite(Server):
         page_size: the maximum number of items in one page of a list. Default: 1000 tools; 100
             resources, templates or prompts.
 
-    Instead of an instance, a class may be passed that is instantiated without arguments. If two
-    components have the same name or URI, only the first is found and listed.
+    Instead of an instance, a class may be passed that is instantiated without arguments, and
+    instead of a list one component. If two components have the same name or URI, only the first is
+    found and listed.
 
     Raises:
         ConfigurationError: an option or a component is invalid.
@@ -242,18 +261,18 @@ class Suite(Server):
 
     def __init__(
         self,
-        *,
         name: str,
-        version: str,
+        *,
+        version: str = "0.1.0",
         title: str | None = None,
         description: str | None = None,
         instructions: str | None = None,
         website_url: str | None = None,
         icons: Sequence[Icon] | None = None,
-        tools: Sequence[object] = (),
-        resources: Sequence[object] = (),
-        prompts: Sequence[object] = (),
-        providers: Sequence[Provider | type[Provider]] = (),
+        tools: object = (),
+        resources: object = (),
+        prompts: object = (),
+        providers: Sequence[Provider | type[Provider]] | Provider | type[Provider] = (),
         result_tool: bool | None = None,
         page_size: int | None = None,
     ) -> None:
@@ -279,12 +298,21 @@ class Suite(Server):
         components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: providers}
         for kind, given in components.items():
             option = "providers" if kind is None else kind.name
+            if not isinstance(given, list | tuple) and Registration.takes(kind, given):
+                given = (given,)
             if not isinstance(given, list | tuple):
                 raise ConfigurationError(
                     f"Suite: {option} must be a list of {option}, not {given!r}"
                 )
             registrations += [Registration.of(kind, each) for each in given]
         self._replace(registrations)
+
+    if not TYPE_CHECKING:
+        tool = resource = prompt = _Absent(
+            "import the decorator from genmcp, and pass the function: Suite(tools=[function])"
+        )
+        add_tool = add_resource = add_prompt = _Absent("write suite.add(component)")
+        run = _Absent("serve it by `genmcp serve module:suite`, or serve_stdio(suite) over stdio")
 
     def __repr__(self) -> str:
         return f"<Suite {self._info.name} {self._info.version}, {self._snapshot!r}>"

@@ -27,7 +27,7 @@ from typing_extensions import Unpack
 
 from genmcp._core.outcome import check_json
 from genmcp._core.waiting import Job
-from genmcp.dependencies import injected, signature_of
+from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.retry import ProgressWriter
 from genmcp.tasks.time_limits import SoftTimeLimit
@@ -197,6 +197,9 @@ _SCRIPT: Final = "__main__:"
 _functions: dict[str, "JobFunction[Any, Any]"] = {}
 
 
+_NO_RUN: Any = object()
+
+
 class JobKeywords(TypedDict, total=False):
     """The options of `@job`, as described there."""
 
@@ -252,8 +255,13 @@ class JobFunction(Generic[P, R_co]):
     def __repr__(self) -> str:
         return f"<job {self.name}>"
 
-    def __call__(self, run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, run: Run = _NO_RUN, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself, in this process."""
+        if run is _NO_RUN or isinstance(run, str | int | float | dict | list):  # an argument
+            name = self.home.rpartition(":")[2]
+            raise ContractError(
+                f"{name} is a job: return {name}.job(...).then(self.method) from the hook"
+            )
         return self._call(run, *args, **kwargs)
 
     @property
@@ -478,6 +486,12 @@ def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
     run = parameters.pop(0)
     if run.name in ("self", "cls"):
         raise ConfigurationError(f"{name} is a method, which other processes cannot find")
+    hint = hints_of(function).get(run.name, Run)
+    if hint is not Any and not hasattr(hint, "progress"):
+        raise ConfigurationError(
+            f"{name} needs a first parameter for the Run: write {function.__name__}(run: Run, "
+            f"{run}, ...)"
+        )
     for parameter in parameters:
         if parameter.kind not in _NAMED:
             raise ConfigurationError(f"{name}: parameter {parameter}: arguments are passed by name")

@@ -1,6 +1,7 @@
 """A client in memory that records notifications: `connect`."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from genmcp.protocol.params import (
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
+from genmcp.stores.memory import MemoryStore
 
 # Results are not cached: a test that lists tools twice needs the second list from the server.
 _DEFAULTS = ClientOptions(cache_size=0)
@@ -49,8 +51,9 @@ def connect(
 ) -> "RecordingClient":
     """Return a client of *target*; enter it to connect.
 
-    A mux or endpoint stays open when the client is closed. The endpoint that is made for a suite
-    or another server is closed with the client.
+    A mux or endpoint stays open when the client is closed. A suite or another server gets a mux
+    that is closed with the client. Its store is in memory and its secret its own, whatever
+    GENMCP_STORE, GENMCP_ENGINE and GENMCP_SECRET are set to.
 
     Args:
         target: the suite, mux or endpoint under test.
@@ -174,7 +177,17 @@ class _RecordingTransport(MemoryTransport):
         scope: Mapping[str, Any],
         record: Callable[[Notification | None], None],
     ) -> None:
+        self._mux = None
+        if isinstance(target, Server):
+            # The environment variables name the store and the secret of a deployment: a test that
+            # finds them set must neither write there nor need it.
+            secret = secrets.token_bytes(32)
+            self._mux = target = Mux(target, store=MemoryStore(), secret=secret)
+            # A suite may change after the client is closed: the mux, which follows it, would try to
+            # write that into a closed store.
+            self._mux._closes_store = False
         super().__init__(target, options.http, max_message=options.max_message_bytes, scope=scope)
+        self._owned = self._mux is not None
         self.closed = False
         self._record = record
         self._revision = LATEST
@@ -189,6 +202,8 @@ class _RecordingTransport(MemoryTransport):
 
     async def close(self) -> None:
         await super().close()
+        if self._mux is not None:
+            await self._mux.aclose()
         self.closed = True
         self._record(None)  # wakes `stream`
 

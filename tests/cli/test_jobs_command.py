@@ -5,7 +5,7 @@ import importlib
 import json
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -76,7 +76,30 @@ def url(request: pytest.FixtureRequest, path: Path) -> str:
 
 @pytest.fixture
 def file_url(path: Path) -> str:
+    asyncio.run(SQLiteStore(path).aclose())  # creates the file
     return f"sqlite:///{path}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("store", "stats"),
+        ("store", "check"),
+        ("store", "migrate", "--dry-run"),
+        ("jobs", "list"),
+        ("jobs", "retry", "t1"),
+    ],
+)
+def test_command_on_a_store_that_does_not_exist_creates_none(
+    command: Sequence[str], run: RunCommand, path: Path
+) -> None:
+    """A misspelt path is an error: its empty store would look like one without tasks."""
+    status, output, errors = run(*command, "--store", f"sqlite:///{path}")
+
+    assert (status, output, path.exists()) == (2, "", False)
+    assert f"there is no store '{path}'" in errors
+    assert run("store", "migrate", "--store", f"sqlite:///{path}")[0] == 0
+    assert path.exists()
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from genmcp import Endpoint, Mux, StoreUnavailable, Suite
 from genmcp._transports.stdio import Streams
@@ -67,6 +68,8 @@ endpoint = Endpoint(mux)
 """
 
 ENDPOINT = Endpoint(Suite(name="test", version="1"))
+APPLICATION = Starlette()
+BUILT = Endpoint(Suite(name="built", version="1"))
 
 
 @pytest.fixture
@@ -231,7 +234,10 @@ def test_serve_over_streams_ends_despite_a_thread(shop: Path) -> None:
         ),
         (["shop:suite", "--stdio", "--port", "80"], "--stdio cannot be combined"),
         (["tests.cli.test_serve:ENDPOINT", "--allowed-host", "a"], "is an Endpoint; set the hosts"),
-        (["tests.cli.test_serve:ENDPOINT", "--console"], "is an Endpoint; pass it console=True"),
+        (
+            ["tests.cli.test_serve:APPLICATION"],
+            "; uvicorn tests.cli.test_serve:APPLICATION serves this application",
+        ),
     ],
 )
 def test_serve_reports_configuration_errors(
@@ -386,12 +392,14 @@ async def test_serve_answers_to_the_hosts_that_are_allowed(monkeypatch: pytest.M
         assert (await http.post("http://b.example/mcp", content=b"{")).status_code == 421
 
 
+@pytest.mark.parametrize("target", ["tests.cli.shop:suite", "tests.cli.test_serve:BUILT"])
 @pytest.mark.parametrize(("option", "status"), [("true", 200), ("false", 405)])
 async def test_serve_has_a_page_for_browsers_if_asked(
-    option: str, status: int, monkeypatch: pytest.MonkeyPatch
+    target: str, option: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is off by default, since it shows strangers what the server offers."""
-    monkeypatch.setenv("GENMCP_SERVE", f'{{"target":"tests.cli.shop:suite","console":{option}}}')
+    monkeypatch.setattr(BUILT, "console", False)
+    monkeypatch.setenv("GENMCP_SERVE", f'{{"target":"{target}","console":{option}}}')
     app = create_app()
     async with (
         app.router.lifespan_context(app),

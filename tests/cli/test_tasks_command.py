@@ -1,5 +1,6 @@
 """`genmcp call --detach` and `genmcp tasks`, at the example in a process of its own."""
 
+import asyncio
 import json
 import os
 import re
@@ -12,9 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 
+from genmcp import (
+    Continue,
+    Endpoint,
+    JobOptions,
+    Mux,
+    SQLiteStore,
+    Suite,
+    job,
+    tool,
+)
+from genmcp import (
+    Run as JobRun,
+)
 from genmcp.cli.started import StartedTask, remember, started_tasks, state_file
 from tests.cli.users import at_terminal
+from tests.support.serving import serve
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "commands.md").read_text("utf-8")
@@ -210,3 +226,38 @@ def test_page_on_tasks_is_run(tmp_path: Path, free_port: int) -> None:
 
     assert done.returncode == 0
     assert '"changes"' in done.stdout
+
+
+@job(queue="unserved")
+async def wait_for_worker(run: JobRun) -> str:
+    return "done"
+
+
+@tool
+async def heavy() -> Continue:
+    """Does heavy work."""
+    return wait_for_worker.job().then(finished)
+
+
+@heavy.step
+def finished(text: str) -> str:
+    return text
+
+
+async def test_follow_shows_that_no_worker_is_there(tmp_path: Path, run: Run) -> None:
+    """The server knows that no process serves the queue; the user would wait without a reason."""
+    mux = Mux(
+        Suite(name="heavy", tools=heavy),
+        store=SQLiteStore(tmp_path / "jobs.db"),
+        secret="a secret of at least 16 bytes",
+        jobs=JobOptions(lease=1),
+    )
+    endpoint = Endpoint(mux)
+    async with serve(Starlette(routes=[endpoint.route("/mcp")])) as server:
+        url = f"{server}/mcp"
+        id = (await asyncio.to_thread(run, "call", url, "heavy", "--detach"))[1].strip()
+        followed = await asyncio.to_thread(run, "tasks", "follow", url, id, "--timeout", "8")
+    await mux.aclose()
+
+    assert followed[0] == 1
+    assert "genmcp: Waiting for a worker\n" in followed[2]

@@ -341,3 +341,25 @@ def test_user_sees_results_for_people() -> None:
         user.sees("waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n")
         user.types("\x04")
         assert user.ends()[0] == 0
+
+
+def test_silence_takes_the_place_of_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time left that was computed before a pause misleads; so does a mean over the pause."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    now = 0.0
+    screen = Screen()
+    bar = StatusLine(screen, lambda: now)
+    for now in (0.0, 10.0):
+        bar.show_progress(now, 100, None)
+    assert "1m left" in screen.getvalue()
+
+    now = 30.0
+    screen.truncate(0)
+    for _ in range(2):
+        bar.show_silence("Waiting for a worker")
+    assert screen.getvalue().count("genmcp: Waiting for a worker\n") == 1
+    assert f"[###{' ' * 27}]  10% no progress for 20s" in screen.getvalue()
+    assert "left" not in screen.getvalue()
+
+    bar.show_progress(20, 100, None)
+    assert "left" not in screen.getvalue()

@@ -27,7 +27,7 @@ from genmcp.client.errors import (
 from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
 from genmcp.suite.suite import Suite
-from genmcp.tool import Tool
+from genmcp.tools import Tool
 from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted
 from tests.client.sinks import MODERN, notification, request
 from tests.support.serving import serve

@@ -12,7 +12,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.transports.memory import AsgiAdapter, MemoryTransport
 from genmcp.suite.suite import Suite
-from genmcp.tool import Tool
+from genmcp.tools import Tool
 from tests.client.sinks import LEGACY, MODERN, Recorder, notification, request
 
 META = {

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from genmcp import Endpoint, Suite, Tool
-from genmcp.resource.resource import Resource
+from genmcp.resources.resource import Resource
 from tests.console import kitchen
 from tests.example_app.connecting import command, url_of
 from tests.support.chromium import accessibility_faults, open_browser

@@ -17,7 +17,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.testing import connect
 
 ADD = """
-from genmcp.tool import Tool
+from genmcp.tools import Tool
 
 class Add(Tool):
     '''Adds.'''
@@ -37,13 +37,13 @@ def greet(name: str) -> str:
 """
 
 REVIEW = """
-from genmcp.prompt.template import PromptTemplate
+from genmcp.prompts.template import PromptTemplate
 
 review = PromptTemplate(name="review", messages="Review {code}")
 """
 
 MANUAL = """
-from genmcp.resource.resource import Resource
+from genmcp.resources.resource import Resource
 
 manual = Resource("docs://manual", "Read me.", name="manual")
 """
@@ -162,7 +162,7 @@ def test_discovery_ignores_imported_names(tmp_path: Path) -> None:
             __all__ = []
         """.replace("\n            ", "\n"),
         starred="""
-            from genmcp.prompt.template import PromptTemplate
+            from genmcp.prompts.template import PromptTemplate
             starred = PromptTemplate(name="starred", messages="")
         """,
         components__tools__borrows="""
@@ -236,7 +236,7 @@ def test_discovery_knows_components_from_their_bases(
     source: str, expected: list[str], tmp_path: Path
 ) -> None:
     """A class without a name, or a base class, is not a component."""
-    head = "from genmcp.tool import Tool\nfrom genmcp.decorator import tool\n"
+    head = "from genmcp.tools import Tool\nfrom genmcp.decorator import tool\n"
     write(tmp_path, tools__file=f"{head}async def call(self, request, channel): ...\n{source}\n")
 
     found = discovery.scan(tmp_path)
@@ -250,7 +250,7 @@ BROKEN = {
     "raises": "raise RuntimeError('no')",
     "exits": "import sys; sys.exit(3)",
     "relative": "from . import other",
-    "wrong": "from genmcp.tool import Tool\nclass Odd(Tool):\n    name = 'two words'",
+    "wrong": "from genmcp.tools import Tool\nclass Odd(Tool):\n    name = 'two words'",
 }
 
 
@@ -284,7 +284,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
         ("odd = Tool()", "odd: Tool has no name"),
         (
             (
-                "from genmcp.prompt.prompt import Prompt\n"
+                "from genmcp.prompts.prompt import Prompt\n"
                 "class Odd(Prompt):\n name = 'odd'\n get = call"
             ),
             "odd: prompt 'odd' belongs below prompts/",
@@ -294,7 +294,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
 )
 def test_discovery_leaves_out_invalid_components(source: str, said: str, tmp_path: Path) -> None:
     """It is reported, and the other components of the file are found."""
-    head = "from genmcp.tool import Tool\nasync def call(self, request, channel): ...\n"
+    head = "from genmcp.tools import Tool\nasync def call(self, request, channel): ...\n"
     tail = "\nclass Fine(Tool):\n name = 'fine'\n call = call\n"
     write(tmp_path, tools__odd=head + source + tail, tools__add=ADD)
 

@@ -37,13 +37,17 @@ async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -
         assert opened.structured_content is not None
         id = opened.structured_content["id"]
         after = (await client.list_resources()).resources
-        (template,) = (await client.list_resource_templates()).resource_templates
+        template, parts = (await client.list_resource_templates()).resource_templates
+        (part,) = (await client.read_resource("workshop://parts/CH-103")).contents
         (sheet,) = (await client.read_resource(f"workshop://repairs/{id}")).contents
 
     assert str(after[0].uri) == f"workshop://repairs/{id}"
     assert after[0].title == "Blue tandem, Ada"
     assert before == after[1:]
     assert template.uri_template == "workshop://repairs/{id}"
+    assert parts.uri_template == "workshop://parts/{number}"
+    assert isinstance(part, TextResourceContents)
+    assert json.loads(part.text)["name"] == "Chain 11-speed, Albatros"
     assert isinstance(sheet, TextResourceContents)
     assert json.loads(sheet.text)["checklist"] == ["Brakes"]
 
@@ -51,9 +55,9 @@ async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -
 async def test_workshop_sheet_of_no_repair_is_not_found(database: Path, mode: Mode) -> None:
     """A number without a repair, and an invalid number."""
     async with connected(database, mode) as client:
-        for id in ("999", "x"):
+        for path in ("repairs/999", "repairs/x", "parts/none"):
             with pytest.raises(MCPError, match="not found"):
-                await client.read_resource(f"workshop://repairs/{id}")
+                await client.read_resource(f"workshop://{path}")
 
 
 async def test_workshop_letter_brings_the_sheet_along(database: Path, mode: Mode) -> None:

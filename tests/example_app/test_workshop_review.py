@@ -249,3 +249,25 @@ def test_workshop_secret_is_that_of_the_environment(
 
     assert secret_for(database) == "given by who deploys it"
     assert not [*database.parent.iterdir()]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [("accept", "Booked 1500 pieces"), ("decline", "Nothing was booked"), ("cancel", "Nothing")],
+)
+async def test_workshop_asks_before_it_books_a_large_delivery(
+    database: Path, mode: Mode, action: str, text: str
+) -> None:
+    """`call` returns the question, and `continue_` gets its outcome; a small one is booked."""
+    user = Asked(action)
+    async with connected(database, mode, elicitation_callback=user) as client:
+        for quantity in (20, 1500):
+            note = f"number,quantity\nCH-103,{quantity}"
+            arguments = {"supplier": "Albatros", "csv": note}
+            result = await client.call_tool("book_delivery", arguments)
+
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    assert content.text.startswith(text)
+    assert [each.message for each in user.questions] == ["Book 1500 pieces from Albatros?"]

@@ -13,8 +13,8 @@ from genmcp.channel import Channel
 from genmcp.component_route import Completer, complete, complete_result, prefix_matches
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook
-from genmcp.prompt.prompt import Prompt, PromptRepo
-from genmcp.prompt.template import PromptTemplate
+from genmcp.prompts.prompt import Prompt, PromptRepo
+from genmcp.prompts.template import PromptTemplate
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,

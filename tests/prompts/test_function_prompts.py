@@ -12,7 +12,7 @@ from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.channel import Channel
 from genmcp.decorator import FunctionPrompt, function_component, prompt
 from genmcp.errors import ConfigurationError, InvalidParams
-from genmcp.prompt.prompt import PromptRoute
+from genmcp.prompts.prompt import PromptRoute
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompletionArgument,

@@ -16,7 +16,7 @@ from genmcp.channel import Channel
 from genmcp.client.errors import ServerError
 from genmcp.content import Image, assistant, embedded_resource, resource_link, result, user
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
-from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.prompts import (

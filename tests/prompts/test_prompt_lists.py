@@ -10,8 +10,8 @@ import pytest
 from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
-from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
-from genmcp.prompt.template import PromptTemplate
+from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
+from genmcp.prompts.template import PromptTemplate
 from genmcp.protocol.prompts import (
     GetPromptRequestParams,
     GetPromptResult,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.content import Image, assistant
 from genmcp.errors import ConfigurationError
-from genmcp.prompt.prompt import PromptRoute
-from genmcp.prompt.template import PromptTemplate, Template
+from genmcp.prompts.prompt import PromptRoute
+from genmcp.prompts.template import PromptTemplate, Template
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import GetPromptRequestParams, PromptArgument
 from genmcp.protocol.revisions.chain import LATEST

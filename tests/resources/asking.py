@@ -12,7 +12,7 @@ from genmcp.protocol.params import LoggingLevel, PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.value import Value
-from genmcp.resource.route import ResourceRoute
+from genmcp.resources.route import ResourceRoute
 from genmcp.suite.collection import RESOURCES, Collection
 
 

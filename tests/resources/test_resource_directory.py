@@ -16,10 +16,10 @@ from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, InvalidParams, ResourceNotFound
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult
-from genmcp.resource import directory as files
-from genmcp.resource.directory import Directory
-from genmcp.resource.resource import Resource
-from genmcp.resource.route import ResourceRoute
+from genmcp.resources import directory as files
+from genmcp.resources.directory import Directory
+from genmcp.resources.resource import Resource
+from genmcp.resources.route import ResourceRoute
 from tests.resources.asking import channel, page_of, read, resources, uris
 
 SECRET = "not for anybody"

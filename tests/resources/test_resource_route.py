@@ -17,8 +17,8 @@ from genmcp.errors import ConfigurationError, ContractError, InvalidParams, Reso
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, ResourceLink
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.resource.resource import Resource, ResourceRepo
-from genmcp.resource.route import ResourceRoute
+from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.route import ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template import UriTemplate
 from tests.resources.asking import channel, page_of, read, resources, uris
@@ -366,7 +366,7 @@ def test_repo_prefix_is_that_of_its_template() -> None:
     ) == ("*", "")
 
 
-def yields() -> Any:
+def yields(self: Any, key: Any, channel: Any) -> Any:
     yield 1
 
 

@@ -23,7 +23,7 @@ from genmcp._mux.limits import Owners
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put
 from genmcp.tasks.options import JobOptions
-from genmcp.tool import Tool
+from genmcp.tools import Tool
 from tests.support.asgi import LEGACIES, TASKS, Client, Connection
 
 LEGACY = LEGACIES[0]

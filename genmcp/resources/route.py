@@ -1,7 +1,8 @@
 """The routes of resources and of their repositories."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import isfunction
 from typing import Any, Final
@@ -13,21 +14,30 @@ from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
-from genmcp.component import definition_of, instance_of
+from genmcp.component import check_continues, definition_of, instance_of
 from genmcp.component_route import Completer, ComponentRoute
 from genmcp.content import contents_of, size_of
-from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
+from genmcp.errors import (
+    ArgumentFaults,
+    ConfigurationError,
+    ContractError,
+    InvalidParams,
+    ResourceNotFound,
+)
+from genmcp.faults import error_data
 from genmcp.hook import Hook
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.value import Result
-from genmcp.resource.resource import (
+from genmcp.resources.resource import (
     Description,
     ReadableComponent,
     Resource,
     ResourceRepo,
     template_of,
 )
+from genmcp.signature import Signature, name_of
+from genmcp.text_arguments import TextArguments, text_arguments
 from genmcp.uri_template import UriTemplate
 
 
@@ -53,12 +63,15 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             ConfigurationError: *provider* is neither of them, or an attribute is invalid.
         """
         made = instance_of(provider, ReadableComponent)
+        if isinstance(made, Resource) and "{" in str(getattr(made, "uri", "")):
+            return TemplateRoute.of(made)
         if isinstance(made, Resource):
             return _of_resource(made)
         if isinstance(made, ResourceRepo):
             return _of_repo(made)
         raise ConfigurationError(
-            f"{provider!r} is not a resource: give a Resource, or a ResourceRepo or its class"
+            f"{provider!r} is not a resource: give a Resource, a ResourceRepo or its class, or a "
+            f"function under @resource"
         )
 
     @property
@@ -82,7 +95,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             return self.fixed
         try:
             request = await self.begin(request, channel)
-            value = await self.reader(channel, request.arguments, channel)
+            value = await self.reader(channel, self.first_of(request), channel)
         except ResourceNotFound as error:
             raise _not_found(request) from error
         if value is None:
@@ -142,6 +155,122 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             raise self.broken(hook, value, str(error)) from error
         return ReadResourceResult(
             contents=contents, ttl_ms=self.ttl_ms, cache_scope=self.cache_scope
+        )
+
+
+class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
+    """The route of a function that gets the variables of a URI template as its parameters.
+
+    Attributes:
+        uri: the template; a URI without variables is one, too.
+        variables: the types of the variables.
+    """
+
+    uri: UriTemplate
+    variables: TextArguments
+
+    @classmethod
+    def of(cls, provider: Any) -> "TemplateRoute":
+        """Return the route of a function under `@resource`, or of a `Resource` with a template.
+
+        Raises:
+            ConfigurationError: the URI is not a template, its variables are not the parameters of
+                the function, or an attribute is invalid.
+        """
+        ReadableComponent.check(provider)
+        function = getattr(provider, "_function", None) or _content_of(provider)
+        owner, uri = name_of(function), template_of(provider.uri)
+        signature = getattr(provider, "_signature", None)
+        if signature is None:  # a Resource
+            check_continues(owner, function, provider)
+            signature = Signature.of(function, decorator="Resource")
+        _check_variables(owner, uri, signature)
+        listed = _listed(provider)
+        listed["name"] = listed["name"] or function.__name__
+        listed["description"] = listed["description"] or inspect.getdoc(function)
+        variables = text_arguments(signature.arguments)
+        route = cls(
+            owner=owner,
+            place=uri.text,
+            key=uri.prefix,
+            is_prefix=bool(uri.variables),
+            uri=uri,
+            variables=variables,
+            reader=Hook(signature.hook(function), inspect.iscoroutinefunction(function)),
+            lister=Hook.of(provider, "list", ReadableComponent),
+            **cls.members_of(provider),
+        )
+        if route.is_prefix:
+            return replace(
+                route, **_template(owner, provider, uri, listed, options=variables.options)
+            )
+        for hook in ("list", "complete"):
+            if getattr(provider, hook, None) is not None:
+                raise ConfigurationError(f"{owner}: {uri.text} has no variables: remove {hook}")
+        return replace(
+            route, definition=definition_of(ResourceDefinition, owner, listed, uri=uri.text)
+        )
+
+    @property
+    def pattern(self) -> str:
+        """The template, by which `Suite.remove` finds the resource."""
+        return self.uri.text
+
+    def first_of(self, request: Request) -> Any:
+        """Return *request*, whose arguments are the variables."""
+        return request
+
+    async def prepare(self, request: Request, channel: Channel) -> Request:
+        """Return a copy of *request* with the variables of its URI as arguments.
+
+        Raises:
+            ResourceNotFound: the URI is not one of the template.
+            InvalidParams: a variable does not have the type of its parameter.
+        """
+        uri: str = request.params.uri  # type: ignore[attr-defined]
+        found = self.uri.match(uri)
+        if found is None:
+            raise ResourceNotFound(uri)
+        try:
+            return replace(request, arguments=self.variables.decode(found))
+        except ArgumentFaults as error:
+            lines = [f"Invalid variables in {uri}:", *(f"- {each}" for each in error.faults)]
+            raise InvalidParams("\n".join(lines), error_data(error.faults, uri=uri)) from None
+
+
+def _content_of(provider: Any) -> Any:
+    """Return the function of *provider*, a Resource with a template."""
+    if isfunction(provider.content) or inspect.ismethod(provider.content):
+        return provider.content
+    raise ConfigurationError(
+        f"{type(provider).__name__} {provider.uri}: a template needs a function, which gets its "
+        f"variables; a class with read is a ResourceRepo"
+    )
+
+
+def _check_variables(owner: str, uri: UriTemplate, signature: Signature) -> None:
+    """Check that *uri* has a scheme, and that its variables are the parameters of a function."""
+    if not _SCHEME.match(uri.prefix):
+        raise ConfigurationError(f"{owner}: {uri.text!r} is not a URI: begin it with scheme:")
+    if uri.text.endswith("*"):
+        raise ConfigurationError(
+            f"{owner}: write {uri.text[:-1]}{{+path}} for all URIs that begin with "
+            f"{uri.text[:-1]}, and give the function a parameter path"
+        )
+    if missing := [each for each in uri.variables if each not in signature.names]:
+        raise ConfigurationError(
+            f"{owner}: {uri.text} has the variable {missing[0]}, and the function no such parameter"
+        )
+    # A method is decorated before it has an instance.
+    known = {"self", *uri.variables}
+    if unknown := [each for each in signature.names if each not in known]:
+        what = (
+            "the URI is channel.request.params.uri"
+            if unknown[0] == "uri"
+            else (f"add {{{unknown[0]}}} to the URI, annotate it Channel, or mark it with Depends")
+        )
+        raise ConfigurationError(
+            f"{owner}: parameter {unknown[0]} is not a variable of {uri.text}: {what}"
         )
 
 
@@ -236,8 +365,15 @@ _REST: Final = "{+path}"
 """The variable of the template for a wildcard."""
 
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
 def _template(
-    owner: str, provider: ReadableComponent, template: UriTemplate, listed: Mapping[str, Any]
+    owner: str,
+    provider: ReadableComponent,
+    template: UriTemplate,
+    listed: Mapping[str, Any],
+    options: Mapping[str, Sequence[str]] = {},
 ) -> dict[str, Any]:
     """Return the fields of a route that is listed among the resource templates."""
     return {
@@ -248,6 +384,7 @@ def _template(
             owner=f"resource template {template.text}",
             names=template.variables,
             hook=Hook.of(provider, "complete", ResourceRepo),
+            options=options,
         ),
     }
 

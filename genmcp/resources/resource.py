@@ -97,7 +97,7 @@ class ReadableComponent(DescribedComponent):
         Raises:
             ConfigurationError: an attribute is invalid; the message names it and the class.
         """
-        owner = type(self).__name__
+        owner = getattr(self, "__name__", type(self).__name__)
         attributes = {key: getattr(self, key) for key in Description.__annotations__}
         check_metadata(owner, attributes, annotations=Annotations)
         given = self.given_annotations
@@ -127,7 +127,8 @@ class Resource(ReadableComponent):
 
     Attributes:
         uri: the URI. If it ends with `*`, the resource serves every URI that begins with the prefix
-            before the `*`, and is listed as a template. Required.
+            before the `*`, and is listed as a template. A URI template (`files://{path}`) needs a
+            function, which gets its variables as under `@resource`. Required.
         content: one of the values that `genmcp.content` lists; or a function that returns such a
             value for each read, or None if the resource does not exist. The function is a `def`
             (which may block) or an `async def`. It gets the requested URI if it has a parameter

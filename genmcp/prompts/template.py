@@ -23,7 +23,7 @@ from genmcp.channel import Channel
 from genmcp.component import Metadata
 from genmcp.content import prompt_result
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.prompt.prompt import Prompt
+from genmcp.prompts.prompt import Prompt
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptMessage
 

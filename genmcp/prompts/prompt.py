@@ -15,21 +15,18 @@ which the prompt continues: `elicit("Which city?", City).then(self.planned)`.
 
 `genmcp.content` lists the values that a prompt may return.
 
-The protocol passes arguments as texts (2026-07-28, server/prompts). If a type describes the
-arguments, the text of a number, a boolean, a list or an object is parsed as JSON.
+The protocol passes arguments as texts (2026-07-28, server/prompts): see `text_arguments`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Any, Generic
 
-import msgspec
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from genmcp._core.request import PromptRequest, Request
 from genmcp._core.waiting import Continue
-from genmcp._schema.arguments import arguments_of
 from genmcp.channel import Channel
 from genmcp.component import (
     DescribedComponent,
@@ -50,7 +47,7 @@ from genmcp.errors import (
     InvalidParams,
     PromptNotFound,
 )
-from genmcp.faults import Fault, error_data
+from genmcp.faults import error_data
 from genmcp.hook import Hook
 from genmcp.protocol.prompts import (
     GetPromptResult,
@@ -58,22 +55,9 @@ from genmcp.protocol.prompts import (
     PromptDefinition,
 )
 from genmcp.protocol.value import CacheScope
+from genmcp.text_arguments import TextArguments, text_arguments
 
 A = TypeVar("A", default=dict[str, str])
-
-
-class PromptArguments(msgspec.Struct, frozen=True):
-    """The arguments of a prompt.
-
-    Attributes:
-        listed: the definitions of the arguments, as listed.
-        decode: converts the received texts to the arguments of hooks, or raises ArgumentFaults.
-        options: the texts of all possible values, for arguments with fixed values.
-    """
-
-    listed: Sequence[PromptArgument]
-    decode: Callable[[Mapping[str, str]], Any]
-    options: Mapping[str, Sequence[str]]
 
 
 class Prompt(DescribedComponent, Generic[A]):
@@ -197,7 +181,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
     """The route of a prompt; or of a repository, which has None for *arguments*."""
 
     get: Hook
-    arguments: PromptArguments | None = None
+    arguments: TextArguments | None = None
 
     @classmethod
     def of(cls, prompt: Prompt[Any] | PromptRepo) -> "PromptRoute":
@@ -328,173 +312,16 @@ _ATTRIBUTES = attributes_of(Prompt)
 _REPO_ATTRIBUTES = ("cache_ttl", "cache_scope", "scopes")
 
 
-def _checked(owner: str, values: Mapping[str, Any]) -> PromptArguments:
+def _checked(owner: str, values: Mapping[str, Any]) -> TextArguments:
     check_metadata(owner, values)
     completions = values.get("completions", {})
     if not isinstance(completions, Mapping) or not all(map(_is_texts, completions.values())):
         raise ConfigurationError(f"{owner}.completions must be lists of texts by argument")
     try:
-        return prompt_arguments(values.get("arguments"))
+        return text_arguments(values.get("arguments"))
     except ConfigurationError as error:
         raise ConfigurationError(f"{owner}: {error}") from error
 
 
 def _is_texts(values: Any) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
-
-
-_WORDS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
-
-_BITS: Final = {"1": True, "0": False}
-
-
-_KINDS: Final = {bool: "boolean", int: "integer", float: "number", str: "string"}
-
-
-_json = msgspec.json.Decoder().decode
-
-
-def prompt_arguments(source: Any) -> PromptArguments:
-    """Return the arguments described by *source*: a list of PromptArgument, a type, or None.
-
-    A list decodes to a dict of texts, a type to an instance of it. None means no arguments.
-
-    Raises:
-        ConfigurationError: *source* does not describe arguments.
-    """
-    if source is None or isinstance(source, list | tuple):
-        return _of_list(source or ())
-    return _of_type(source)
-
-
-def _of_list(listed: Sequence[Any]) -> PromptArguments:
-    for argument in listed:
-        if not isinstance(argument, PromptArgument):
-            raise ConfigurationError(f"arguments: {argument!r} is not a PromptArgument")
-    # Reject a duplicate name: a client would show one field for both arguments.
-    names = [argument.name for argument in listed]
-    for name in names:
-        if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
-            raise ConfigurationError(f"arguments: each needs a name of its own, not {name!r}")
-    required = [argument.name for argument in listed if argument.required]
-
-    def decode(given: Mapping[str, str]) -> dict[str, str]:
-        _check_required(required, given)
-        return dict(given)
-
-    return PromptArguments(listed, decode, {})
-
-
-def _of_type(source: Any) -> PromptArguments:
-    # Unknown arguments are ignored: a client may send further fields of its form. They are not
-    # typing errors, since no model writes them.
-    typed = arguments_of(source, extra="ignore", origin="arguments")
-    required = typed.schema.get("required", [])
-    properties: Mapping[str, Any] = typed.schema.get("properties", {})
-    values = {name: _Values(typed.schema, schema) for name, schema in properties.items()}
-
-    def decode(given: Mapping[str, str]) -> Any:
-        read: dict[str, Any] = {}
-        for name, text in given.items():
-            value = values[name].read(text) if name in values else text
-            if value is not msgspec.UNSET:
-                read[name] = value
-        _check_required(required, read)
-        return typed.decode(msgspec.json.encode(read))
-
-    listed = [
-        PromptArgument(
-            name=name,
-            title=_title(name, schema),
-            description=schema.get("description"),
-            required=name in required or None,
-        )
-        for name, schema in properties.items()
-    ]
-    options = {name: value.options for name, value in values.items() if value.options}
-    return PromptArguments(listed, decode, options)
-
-
-def _check_required(required: Sequence[str], given: Mapping[str, Any]) -> None:
-    if missing := [name for name in required if name not in given]:
-        raise ArgumentFaults([Fault((name,), "missing, and required") for name in missing])
-
-
-def _title(name: str, schema: Mapping[str, Any]) -> str | None:
-    """Return the title in *schema*, or None if it is the one that pydantic derives from *name*."""
-    title = schema.get("title")
-    return None if title == name.replace("_", " ").title() else title
-
-
-class _Values:
-    """The values that an argument may have. *schema* describes it; *root* has the definitions."""
-
-    def __init__(self, root: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
-        self.kinds: set[str] = set()
-        self.takes_text = False
-        choice: list[Any] = []
-        for branch in _branches(root, schema):
-            if (values := _fixed(branch)) is not None:
-                choice += values
-                self.kinds.update(_KINDS.get(type(value), "null") for value in values)
-            else:
-                kind = branch.get("type", "string")
-                kinds = {kind} if isinstance(kind, str) else {*kind}
-                self.takes_text |= "string" in kinds
-                self.kinds |= kinds
-                choice += [True, False] if "boolean" in kinds else []
-        self.texts = {value for value in choice if isinstance(value, str)}
-        self.options = () if self.takes_text else tuple(dict.fromkeys(_texts(choice)))
-
-    def read(self, text: str) -> Any:
-        """Convert *text* to the type of the argument; return *text* itself if that fails.
-
-        Returns UNSET for an empty text, which a form sends for an empty number or choice field.
-        """
-        if self.takes_text or text in self.texts:
-            return text
-        word = text.strip().lower()
-        if not word:
-            return msgspec.UNSET
-        # A text that is not among the choices is kept: its validation error names the choices.
-        if self.kinds == {"string"}:
-            return text
-        if "boolean" in self.kinds:
-            # "1" means true only if the argument cannot be a number.
-            words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
-            if word in words:
-                return words[word]
-        # A text that is not JSON is kept: its validation error names the expected type.
-        try:
-            return _json(text)
-        except (msgspec.DecodeError, RecursionError):
-            return text
-
-
-def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the alternatives of *schema* (`anyOf`, `oneOf`), with references resolved."""
-    # msgspec or pydantic made the schema, so that all references are local.
-    while "$ref" in schema:
-        target: Any = root
-        for step in schema["$ref"].removeprefix("#/").split("/"):
-            target = target[step]
-        schema = target
-    alternatives = schema.get("anyOf") or schema.get("oneOf")
-    if alternatives is None:
-        yield schema
-    else:
-        for each in alternatives:
-            yield from _branches(root, each)
-
-
-def _fixed(schema: Mapping[str, Any]) -> list[Any] | None:
-    return [schema["const"]] if "const" in schema else schema.get("enum")
-
-
-def _texts(values: Sequence[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif value is not None:
-            yield msgspec.json.encode(value).decode()

@@ -19,7 +19,7 @@ from genmcp.channel import Channel
 from genmcp.content import guessed_type
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.protocol.content import Annotations, ResourceDefinition
-from genmcp.resource.resource import Description, ResourceRepo
+from genmcp.resources.resource import Description, ResourceRepo
 
 Names = tuple[str, ...]
 """A path within the folder, name by name."""
