@@ -24,8 +24,6 @@ _SCRIPTS: Final = (
     *("questions", "tasks", "task_view", "calls", "events", "activity", "resources", "views"),
     "app",  # starts the page
 )
-_HTML: Final = b"text/html"
-_EVENTS: Final = b"text/event-stream"
 
 
 class Console:
@@ -63,12 +61,6 @@ class Console:
             (b"etag", etag),
             (b"vary", b"accept, accept-encoding"),
         ]
-
-    @staticmethod
-    def is_wanted(http: HttpRequest) -> bool:
-        """Return whether a GET is that of a browser, and not that of a client for events."""
-        accept = http.table.get(b"accept", b"")
-        return _HTML in accept and _EVENTS not in accept
 
     async def serve(self, http: HttpRequest) -> None:
         """Respond with the page. It is the same for everyone, and needs no credentials."""
