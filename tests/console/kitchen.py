@@ -153,6 +153,21 @@ async def count(channel: Channel) -> int:
     return counter["value"]
 
 
+@tool
+async def stock() -> list[dict[str, Any]]:
+    """Returns rows with long words and numbers."""
+    return [
+        {
+            "ingredient": "Oberammergauer Schinkenwurst, luftgetrocknet",
+            "grams": 12_345_678_901,
+            "price": 1_234.56,
+            "shelf": f"Vorratskammer {shelf}",
+            "remark": "Consume within a fortnight after the refrigerator was opened.",
+        }
+        for shelf in range(30)
+    ]
+
+
 class Counter(Resource):
     """How often it was counted."""
 
@@ -188,7 +203,7 @@ suite = Suite(
     version="1.2",
     title="The kitchen",
     instructions="Cook with care.",
-    tools=[order, show, fail, work, ask, visit, count],
+    tools=[order, show, fail, work, ask, visit, count, stock],
     resources=[Counter, City],
     prompts=[review],
 )
