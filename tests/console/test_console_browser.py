@@ -72,9 +72,9 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
         yield visited
 
 
-async def picture(page: Page, name: str) -> None:
+async def picture(page: Page, name: str, *, full_page: bool = True) -> None:
     PICTURES.mkdir(exist_ok=True)
-    await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    await page.screenshot(path=PICTURES / f"{name}.png", full_page=full_page)
 
 
 async def go(page: Page, section: str, entry: str | None = None) -> None:

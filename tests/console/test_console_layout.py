@@ -1,14 +1,23 @@
 """What the console shows of long lists, of calls that go on, and of the states of tasks."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from genmcp import Endpoint, Suite, tool
 from tests.console import kitchen
-from tests.console.test_console_browser import call, go, visiting
+from tests.console.test_console_browser import (
+    call,
+    free_port,
+    go,
+    picture,
+    start_review,
+    visiting,
+)
 from tests.console.test_console_details import Ask
+from tests.example_app.connecting import command, url_of
 from tests.support.chromium import open_browser
 from tests.support.serving import serve
 
@@ -66,6 +75,38 @@ async def test_states_of_a_task_agree_everywhere(browser: Browser) -> None:
         assert await page.locator(".entries .badge").text_content() == "completed"
         assert await page.evaluate("different") == []
         await expect(other.locator(".entries .badge")).to_have_text("completed")
+        await other.locator(".entries a").click()
+        await expect(other.locator(".outcome")).to_contain_text("Hello, Ann")
+        await other.close()
+
+
+async def test_tasks_are_followed_together(browser: Browser, tmp_path: Path) -> None:
+    """Each is in its state, also the one that is not open. The picture is the one of the README."""
+    async with (
+        command(tmp_path, PORT=str(free_port())) as process,
+        visiting(browser, await url_of(process)) as page,
+    ):
+        await page.set_viewport_size({"width": 1440, "height": 860})
+        await start_review(page, 1_000_000)
+        await go(page, "Overview")
+        await go(page, "Tools", "Search parts")
+        await call(page)
+        await expect(page.locator(".outcome table")).to_be_visible()
+        await start_review(page, 300)
+        await go(page, "Tasks")
+        states = page.locator(".entries .badge")
+        await expect(states).to_have_text(["input required", "working"], timeout=60_000)
+        running = page.locator("#activity .running")
+        await expect(running.locator(".badge")).to_have_text(["input required", "working"])
+        await expect(running).to_contain_text("of 205: ")
+        await expect(page.get_by_role("link", name="Tasks 2", exact=True)).to_be_visible()
+        await page.locator(".entries a").first.click()
+        question = page.get_by_role("region", name="Question of the server")
+        await expect(question).to_contain_text("Change them?")
+        await picture(page, "console", full_page=False)
+        await page.locator(".entries a").nth(1).click()
+        await page.get_by_role("button", name="Cancel task").click()
+        await expect(states).to_have_text(["input required", "cancelled"], timeout=30_000)
 
 
 async def test_running_call_is_found_again(browser: Browser) -> None:

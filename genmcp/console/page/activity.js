@@ -7,7 +7,7 @@ class Activity {
   constructor(app) {
     this.app = app;
     this.calls = []; // of tools, the newest first
-    this.running = h("ul");
+    this.running = h("ul", { className: "running" });
     this.recent = h("ul");
     this.news = h("ul");
     this.rows = new WeakMap();

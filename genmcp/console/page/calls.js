@@ -62,9 +62,9 @@ class Call {
         this.enter("continues", "The call continues as a task.");
         this.view();
       } else {
-        const seconds = ((Date.now() - this.began.getTime()) / 1000).toFixed(2);
-        if (result.isError) this.enter("failed", `The tool reported an error after ${seconds} s`);
-        else this.enter("completed", `Done in ${seconds} s`);
+        const seconds = `${((Date.now() - this.began.getTime()) / 1000).toFixed(2)}\u00a0s`;
+        if (result.isError) this.enter("failed", `The tool reported an error after ${seconds}`);
+        else this.enter("completed", `Done in ${seconds}`);
         show(this.result, this.finished(result));
         this.faults(result);
       }

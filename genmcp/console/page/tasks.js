@@ -135,7 +135,7 @@ class Task {
   watch(element, changed) {
     this.watchers.add(element, changed);
     if (this.status === "unknown") this.trouble = null; // another user may have logged in since
-    queueMicrotask(() => this.follow());
+    setTimeout(() => this.follow()); // when the element is on the page
     this.wake();
   }
 
@@ -161,7 +161,7 @@ class Task {
     try {
       const state = await this.tasks.app.client.request("tasks/get", { taskId: this.id });
       // The result of a task that is not on the page is not kept: it may be large.
-      if (!ENDED.has(state.status) || this.watchers.isWatched) this.state = state;
+      this.state = ENDED.has(state.status) && !this.watchers.isWatched ? null : state;
       this.trouble = null;
       this.enter(state.status, state.lastUpdatedAt);
       return false;

@@ -2,6 +2,7 @@
 // list of entries or null, and the element beside it.
 
 const TRIED = 6; // tools that the overview offers
+const QUICK = 2000; // milliseconds within which the result of a call comes into sight
 
 /** The page for an address such as "#/tools/add". */
 async function page(app, section, key) {
@@ -48,12 +49,15 @@ function tasksPage(app, key) {
   const detail = key === undefined ? null : new TaskView(tasks.find(key), "h1").element;
   if (!tasks.all.length) return { list: null, detail: detail ?? emptyPage("tasks", nothing) };
   const list = app.searchList("tasks", tasks.all, () => ({
-    text: ({ name, kept, status }) => [name, new Date(kept.created).toLocaleString(), status],
+    text: ({ name, kept, status }) => [name, shortTime(kept.created), status],
     link: ({ href }) => href,
     mark: ({ status }) => badge(status),
   }));
   return { list, detail };
 }
+
+const shortTime = (at) =>
+  new Date(at).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
 
 async function overview(app) {
   const { capabilities, instructions, supportedVersions, _meta } = await app.discovered();
@@ -227,6 +231,8 @@ function toolPage(app, tool) {
     area.scrollIntoView({ block: "nearest" });
     await running;
     start.ariaDisabled = "false";
+    // Later the user may be reading something else.
+    if (Date.now() - call.began.getTime() < QUICK) area.scrollIntoView({ block: "nearest" });
   }
   const start = h("button", { type: "submit", className: "primary" }, "Call");
   return h(
