@@ -37,13 +37,14 @@ class App {
     this.wanted = new Set(); // the URIs that the user chose to read, besides those of a list
     this.searchLists = new Map(); // the lists of the sections, which stay while the user goes through them
     this.capabilities = null;
-    this.turn = null; // the last page that was asked for
-    this.main = document.querySelector("main");
-    /** @type {HTMLElement} */
-    this.aside = document.querySelector("#activity");
-    this.banner = document.querySelector("#banner");
+    this.split = h("div"); // a list, and the entry beside it
+    this.beside = h("div");
+    this.turn = {}; // the last page that was asked for
+    this.main = fixed("#main");
+    this.aside = fixed("#activity");
+    this.banner = fixed("#banner");
     this.links = SECTIONS.map(([section, name]) => h("a", { href: `#/${section}` }, name));
-    show(document.querySelector("nav"), this.links);
+    show(fixed("nav"), this.links);
     this.tasks = new Tasks(this);
     this.events = new Events(this);
     this.activity = new Activity(this);
@@ -82,7 +83,7 @@ class App {
       const info = found._meta?.["io.modelcontextprotocol/serverInfo"];
       const title = info?.title ?? info?.name ?? "MCP server";
       document.title = title;
-      document.querySelector("#server").textContent = title;
+      fixed("#server").textContent = title;
       return found;
     } catch (error) {
       if (this.discovery === discovery) this.discovery = null; // asked for again
@@ -179,7 +180,7 @@ class App {
       show(this.main, detail);
       return;
     }
-    const [, title, about] = SECTIONS.find(([name]) => name === section);
+    const [, title, about] = SECTIONS.find(([name]) => name === section) ?? [];
     const keys = this.hasKeys ? " The key / goes to the search." : "";
     const choose = `Choose one of ${plural(list.entries.length, list.noun)}.${keys}`;
     const back = h("a", { className: "back", href: `#/${section}` }, `All ${section}`);
@@ -194,11 +195,12 @@ class App {
         );
     if (!list.element.isConnected) {
       const side = h("div", { className: "side" }, list.element);
-      show(this.main, h("div", {}, side, h("div", { className: "detail" })));
+      this.beside = h("div", { className: "detail" });
+      this.split = h("div", {}, side, this.beside);
+      show(this.main, this.split);
     }
-    const split = this.main.firstElementChild;
-    split.className = detail ? "split chosen" : "split";
-    show(split.lastElementChild, shown);
+    this.split.className = detail ? "split chosen" : "split";
+    show(this.beside, shown);
     list.select(location.hash);
   }
 
@@ -235,7 +237,7 @@ class App {
   }
 
   theme() {
-    const button = document.querySelector("#theme");
+    const button = fixed("#theme");
     const set = (theme) => {
       document.documentElement.dataset.theme = theme;
       button.textContent = theme === "dark" ? "Light theme" : "Dark theme";
@@ -250,7 +252,7 @@ class App {
   }
 
   askToLogIn() {
-    const { scopes } = this.login.needed;
+    const scopes = this.login.needed?.scopes ?? [];
     const asked = scopes.join(" ");
     // It stays as it is while requests are refused: the user may be entering a token.
     if (find(this.banner, ".login")?.dataset.scopes === asked) return;

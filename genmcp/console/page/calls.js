@@ -135,7 +135,7 @@ class Call {
       const text = typeof params.data === "string" ? params.data : JSON.stringify(params.data);
       const level = h("span", { className: `level ${params.level}` }, params.level);
       this.logs.append(h("li", {}, level, " ", text));
-      if (this.logs.childElementCount > MOST_MESSAGES) this.logs.firstChild.remove();
+      if (this.logs.childElementCount > MOST_MESSAGES) this.logs.firstChild?.remove();
     }
   }
 
@@ -149,7 +149,7 @@ class Call {
     const { client } = this.app;
     const headers = client.headers(this.sent, this.schema);
     const curl = asCurl(client.url, headers, this.sent, client.token() !== null);
-    const python = this.python ? asPython(client.url, this.python) : null;
+    const python = this.python ? asPython(client.url, this.python) : undefined;
     show(this.wire, exchange({ sent: this.sent, received: this.received, curl, python }));
   }
 }

@@ -31,6 +31,14 @@ function given(children) {
 }
 
 /**
+ * The element of the document that a selector finds, and that is always there.
+ *
+ * @param {string} selector
+ * @returns {HTMLElement}
+ */
+const fixed = (selector) => /** @type {HTMLElement} */ (document.querySelector(selector));
+
+/**
  * The first element that a selector finds, typed as one that can have the focus.
  *
  * @param {ParentNode} parent

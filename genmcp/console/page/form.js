@@ -1,5 +1,15 @@
-// Forms made of JSON Schemas. A control is { element, read(), fill(value), show(pointer, message) }:
-// `read(true)` leaves out what is not valid, `fill(undefined)` fills in the default.
+// Forms made of JSON Schemas.
+
+/**
+ * The field of a value, or the fields of an object. `read(true)` leaves out what is not valid,
+ * `fill(undefined)` fills in the default, `show` returns whether the pointer is its own.
+ *
+ * @typedef {object} Control
+ * @property {HTMLElement} element
+ * @property {(partial?: boolean) => any} read
+ * @property {(value?: any) => void} fill
+ * @property {(pointer: string, message: string) => boolean} show
+ */
 
 /** A value that is left out, such as an optional field that is empty. */
 const ABSENT = Symbol("absent");
@@ -97,6 +107,7 @@ class SchemaForm {
 
 const present = (value, otherwise) => (value === ABSENT ? otherwise : value);
 
+/** @returns {Control} */
 function control(given, root, above) {
   const place = { ...above, level: above.level + 1 };
   let schema = resolve(given, root);
@@ -296,6 +307,7 @@ const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 function object(schema, root, place) {
   const required = new Set(schema.required ?? []);
   const optional = place.pointer !== "" && (!place.required || schema.nullable);
+  /** @type {[string, Control][] | null} */
   let members = null;
   let others = {}; // members that were filled in and have no field
   const body = h("div", { className: "members" });

@@ -65,6 +65,7 @@ class McpClient {
     const body = this.body(method, params, { progress: Boolean(options.notified) });
     options.sent?.(body);
     const response = await this.send(body, options);
+    /** @type {any} */
     let answer = null;
     for await (const message of messages(response)) {
       options.received?.(message);

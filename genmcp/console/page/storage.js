@@ -5,10 +5,11 @@
  *
  * @param {"localStorage" | "sessionStorage"} area
  * @param {string} key
+ * @param {any} [otherwise]
  */
 function stored(area, key, otherwise = null) {
   try {
-    return JSON.parse(window[area].getItem(key)) ?? otherwise;
+    return JSON.parse(window[area].getItem(key) ?? "null") ?? otherwise;
   } catch {
     return otherwise;
   }
