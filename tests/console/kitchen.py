@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -106,8 +107,13 @@ async def work(channel: Channel) -> str:
     await channel.progress(1, 4, "warming up")
     await channel.log("warning", "It is cold.")
     go_on = asyncio.Event()
-    _working.append((asyncio.get_running_loop(), go_on))
-    await go_on.wait()
+    waiting = (asyncio.get_running_loop(), go_on)
+    _working.append(waiting)
+    try:
+        await go_on.wait()
+    finally:
+        with suppress(ValueError):  # it was released
+            _working.remove(waiting)
     return "warm"
 
 

@@ -86,7 +86,7 @@ async def test_tasks_are_followed_together(browser: Browser, tmp_path: Path) -> 
         command(tmp_path, PORT=str(free_port())) as process,
         visiting(browser, await url_of(process)) as page,
     ):
-        await page.set_viewport_size({"width": 1440, "height": 860})
+        await page.set_viewport_size({"width": 1440, "height": 680})
         await start_review(page, 1_000_000)
         await go(page, "Overview")
         await go(page, "Tools", "Search parts")

@@ -181,7 +181,8 @@ class App {
       return;
     }
     const [, title, about] = SECTIONS.find(([name]) => name === section) ?? [];
-    const keys = this.hasKeys ? " The key / goes to the search." : "";
+    const keys =
+      this.hasKeys && matchMedia("(hover: hover)").matches ? " The key / goes to the search." : "";
     const choose = `Choose one of ${plural(list.entries.length, list.noun)}.${keys}`;
     const back = h("a", { className: "back", href: `#/${section}` }, `All ${section}`);
     const shown = detail
