@@ -153,18 +153,6 @@ def check_legacy(headers: Headers) -> None:
         raise InvalidRequest("Bad request: no Mcp-Session-Id header. Send initialize first")
 
 
-def check_get(headers: Headers) -> None:
-    """Check the headers of a GET, which must be for the stream of a session.
-
-    Raises:
-        NotAllowed: a browser requests a page; or see `check_legacy`.
-    """
-    if SESSION_HEADER not in headers and b"text/html" in headers.get(b"accept", b""):
-        text = "This is an MCP endpoint, not a page: give its URL to an MCP client"
-        raise NotAllowed(text, "POST")
-    check_legacy(headers)
-
-
 def check_batch(headers: Headers) -> None:
     """Check that the revision in the version header, if any, may have batches.
 

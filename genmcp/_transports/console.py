@@ -1,12 +1,11 @@
 """The console: the page that an endpoint serves at its own URL to browsers.
 
 The page is one document without data of the server: what it shows, it asks the endpoint for, as an
-MCP client that logs in like any other. Its modules are in `genmcp/console/page`; they are joined
-into one script, so that the page needs no other URL than that of the endpoint.
+MCP client that logs in like any other. Its script is the files in `genmcp/console/page`, one after
+another, so that the page needs no other URL than that of the endpoint.
 """
 
 import gzip
-import re
 from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,12 +17,13 @@ from typing import Final
 from genmcp._transports.request import ClientLeft, HttpRequest
 from genmcp._transports.writing import START, write
 
-_IMPORT: Final = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)
-_EXPORT: Final = re.compile(
-    r"^export (?=(?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE
+# One module in one scope: a document cannot import modules that have no URL of their own, and an
+# endpoint has one URL, which a proxy may have renamed. `tsc` checks the files in the same scope.
+_SCRIPTS: Final = (
+    *("json", "storage", "dom", "schema", "challenges", "mcp", "login", "form", "results"),
+    *("questions", "tasks", "task_view", "calls", "events", "activity", "resources", "views"),
+    "app",  # starts the page
 )
-_HTML: Final = b"text/html"
-_EVENTS: Final = b"text/event-stream"
 
 
 class Console:
@@ -62,12 +62,6 @@ class Console:
             (b"vary", b"accept, accept-encoding"),
         ]
 
-    @staticmethod
-    def is_wanted(http: HttpRequest) -> bool:
-        """Return whether a GET is that of a browser, and not that of a client for events."""
-        accept = http.table.get(b"accept", b"")
-        return _HTML in accept and _EVENTS not in accept
-
     async def serve(self, http: HttpRequest) -> None:
         """Respond with the page. It is the same for everyone, and needs no credentials."""
         status, headers, body = 200, self._headers, self._page
@@ -86,37 +80,12 @@ class Console:
 def _page() -> tuple[bytes, str, str]:
     """Return the document, and its script and style, whose hashes its policy contains."""
     folder = files("genmcp.console") / "page"
-    sources = {
-        each.name.removesuffix(".js"): each.read_text("utf-8")
-        for each in folder.iterdir()
-        if each.name.endswith(".js")
-    }
-    script = _joined(sources, "app")
+    script = "\n" + "\n".join((folder / f"{each}.js").read_text("utf-8") for each in _SCRIPTS)
     style = (folder / "console.css").read_text("utf-8")
     page = (folder / "index.html").read_text("utf-8")
-    return page.replace("{style}", style).replace("{script}", script).encode(), script, style
-
-
-def _joined(modules: dict[str, str], first: str) -> str:
-    """Return the modules that *first* needs, as one script.
-
-    Each becomes a function of its own, which returns what the module exports.
-    """
-    done: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        if name in done:
-            return
-        source = modules[name]
-        for _, needed in _IMPORT.findall(source):
-            add(needed)
-        body = _IMPORT.sub(r"const { \1 } = \2_module;", source)
-        exported = ", ".join(_EXPORT.findall(body))
-        body = _EXPORT.sub("", body)
-        done[name] = f"const {name}_module = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();\n"
-
-    add(first)
-    return "\n" + "".join(done.values())
+    for tag, text in (("style", style), ('script type="module"', script)):
+        page = page.replace(f"<{tag}>", f"<{tag}>{text}")
+    return page.encode(), script, style
 
 
 def _hash(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp._core.access import InsufficientScope
 from genmcp._core.server import Reject
-from genmcp._core.server_dispatch import plain_request
+from genmcp._core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
 from genmcp._transports.body import read_body
@@ -25,9 +25,9 @@ from genmcp._transports.request import (
 )
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
-from genmcp._transports.writing import reply
+from genmcp._transports.writing import START, reply, write
 from genmcp._wire import jsonrpc
-from genmcp._wire.http import Security, check_post_headers, preflight_headers
+from genmcp._wire.http import Security, check_post_headers, prefers_html, preflight_headers
 from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.server import Server
 from genmcp.stores import log_problems
@@ -130,9 +130,8 @@ class Endpoint:
                 await auth.document.serve(scope["method"], send)
                 return
             self._admission.admit(http, scope)
-            console = None if serve is not None else self._console
-            if console is not None and scope["method"] == "GET" and console.is_wanted(http):
-                await console.serve(http)  # a browser sends no token when it opens a page
+            if serve is None and scope["method"] == "GET" and _opens_page(http):
+                await self._serve_page(http)  # a browser sends no token when it opens a page
             elif auth is None or auth.knows(http) or await auth.admits(http):
                 await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
         except Exception as error:
@@ -213,11 +212,11 @@ class Endpoint:
     @property
     def console(self) -> bool:
         """Whether a browser that opens the URL gets a page with which to try the server."""
-        return self._console is not None
+        return self._serve_page is not _no_console
 
     @console.setter
     def console(self, shown: bool) -> None:
-        self._console = _console_of(self.authenticator) if shown else None
+        self._serve_page = _console_of(self.authenticator).serve if shown else _no_console
 
     @property
     def grace(self) -> float:
@@ -312,6 +311,25 @@ def _console_of(authenticator: "Authenticator | None") -> "Console":
     return Console(dict.fromkeys(origin_of(each) for each in issuers))
 
 
+def _opens_page(http: HttpRequest) -> bool:
+    return prefers_html(http.table.get(b"accept", b"")) and SESSION_HEADER not in http.table
+
+
+async def _no_console(http: HttpRequest) -> None:
+    """Respond to a browser: 405, as to any GET without a session, in words for its user."""
+    http.answered = True
+    headers = [
+        (b"allow", ", ".join(_METHODS).encode()),
+        (b"cache-control", b"no-cache"),
+        (b"content-length", b"%d" % len(_NO_CONSOLE)),
+        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"vary", b"accept"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    await write(http, {"type": START, "status": 405, "headers": headers}, _NO_CONSOLE)
+
+
 async def _post(http: HttpRequest) -> None:
     table = http.table
     mux = http.mux
@@ -375,6 +393,23 @@ async def _hang_up(http: HttpRequest) -> None:
 
 
 _CLIENT_CLOSED_REQUEST: Final = 499
+
+_NO_CONSOLE: Final = b"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>MCP endpoint</title>
+<style>
+body { font: 1.05rem/1.6 system-ui, sans-serif; max-width: 38rem; margin: 12vh auto; padding: 1rem }
+</style>
+<h1>This is an MCP endpoint</h1>
+<p>MCP clients use it. To connect one, give it the URL of this page.</p>
+<p>A page with which to try the server can be here as well: the console. It is off unless the
+server is made with <code>Endpoint(..., console=True)</code>, or started with
+<code>genmcp serve --console</code>.</p>
+</html>
+"""
 
 _METHODS: Final[dict[str, Serve]] = {
     "GET": get,

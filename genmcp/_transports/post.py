@@ -27,7 +27,6 @@ from genmcp._core.server_dispatch import (
     SESSION_HEADER,
     Era,
     check_batch,
-    check_get,
     check_legacy,
     era_of,
 )
@@ -152,7 +151,7 @@ async def get(http: HttpRequest) -> None:
     Raises:
         McpError: the request is not for a stream of a session.
     """
-    check_get(http.table)
+    check_legacy(http.table)
     await http.mux.broadcast.catch_up()
     session = session_of(http)
     check_get_headers(http.table)

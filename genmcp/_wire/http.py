@@ -41,6 +41,7 @@ _ALLOWED_HOST = re.compile(r"(\*\.)?(\[[0-9a-f:.]+\]|[^/?#@*:\s\[\]]+)(:[0-9]+)?
 _HOST = re.compile(r"(\[[^\[\]/@]*\]|[^:/@\[\]]*)(:[0-9]*)?")
 _PARAM_HEADER = re.compile(rb"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")
 _EXCLUDED_RANGE = re.compile(rb"q=0(\.0*)?")
+_QUALITY = re.compile(rb"\s*([a-z0-9*+./-]+)\s*(?:;\s*q=([01](?:\.[0-9]{0,3})?))?\s*")
 
 
 class Security(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +200,18 @@ def check_get_headers(table: dict[bytes, bytes]) -> None:
     _, stream = _parse_accept(table.get(b"accept", b"*/*"))
     if not stream:
         raise HttpRejected("Accept must list text/event-stream", status=406)
+
+
+@lru_cache(maxsize=128)
+def prefers_html(accept: bytes) -> bool:
+    """Return whether a GET is that of a browser which opens a page, and not that of an MCP client.
+
+    A browser lists HTML, no event streams, and JSON with a lower quality if at all.
+    """
+    found = map(_QUALITY.fullmatch, accept.lower().split(b","))
+    quality = {each[1]: float(each[2] or 1) for each in found if each}
+    html = quality.get(b"text/html", 0.0)
+    return html > quality.get(b"application/json", 0.0) and b"text/event-stream" not in quality
 
 
 def cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:

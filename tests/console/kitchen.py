@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -106,8 +107,13 @@ async def work(channel: Channel) -> str:
     await channel.progress(1, 4, "warming up")
     await channel.log("warning", "It is cold.")
     go_on = asyncio.Event()
-    _working.append((asyncio.get_running_loop(), go_on))
-    await go_on.wait()
+    waiting = (asyncio.get_running_loop(), go_on)
+    _working.append(waiting)
+    try:
+        await go_on.wait()
+    finally:
+        with suppress(ValueError):  # it was released
+            _working.remove(waiting)
     return "warm"
 
 
@@ -153,6 +159,21 @@ async def count(channel: Channel) -> int:
     return counter["value"]
 
 
+@tool
+async def stock() -> list[dict[str, Any]]:
+    """Returns rows with long words and numbers."""
+    return [
+        {
+            "ingredient": "Oberammergauer Schinkenwurst, luftgetrocknet",
+            "grams": 12_345_678_901,
+            "price": 1_234.56,
+            "shelf": f"Vorratskammer {shelf}",
+            "remark": "Consume within a fortnight after the refrigerator was opened.",
+        }
+        for shelf in range(30)
+    ]
+
+
 class Counter(Resource):
     """How often it was counted."""
 
@@ -188,7 +209,7 @@ suite = Suite(
     version="1.2",
     title="The kitchen",
     instructions="Cook with care.",
-    tools=[order, show, fail, work, ask, visit, count],
+    tools=[order, show, fail, work, ask, visit, count, stock],
     resources=[Counter, City],
     prompts=[review],
 )

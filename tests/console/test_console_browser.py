@@ -18,6 +18,24 @@ from tests.support.serving import serve
 
 PICTURES = Path(__file__).parents[2] / ".screenshots"
 
+# The words and numbers on more than one line. Addresses, ids and programs are not words.
+BROKEN_WORDS = """() => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const broken = [];
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (text.parentElement.closest('script, style, code, pre, textarea, option')) continue;
+    for (const { 0: word, index } of text.data.matchAll(/[\\p{L}\\p{N}_.,]+/gu)) {
+      const range = document.createRange();
+      range.setStart(text, index);
+      range.setEnd(text, index + word.length);
+      const lines = new Set([...range.getClientRects()].map(({ top }) => Math.round(top)));
+      if (lines.size > 1) broken.push(word);
+    }
+  }
+  return broken;
+}"""
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
@@ -54,9 +72,9 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
         yield visited
 
 
-async def picture(page: Page, name: str) -> None:
+async def picture(page: Page, name: str, *, full_page: bool = True) -> None:
     PICTURES.mkdir(exist_ok=True)
-    await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    await page.screenshot(path=PICTURES / f"{name}.png", full_page=full_page)
 
 
 async def go(page: Page, section: str, entry: str | None = None) -> None:
@@ -79,11 +97,22 @@ async def test_overview_tells_what_the_server_is(page: Page) -> None:
     """Its name, instructions, revisions, capabilities, and lines to copy."""
     await expect(page.get_by_role("heading", level=1)).to_have_text("The kitchen")
     main = page.get_by_role("main")
-    for text in ("kitchen 1.2", "Cook with care.", "2026-07-28, 2025-11-25", "claude mcp add"):
+    for text in ("kitchen 1.2", "Cook with care.", "2026-07-28, 2025-11-25", page.url):
         await expect(main).to_contain_text(text)
-    await expect(main).to_contain_text('"mcpServers"')
+    for client, text in (("Claude Code", "claude mcp add"), ("mcp.json", '"mcpServers"')):
+        await page.get_by_role("tab", name=client).click()
+        await expect(page.get_by_role("tabpanel")).to_contain_text(text)
     assert await page.title() == "The kitchen"
     await picture(page, "overview")
+
+
+async def test_overview_offers_the_first_tools(page: Page) -> None:
+    """A newcomer sees what can be tried, and how much there is."""
+    kinds = page.locator(".kinds a")
+    await expect(kinds).to_have_text(["9 tools", "2 resources", "1 prompt"])
+    await expect(page.locator(".cards a")).to_have_count(6)
+    await page.locator(".cards").get_by_role("link", name="order").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("order")
 
 
 async def test_form_has_a_field_for_each_argument(page: Page) -> None:
@@ -306,10 +335,14 @@ async def test_subscribed_resource_is_read_again(browser: Browser) -> None:
         before = kitchen.counter["value"]
         await expect(page.locator(".outcome")).to_contain_text(f"value: {before}")
         await page.get_by_label("Read again when it changes").check()
-        await expect(page.get_by_text("Following changes.")).to_be_visible()
+        following = page.get_by_text("Following changes.")
+        await expect(following).to_have_text("Following changes. None yet.")
         await go(other, "Tools", "count")
         await call(other)
         await expect(page.locator(".outcome")).to_contain_text(f"value: {before + 1}")
+        await expect(following).to_contain_text("1 change, the last at ")
+        activity = page.get_by_role("complementary", name="Activity")
+        await expect(activity).to_contain_text("counter://value has changed")
         await go(page, "Events")
         await expect(page.locator(".events")).to_contain_text("notifications/resources/updated")
         await picture(page, "events")
@@ -331,7 +364,7 @@ async def test_page_works_by_keyboard(page: Page) -> None:
     """Numbers go to the sections, a slash to the search, Ctrl-Enter calls."""
     await expect(page.get_by_role("heading", level=1)).to_be_visible()
     await page.keyboard.press("2")
-    await expect(page.locator(".entries a")).to_have_count(8)
+    await expect(page.locator(".entries a")).to_have_count(9)
     await page.keyboard.press("/")
     await page.keyboard.type("asks for a name")
     await expect(page.locator(".entries a")).to_have_count(1)
@@ -349,8 +382,10 @@ async def test_page_works_by_keyboard(page: Page) -> None:
 
 async def test_single_keys_can_be_turned_off(page: Page) -> None:
     """Speech input may press them by accident (WCAG 2.1.4)."""
+    await page.get_by_text("Keys", exact=True).click()
     await page.get_by_label("Use single keys").uncheck()
     await page.reload()
+    await page.get_by_text("Keys", exact=True).click()
     await expect(page.get_by_label("Use single keys")).not_to_be_checked()
     await page.keyboard.press("2")
     await page.keyboard.press("Control+2")
@@ -358,13 +393,13 @@ async def test_single_keys_can_be_turned_off(page: Page) -> None:
     await page.get_by_label("Use single keys").check()
     await page.get_by_label("Use single keys").blur()
     await page.keyboard.press("2")
-    await expect(page.locator(".entries a")).to_have_count(8)
+    await expect(page.locator(".entries a")).to_have_count(9)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", [390, 768, 1440])
 async def test_page_is_accessible(browser: Browser, theme: str, width: int) -> None:
-    """WCAG AA in both themes, on a phone as well; nothing is wider than the screen."""
+    """WCAG AA in both themes; nothing is wider than the screen, and no word is broken."""
     async with (
         serve(Endpoint(kitchen.suite, console=True)) as url,
         visiting(browser, url, color_scheme=theme) as page,
@@ -373,15 +408,20 @@ async def test_page_is_accessible(browser: Browser, theme: str, width: int) -> N
         for section, entry in [
             *(("Overview", None), ("Tools", "order"), ("Resources", "counter")),
             *(("Prompts", "review"), ("Tasks", None), ("Events", None), ("Tools", "ask")),
+            *(("Tools", "fail"), ("Tools", "stock"), ("Overview", None)),
         ]:
             await go(page, section, entry)
             if entry == "ask":
                 await call(page)
                 await expect(page.get_by_label("name")).to_be_visible()
+            elif entry in ("fail", "stock"):
+                await call(page)
+                await expect(page.locator(".result")).to_be_visible()
             await page.wait_for_function("!document.querySelector('main').ariaBusy")
             assert await accessibility_faults(page) == []
             assert await page.evaluate("document.documentElement.scrollWidth") <= width
-        await picture(page, f"{theme}-{width}")
+            assert await page.evaluate(BROKEN_WORDS) == []
+            await picture(page, f"{theme}-{width}-{section}-{entry}")
 
 
 async def test_theme_is_chosen_and_kept(page: Page) -> None:
@@ -480,7 +520,7 @@ async def test_tasks_are_there_after_a_reload(browser: Browser, tmp_path: Path) 
     ):
         await start_review(page, 1_000_000)
         await page.reload()
-        await expect(page.get_by_role("link", name="Tasks (1)")).to_be_visible()
+        await expect(page.get_by_role("link", name="Tasks 1", exact=True)).to_be_visible()
         await go(page, "Tasks")
         await page.locator(".entries a").click()
         await expect(page.locator(".task .badge")).to_have_text("working")

@@ -179,7 +179,8 @@ async def test_focus_goes_to_the_page_that_is_opened(browser: Browser) -> None:
         await go(page, "Tools", "ask")
         await expect(page.get_by_role("heading", level=1)).to_be_focused()
         await go(page, "Tasks")
-        await expect(page.get_by_role("main")).to_be_focused()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Tasks")
+        await expect(page.get_by_role("heading", level=1)).to_be_focused()
         await page.evaluate("location.hash = '#/tools/%E0'")
         await expect(page.get_by_role("button", name="Try again")).to_be_visible()
 

@@ -36,10 +36,17 @@ async def test_browser_gets_the_page_at_every_mount() -> None:
             assert "<title>MCP server</title>" in answer.text
 
 
-async def test_page_is_off_by_default() -> None:
-    """What a server offers is its own decision."""
+async def test_browser_without_console_learns_how_to_have_one() -> None:
+    """What a server offers is its own decision; 405, as for any GET without a session."""
     async with serve(Endpoint(suite())) as url, httpx.AsyncClient(headers=BROWSER) as browser:
-        assert (await browser.get(url)).status_code == 405
+        answer = await browser.get(url)
+
+    assert answer.status_code == 405
+    assert "POST" in answer.headers["allow"]
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["vary"] == "accept"
+    for words in ("MCP endpoint", "URL of this page", "console=True", "genmcp serve --console"):
+        assert words in answer.text
 
 
 async def test_client_that_asks_for_events_gets_no_page() -> None:

@@ -1,4 +1,4 @@
-"""Third-party servers from npm, installed once into .conformance/.
+"""Third-party servers and tools from npm, installed once into .conformance/.
 
 The versions are exact. Later runs use the installation without the network.
 """
@@ -16,6 +16,8 @@ VERSIONS = {
 SDK = ("@modelcontextprotocol/sdk", "1.32.2")
 OIDC_PROVIDER = ("oidc-provider", "9.13.3")
 GATEWAY = ("supergateway", "4.0.0")
+BIOME = ("@biomejs/biome", "2.6.8")
+TYPESCRIPT = ("typescript", "7.0.2")
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "conformance"
 
 

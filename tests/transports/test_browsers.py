@@ -149,10 +149,21 @@ async def test_pages_that_are_not_allowed_get_nothing(method: str) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_browser_that_opens_the_url_is_told_what_it_is() -> None:
-    """405, as for any GET without a session; the text is for a reader without MCP."""
-    accept = "text/html,application/xhtml+xml,*/*;q=0.8"
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/json, text/html;q=0.9",
+        "text/html;q=0, */*",
+        "text/event-stream, text/html",
+        "application/json, text/html",
+        "*/*",
+        "text/html;q=x",
+    ],
+)
+async def test_client_that_prefers_json_gets_no_page(accept: str) -> None:
+    """The page is for browsers: a client of the protocol gets the error that it can read."""
     answer = await Client(endpoint()).send(method="GET", headers={"accept": accept})
 
     assert answer.status == 405
-    assert "give its URL to an MCP client" in answer.json["error"]["message"]
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json["error"]["message"]

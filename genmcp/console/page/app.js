@@ -1,20 +1,19 @@
 // The console: an MCP client in the browser. It holds no data of the server but what it has asked for.
 
-import { h, notice, show } from "./dom.js";
-import { Events } from "./events.js";
-import { parseJson } from "./json.js";
-import { Login } from "./login.js";
-import { McpClient } from "./mcp.js";
-import { store, stored } from "./storage.js";
-import { Tasks } from "./tasks.js";
-import { page } from "./views.js";
-
 const SECTIONS = [
   ["overview", "Overview"],
-  ["tools", "Tools"],
-  ["resources", "Resources"],
-  ["prompts", "Prompts"],
-  ["tasks", "Tasks"],
+  ["tools", "Tools", "Functions that a model can call. You can call them here."],
+  [
+    "resources",
+    "Resources",
+    "Data that clients read by address. A template makes an address of values.",
+  ],
+  ["prompts", "Prompts", "Messages that the server prepares for a user to start with."],
+  [
+    "tasks",
+    "Tasks",
+    "Calls of this browser that go on at the server, also while this page is closed.",
+  ],
   ["events", "Events"],
 ];
 const LISTS = {
@@ -35,16 +34,24 @@ class App {
     this.login.onneeded = () => this.askToLogIn();
     this.drafts = new Map();
     this.lists = new Map();
-    this.asked = new Set(); // the URIs that the user wanted to read, besides those of a list
+    this.wanted = new Set(); // the URIs that the user chose to read, besides those of a list
+    this.searchLists = new Map(); // the lists of the sections, which stay while the user goes through them
     this.capabilities = null;
-    this.main = document.querySelector("main");
-    this.banner = document.querySelector("#banner");
+    this.split = h("div"); // a list, and the entry beside it
+    this.beside = h("div");
+    this.turn = {}; // the last page that was asked for
+    this.main = fixed("#main");
+    this.aside = fixed("#activity");
+    this.banner = fixed("#banner");
+    this.links = SECTIONS.map(([section, name]) => h("a", { href: `#/${section}` }, name));
+    show(fixed("nav"), this.links);
     this.tasks = new Tasks(this);
     this.events = new Events(this);
+    this.activity = new Activity(this);
+    this.tasks.watchers.add(this.main, () => this.listTasks());
   }
 
   async start() {
-    this.counted();
     this.theme();
     window.addEventListener("hashchange", () => this.render({ isMove: true }));
     document.addEventListener("keydown", (event) => this.key(event));
@@ -56,7 +63,14 @@ class App {
     // The form whose call needed the login has its values again.
     if (this.login.kept) this.drafts = new Map(parseJson(this.login.kept));
     await this.render();
-    if (this.capabilities) this.events.restart();
+    this.listen();
+  }
+
+  /** Follow the server and the tasks, once it has answered. */
+  listen() {
+    if (!this.capabilities) return;
+    this.events.restart();
+    this.tasks.follow();
   }
 
   /** What the server offers; asked for once. */
@@ -69,7 +83,7 @@ class App {
       const info = found._meta?.["io.modelcontextprotocol/serverInfo"];
       const title = info?.title ?? info?.name ?? "MCP server";
       document.title = title;
-      document.querySelector("#server").textContent = title;
+      fixed("#server").textContent = title;
       return found;
     } catch (error) {
       if (this.discovery === discovery) this.discovery = null; // asked for again
@@ -100,70 +114,103 @@ class App {
   }
 
   changed(capability) {
-    for (const [name, [of]] of Object.entries(LISTS)) if (of === capability) this.lists.delete(name);
+    for (const [name, [of]] of Object.entries(LISTS))
+      if (of === capability) this.lists.delete(name);
     // An entry that is open stays as it is: its form may be half filled in.
     if (location.hash === `#/${capability}`) this.render();
   }
 
-  counted() {
-    const count = this.tasks?.open ?? 0;
-    for (const [section, name] of SECTIONS) {
-      const link = document.querySelector(`nav a[href="#/${section}"]`);
-      link.textContent = section === "tasks" && count ? `${name} (${count})` : name;
+  /** The search list of a section, of these entries; `make()` returns its options. */
+  searchList(section, entries, make) {
+    if (!this.searchLists.has(section)) {
+      this.searchLists.set(section, new SearchList({ noun: section.slice(0, -1), ...make() }));
     }
+    const list = this.searchLists.get(section);
+    if (list.entries !== entries) list.fill(entries);
+    return list;
+  }
+
+  /** Show the present states in the list of tasks. */
+  listTasks() {
+    const list = this.searchLists.get("tasks");
+    if (list?.element.isConnected) list.fill(this.tasks.all);
+  }
+
+  /** Show how many calls and tasks have not ended. */
+  counted(count) {
+    const link = this.links[SECTIONS.findIndex(([section]) => section === "tasks")];
+    const text = count ? `${count}` : "";
+    if (link.children.length === 0) link.append(" ", h("span", { className: "count" }));
+    say(link.lastChild, text);
+    link.title = count ? `${count} running` : "";
   }
 
   /** Show the page of the address. After a move of the user, the focus goes to it. */
   async render({ isMove = false } = {}) {
     const [named, key] = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
     const section = SECTIONS.some(([name]) => name === named) ? named : "overview";
-    for (const link of document.querySelectorAll("nav a")) {
+    for (const link of this.links) {
       if (link.hash === `#/${section}`) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    const turn = (this.turn = {});
+    const turn = {};
+    this.turn = turn;
     this.main.setAttribute("aria-busy", "true");
     let content;
     try {
       await this.discovered();
-      content = await page(this, [section, key === undefined ? key : decodeURIComponent(key)]);
+      content = await page(this, section, key === undefined ? key : decodeURIComponent(key));
     } catch (error) {
       const again = h("button", { type: "button", onclick: () => this.render() }, "Try again");
       const isAsked = this.login.needed && (error.status === 401 || error.status === 403);
-      content = isAsked ? null : notice("error", error.message, " ", again);
+      const fault = notice("error", error.message, " ", again);
+      content = { list: null, detail: isAsked ? null : fault };
     }
     if (turn !== this.turn) return; // the user has gone on meanwhile
-    const search = this.main.querySelector(".side input");
-    const place = search && {
-      text: search.value,
-      isFocused: search === document.activeElement,
-      top: this.main.querySelector(".side .entries")?.scrollTop,
-    };
-    const isSame = this.section === section;
-    this.section = section;
-    show(this.main, content);
+    document.body.dataset.section = section;
+    this.display(section, content);
     this.main.removeAttribute("aria-busy");
-    if (isSame && place) this.restore(place);
-    if (isMove && !(isSame && place?.isFocused)) this.focusContent();
+    const isSearching = document.activeElement?.closest(".search input");
+    if (isMove && !isSearching) this.focusContent();
   }
 
-  /** Keep the search and the place in a list while the user goes through its entries. */
-  restore({ text, isFocused, top }) {
-    const field = this.main.querySelector(".side input");
-    if (field && text) {
-      field.value = text;
-      field.dispatchEvent(new Event("input"));
+  /** Show a page. A list that is there stays, with its search, its place and the focus in it. */
+  display(section, { list, detail }) {
+    if (list === null) {
+      show(this.main, detail);
+      return;
     }
-    if (isFocused) field?.focus();
-    const list = this.main.querySelector(".side .entries");
-    if (list && top) list.scrollTop = top;
+    const [, title, about] = SECTIONS.find(([name]) => name === section) ?? [];
+    const keys =
+      this.hasKeys && matchMedia("(hover: hover)").matches ? " The key / goes to the search." : "";
+    const choose = `Choose one of ${plural(list.entries.length, list.noun)}.${keys}`;
+    const back = h("a", { className: "back", href: `#/${section}` }, `All ${section}`);
+    const shown = detail
+      ? [back, detail]
+      : h(
+          "article",
+          { className: "none" },
+          h("h1", {}, title),
+          h("p", {}, about),
+          h("p", { className: "hint" }, choose),
+        );
+    if (!list.element.isConnected) {
+      const side = h("div", { className: "side" }, list.element);
+      this.beside = h("div", { className: "detail" });
+      this.split = h("div", {}, side, this.beside);
+      show(this.main, this.split);
+    }
+    this.split.className = detail ? "split chosen" : "split";
+    show(this.beside, shown);
+    list.select(location.hash);
   }
 
   /** Let a keyboard and a screen reader go on at the new content. */
   focusContent() {
     const target = this.main.querySelector("h1") ?? this.main;
     target.tabIndex = -1;
-    target.focus({ preventScroll: target === this.main });
+    target.focus({ preventScroll: true });
+    window.scrollTo(0, 0);
   }
 
   /** Whether single keys are shortcuts, which speech input may trigger (WCAG 2.1.4). */
@@ -184,14 +231,14 @@ class App {
     if (!this.hasKeys || typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") {
       event.preventDefault();
-      this.main.querySelector("input[type=search]")?.focus();
+      find(this.main, "input[type=search]")?.focus();
     } else if (/^[1-6]$/.test(event.key)) {
       location.hash = `#/${SECTIONS[Number(event.key) - 1][0]}`;
     }
   }
 
   theme() {
-    const button = document.querySelector("#theme");
+    const button = fixed("#theme");
     const set = (theme) => {
       document.documentElement.dataset.theme = theme;
       button.textContent = theme === "dark" ? "Light theme" : "Dark theme";
@@ -206,12 +253,16 @@ class App {
   }
 
   askToLogIn() {
-    const { scopes } = this.login.needed;
+    const scopes = this.login.needed?.scopes ?? [];
     const asked = scopes.join(" ");
     // It stays as it is while requests are refused: the user may be entering a token.
-    if (this.banner.querySelector(".login")?.dataset.scopes === asked) return;
+    if (find(this.banner, ".login")?.dataset.scopes === asked) return;
     const fault = h("p", { className: "fault", role: "alert" });
-    const token = h("input", { type: "password", autocomplete: "off", "aria-label": "Access token" });
+    const token = h("input", {
+      type: "password",
+      autocomplete: "off",
+      "aria-label": "Access token",
+    });
     const begin = () =>
       this.login
         .begin(JSON.stringify([...this.drafts]))
@@ -259,7 +310,7 @@ class App {
     this.discovery = null;
     this.lists.clear();
     await this.render();
-    if (this.capabilities) this.events.restart();
+    this.listen();
   }
 }
 

@@ -1,19 +1,39 @@
 // Runs a call and shows it while it runs: progress, log messages, questions, its task and its result.
 
-import { h, notice, say, show } from "./dom.js";
-import { asCurl, asPython } from "./mcp.js";
-import { askAll } from "./questions.js";
-import { exchange, toolResult } from "./results.js";
-
 const MOST_MESSAGES = 500; // that are kept to be shown
 
 /** A request with its progress, shown in `element`; `finished` renders its result. */
-export class Call {
-  constructor(app, { method, params, schema, python, finished = toolResult, onfault }) {
-    Object.assign(this, { app, method, params, schema, python, finished, onfault });
+class Call {
+  /**
+   * @typedef {object} CallOptions
+   * @property {string} method
+   * @property {any} params
+   * @property {string} [title] the name of the call in the activity
+   * @property {any} [schema] the input schema of a tool
+   * @property {string} [python] the call in Python
+   * @property {(result: any) => Node} [finished] renders the result
+   * @property {(faults: any[]) => void} [onfault]
+   *
+   * @param {App} app
+   * @param {CallOptions} options
+   */
+  constructor(app, { method, params, title, schema, python, finished = toolResult, onfault }) {
+    this.app = app;
+    this.method = method;
+    this.params = params;
+    this.title = title;
+    this.schema = schema;
+    this.python = python;
+    this.finished = finished;
+    this.onfault = onfault;
+    this.state = "working"; // as the states of tasks are called
+    this.began = new Date();
+    this.progress = null;
+    this.task = null; // that the call has become
     this.received = [];
     this.sent = null;
     this.abort = new AbortController();
+    this.pill = h("span");
     this.status = h("p", { className: "status", role: "status" });
     this.bar = h("progress", { hidden: true, "aria-label": "Progress" });
     this.logs = h("ul", { className: "logs", hidden: true });
@@ -24,7 +44,7 @@ export class Call {
     this.element = h(
       "section",
       { className: "call", "aria-label": "Call" },
-      h("div", { className: "actions" }, this.status, this.stop),
+      h("div", { className: "actions head" }, this.pill, this.status, this.stop),
       this.bar,
       this.logs,
       this.question,
@@ -34,30 +54,54 @@ export class Call {
   }
 
   async run() {
-    const began = performance.now();
-    this.status.textContent = "Running…";
+    this.enter("working", "Running…");
     try {
       const result = await this.ask(this.params);
-      const seconds = ((performance.now() - began) / 1000).toFixed(2);
-      this.bar.hidden = true;
       if (result.resultType === "task") {
-        this.status.textContent = "The call continues as a task.";
-        const task = this.app.tasks.add(result, this.params);
-        show(this.result, this.app.tasks.view(task.id));
+        this.task = this.app.tasks.add(result, this.params, this.title);
+        this.enter("continues", "The call continues as a task.");
+        this.view();
       } else {
-        this.status.textContent = `Done in ${seconds} s`;
+        const seconds = `${((Date.now() - this.began.getTime()) / 1000).toFixed(2)}\u00a0s`;
+        if (result.isError) this.enter("failed", `The tool reported an error after ${seconds}`);
+        else this.enter("completed", `Done in ${seconds}`);
         show(this.result, this.finished(result));
         this.faults(result);
       }
     } catch (error) {
-      this.bar.hidden = true;
       show(this.question);
-      this.status.textContent = error.name === "AbortError" ? "Cancelled" : "Failed";
-      if (error.name !== "AbortError") show(this.result, notice("error", error.message));
+      const isCancelled = error.name === "AbortError";
+      this.enter(isCancelled ? "cancelled" : "failed", isCancelled ? "Cancelled" : "Failed");
+      if (!isCancelled) show(this.result, notice("error", error.message));
       if (error.data?.faults) this.onfault?.(error.data.faults);
     }
-    this.stop.hidden = true;
     this.showWire();
+  }
+
+  /** The element for a page; a task is shown anew, since its view ends with the page that had it. */
+  view() {
+    if (this.task) show(this.result, new TaskView(this.task).element);
+    return this.element;
+  }
+
+  get hasEnded() {
+    return this.state !== "working" && this.state !== "input_required";
+  }
+
+  get text() {
+    return this.status.textContent;
+  }
+
+  enter(state, text) {
+    this.state = state;
+    this.stop.hidden = this.hasEnded;
+    this.pill.className = `dot ${state}`;
+    if (this.hasEnded) {
+      this.progress = null;
+      fillBar(this.bar, null);
+    }
+    say(this.status, text);
+    this.app.activity.changed();
   }
 
   /** Send the request, and again with answers as long as the server asks for input. */
@@ -74,25 +118,24 @@ export class Call {
     });
     if (result.resultType !== "input_required") return result;
     const requests = result.inputRequests ?? {};
-    if (Object.keys(requests).length) say(this.status, "The server asks for input.");
+    if (Object.keys(requests).length) this.enter("input_required", "The server asks for input.");
     else await new Promise((resume) => setTimeout(resume, 1000)); // it asks for another attempt only
     const inputResponses = await askAll(this.question, requests, this.abort.signal);
-    say(this.status, "Running…");
+    this.enter("working", "Running…");
     return this.ask({ ...this.params, inputResponses, requestState: result.requestState });
   }
 
   notified({ method, params }) {
     if (method === "notifications/progress") {
-      this.bar.hidden = false;
-      if (params.total) Object.assign(this.bar, { max: params.total, value: params.progress });
-      else this.bar.removeAttribute("value");
-      const of = params.total ? `${params.progress} of ${params.total}` : `${params.progress}`;
-      say(this.status, params.message ? `${of}: ${params.message}` : of);
+      this.progress = params;
+      fillBar(this.bar, params);
+      this.enter(this.state, [counted(params), params.message].filter(Boolean).join(": "));
     } else if (method === "notifications/message") {
       this.logs.hidden = false;
       const text = typeof params.data === "string" ? params.data : JSON.stringify(params.data);
-      this.logs.append(h("li", {}, h("span", { className: `level ${params.level}` }, params.level), " ", text));
-      if (this.logs.childElementCount > 500) this.logs.firstChild.remove();
+      const level = h("span", { className: `level ${params.level}` }, params.level);
+      this.logs.append(h("li", {}, level, " ", text));
+      if (this.logs.childElementCount > MOST_MESSAGES) this.logs.firstChild?.remove();
     }
   }
 
@@ -106,7 +149,7 @@ export class Call {
     const { client } = this.app;
     const headers = client.headers(this.sent, this.schema);
     const curl = asCurl(client.url, headers, this.sent, client.token() !== null);
-    const python = this.python ? asPython(client.url, this.python) : null;
+    const python = this.python ? asPython(client.url, this.python) : undefined;
     show(this.wire, exchange({ sent: this.sent, received: this.received, curl, python }));
   }
 }

@@ -3,13 +3,16 @@
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 const SEPARATORS = /[ \t,]+/y;
 // Servers are known to send URLs without quotes, although they are no tokens.
-const PARAMETER = new RegExp(`(${TOKEN})[ \\t]*=[ \\t]*(?:"((?:[^"\\\\]|\\\\.)*)"|([^\\s,"]+))`, "y");
+const PARAMETER = new RegExp(
+  `(${TOKEN})[ \\t]*=[ \\t]*(?:"((?:[^"\\\\]|\\\\.)*)"|([^\\s,"]+))`,
+  "y",
+);
 const SCHEME = new RegExp(`(${TOKEN})(?:[ \\t]+|(?=,)|$)`, "y");
 const TOKEN68 = /[A-Za-z0-9._~+/-]+=*[ \t]*(?=,|$)/y;
 const MOST = 16;
 
 /** The parameters, by lower-case names, of the first challenge with a scheme; null without one. */
-export function challengeOf(header, scheme) {
+function challengeOf(header, scheme) {
   const wanted = scheme.toLowerCase();
   const found = challengesOf(header).find((each) => each.scheme.toLowerCase() === wanted);
   return found ? found.parameters : null;

@@ -1,16 +1,13 @@
 // Subscriptions: what the server reports while this page is open.
 
-import { h, notice, show } from "./dom.js";
-import { json } from "./results.js";
-
-const KEPT = 200; // events that are shown
-const LISTS = {
+const KEPT_EVENTS = 200; // events that are shown
+const LIST_EVENTS = {
   toolsListChanged: "tools",
   promptsListChanged: "prompts",
   resourcesListChanged: "resources",
 };
 
-export class Events {
+class Events {
   constructor(app) {
     this.app = app;
     this.uris = new Map();
@@ -18,6 +15,8 @@ export class Events {
     this.area = h("ul", { className: "events" });
     this.state = h("p", { className: "hint", role: "status" }, "Not listening.");
     this.abort = null;
+    this.isBehind = false; // changes may have been missed
+    this.confirmed = () => {};
   }
 
   has(uri) {
@@ -34,7 +33,7 @@ export class Events {
     if (wanted) this.uris.set(uri, changed);
     else this.uris.delete(uri);
     return new Promise((confirmed) => {
-      this.confirmed = confirmed;
+      this.confirmed = () => confirmed(undefined);
       this.restart();
     });
   }
@@ -42,9 +41,11 @@ export class Events {
   /** Listen with the present subscriptions, for as long as the page is open. */
   async restart() {
     this.abort?.abort();
-    const abort = (this.abort = new AbortController());
+    const abort = new AbortController();
+    this.abort = abort;
     const { capabilities } = this.app;
-    const lists = Object.entries(LISTS).filter(([, each]) => capabilities[each]?.listChanged);
+    const lists = Object.entries(LIST_EVENTS).filter(([, each]) => capabilities[each]?.listChanged);
+    /** @type {Record<string, any>} */
     const wanted = Object.fromEntries(lists.map(([name]) => [name, true]));
     if (this.uris.size) wanted.resourceSubscriptions = [...this.uris.keys()];
     if (!Object.keys(wanted).length) {
@@ -76,17 +77,18 @@ export class Events {
     const { method, params } = message;
     if (method === "notifications/subscriptions/acknowledged") {
       this.state.textContent = "Listening.";
-      this.confirmed?.();
+      this.confirmed();
       if (this.isBehind) {
         this.app.reconnected();
-        for (const changed of this.uris.values()) changed();
+        for (const changed of this.uris.values()) changed(false);
       }
       this.isBehind = false;
       return;
     }
     this.events.unshift({ at: new Date(), message });
-    this.events.length = Math.min(this.events.length, KEPT);
+    this.events.length = Math.min(this.events.length, KEPT_EVENTS);
     this.render();
+    this.app.activity.changed();
     if (method === "notifications/resources/updated") this.uris.get(params.uri)?.();
     const list = /^notifications\/(\w+)\/list_changed$/.exec(method ?? "")?.[1];
     if (list) this.app.changed(list);
@@ -102,12 +104,7 @@ export class Events {
           h(
             "details",
             {},
-            h(
-              "summary",
-              {},
-              h("time", { dateTime: at.toISOString() }, at.toLocaleTimeString()),
-              ` ${message.method}`,
-            ),
+            h("summary", {}, timeOf(at), ` ${message.method}`),
             json(message, "Notification"),
           ),
         ),
@@ -123,10 +120,14 @@ export class Events {
       h("h1", {}, "Events"),
       this.state,
       this.uris.size
-        ? h("ul", {}, [...this.uris.keys()].map((uri) => h("li", {}, h("code", {}, uri))))
+        ? h(
+            "ul",
+            {},
+            [...this.uris.keys()].map((uri) => h("li", {}, h("code", {}, uri))),
+          )
         : notice(
             "info",
-            "Subscribe to a resource on its page. Changes of the lists are reported here as well.",
+            "Changes of the lists appear here, and those of resources that you follow on their pages.",
           ),
       this.area,
     );

@@ -1,9 +1,15 @@
-// Forms made of JSON Schemas. A control is { element, read(), fill(value), show(pointer, message) }:
-// `read(true)` leaves out what is not valid, `fill(undefined)` fills in the default.
+// Forms made of JSON Schemas.
 
-import { h, newId, show } from "./dom.js";
-import { parseJson, plainText } from "./json.js";
-import { bounds, fits, isAbsence, kind, resolve, typeOf } from "./schema.js";
+/**
+ * The field of a value, or the fields of an object. `read(true)` leaves out what is not valid,
+ * `fill(undefined)` fills in the default, `show` returns whether the pointer is its own.
+ *
+ * @typedef {object} Control
+ * @property {HTMLElement} element
+ * @property {(partial?: boolean) => any} read
+ * @property {(value?: any) => void} fill
+ * @property {(pointer: string, message: string) => boolean} show
+ */
 
 /** A value that is left out, such as an optional field that is empty. */
 const ABSENT = Symbol("absent");
@@ -22,7 +28,7 @@ class Invalid extends Error {
  * A form for a schema of type object, with its JSON as a way out. `read()` returns the value, or
  * null after it has shown what is wrong.
  */
-export class SchemaForm {
+class SchemaForm {
   constructor(schema, value = {}) {
     this.root = schema;
     this.fields = control(schema, schema, {
@@ -32,12 +38,16 @@ export class SchemaForm {
       budget: { left: MOST_FIELDS },
     });
     this.fields.fill(value);
-    this.json = h("textarea", { rows: 12, spellcheck: false, "aria-label": "The arguments as JSON" });
+    this.json = h("textarea", {
+      rows: 12,
+      spellcheck: false,
+      "aria-label": "The arguments as JSON",
+    });
     this.fault = h("p", { className: "fault", role: "alert" });
     this.raw = false;
     this.toggle = h("button", { type: "button", className: "quiet", onclick: () => this.switch() });
     this.body = h("div");
-    this.element = h("div", { className: "schema-form" }, this.body, this.fault, this.toggle);
+    this.element = h("div", { className: "schema-form" }, this.body, this.fault);
     this.render();
   }
 
@@ -91,12 +101,13 @@ export class SchemaForm {
     if (this.raw || !this.fields.show(pointer, message)) {
       this.fault.textContent = pointer ? `${pointer}: ${message}` : message;
     }
-    this.element.querySelector("[aria-invalid]")?.focus();
+    find(this.element, "[aria-invalid]")?.focus();
   }
 }
 
 const present = (value, otherwise) => (value === ABSENT ? otherwise : value);
 
+/** @returns {Control} */
 function control(given, root, above) {
   const place = { ...above, level: above.level + 1 };
   let schema = resolve(given, root);
@@ -124,7 +135,9 @@ function control(given, root, above) {
     case "object":
       return schema.properties ? object(schema, root, place) : rawJson(schema, place);
     case "array":
-      return schema.items && !schema.prefixItems ? array(schema, root, place) : rawJson(schema, place);
+      return schema.items && !schema.prefixItems
+        ? array(schema, root, place)
+        : rawJson(schema, place);
     case "choice":
       return choice(schema, place);
     case "boolean":
@@ -172,7 +185,7 @@ function input(schema, place) {
   const long = !numeric && (schema.maxLength > 200 || LONG_NAMES.test(place.name ?? ""));
   const isTime = schema.format === "date-time";
   const element = long
-    ? h("textarea", { rows: 5 })
+    ? h("textarea", { rows: 3 })
     : h("input", {
         type: numeric ? "text" : (INPUTS[schema.format] ?? "text"),
         inputMode: numeric ? (typeOf(schema) === "integer" ? "numeric" : "decimal") : undefined,
@@ -195,11 +208,14 @@ function input(schema, place) {
       const text = element.value;
       if (isTime && text && text === filled.shown) return filled.value;
       if (text === "" && !(schema.type === "string" && schema.default)) {
-        if (filled.value === null && schema.nullable && !isAbsence(null, schema, place)) return null;
+        if (filled.value === null && schema.nullable && !isAbsence(null, schema, place))
+          return null;
         if (!place.required) return ABSENT;
         if (schema.nullable) return null;
-        if (numeric || schema.minLength > 0 || schema.format) {
-          throw new Invalid(place.pointer, "This field is required.");
+        // An empty text that was filled in, such as that of a default, is one.
+        if (numeric || filled.value !== "" || schema.minLength > 0 || schema.format) {
+          const way = numeric || schema.format ? "" : " An empty text can be sent as JSON.";
+          throw new Invalid(place.pointer, `This field is required.${way}`);
         }
       }
       return numeric ? number(text, schema, place) : string(text, schema, place);
@@ -241,8 +257,10 @@ function string(text, schema, place) {
   }
   const { length } = [...text];
   const { minLength, maxLength } = schema;
-  if (length < minLength) throw new Invalid(place.pointer, `Enter at least ${minLength} characters.`);
-  if (length > maxLength) throw new Invalid(place.pointer, `Enter at most ${maxLength} characters.`);
+  if (length < minLength)
+    throw new Invalid(place.pointer, `Enter at least ${minLength} characters.`);
+  if (length > maxLength)
+    throw new Invalid(place.pointer, `Enter at most ${maxLength} characters.`);
   return text; // the server matches `pattern`: dialects of regular expressions differ
 }
 
@@ -250,7 +268,9 @@ function string(text, schema, place) {
 function choice(schema, place) {
   const options = schema.titled ?? (schema.enum ?? [schema.const]).map((each) => ({ const: each }));
   const values = options.map((each) => each.const);
-  const names = options.map((each, at) => each.title ?? schema.enumNames?.[at] ?? label(each.const));
+  const names = options.map(
+    (each, at) => each.title ?? schema.enumNames?.[at] ?? label(each.const),
+  );
   if (schema.nullable && !values.includes(null)) {
     values.push(null);
     names.push("null");
@@ -287,6 +307,7 @@ const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 function object(schema, root, place) {
   const required = new Set(schema.required ?? []);
   const optional = place.pointer !== "" && (!place.required || schema.nullable);
+  /** @type {[string, Control][] | null} */
   let members = null;
   let others = {}; // members that were filled in and have no field
   const body = h("div", { className: "members" });
@@ -304,7 +325,11 @@ function object(schema, root, place) {
         required: required.has(name),
       }),
     ]);
-    show(body, members.map(([, each]) => each.element), further);
+    show(
+      body,
+      members.map(([, each]) => each.element),
+      further,
+    );
     return members;
   }
   function use() {
@@ -330,7 +355,9 @@ function object(schema, root, place) {
       for (const [name, each] of made()) each.fill(given[name]);
       const names = Object.keys(given).filter((each) => !Object.hasOwn(schema.properties, each));
       others = Object.fromEntries(names.map((each) => [each, given[each]]));
-      further.textContent = names.length ? `Further members, as JSON only: ${names.join(", ")}` : "";
+      further.textContent = names.length
+        ? `Further members, as JSON only: ${names.join(", ")}`
+        : "";
     },
     read(partial) {
       if (optional && !used.checked) return place.required ? null : ABSENT;
@@ -390,7 +417,7 @@ function array(schema, root, place) {
       "Remove",
     );
     body.append(h("div", { className: "item" }, item.element, remove));
-    if (focus) item.element.querySelector("input, select, textarea")?.focus();
+    if (focus) find(item.element, "input, select, textarea")?.focus();
   }
   // Items are made again after a removal, so that their pointers are right.
   function without(item) {
@@ -443,7 +470,16 @@ function variants(schema, members, root, place) {
       if (isAbsence(value, schema, place)) choose("");
       else if (value === null && schema.nullable) choose("null");
       else if (value === undefined || value === null) choose(place.required ? "0" : "");
-      else choose(String(Math.max(0, members.findIndex((each) => fits(value, each)))), value);
+      else
+        choose(
+          String(
+            Math.max(
+              0,
+              members.findIndex((each) => fits(value, each)),
+            ),
+          ),
+          value,
+        );
     },
     read(partial) {
       if (select.value === "") return ABSENT;

@@ -1,12 +1,9 @@
 // Logs in where the endpoint asks for access tokens: OAuth 2.1 with PKCE, in this window.
 
-import { challengeOf } from "./challenges.js";
-import { store, stored } from "./storage.js";
-
 const KEY = `genmcp:login:${location.pathname}`;
 
 /** The login of this page. Tokens are kept in the window's session storage only. */
-export class Login {
+class Login {
   constructor(url) {
     this.url = url;
     this.record = stored("sessionStorage", KEY);
@@ -125,7 +122,9 @@ export class Login {
       throw new Error(`The login failed: ${why}.`);
     }
     if (record.token_type?.toLowerCase() !== "bearer") {
-      throw new Error(`The login failed: this page has no use for a token of type ${record.token_type}.`);
+      throw new Error(
+        `The login failed: this page has no use for a token of type ${record.token_type}.`,
+      );
     }
     // Without a member `scope`, it is what was asked for (RFC 6749, 5.1).
     return { access_token: record.access_token, scope: record.scope ?? pending.scope };
@@ -162,7 +161,9 @@ export class Login {
 
   async register(server, redirect) {
     if (!server.registration_endpoint) {
-      throw new Error("The authorization server does not register clients. Use an access token instead.");
+      throw new Error(
+        "The authorization server does not register clients. Use an access token instead.",
+      );
     }
     const response = await post(server.registration_endpoint, {
       headers: { "content-type": "application/json" },
@@ -207,9 +208,14 @@ function random() {
 }
 
 async function digest(text) {
-  return encode(new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text))));
+  return encode(
+    new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text))),
+  );
 }
 
 function encode(bytes) {
-  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return btoa(String.fromCharCode(...bytes))
+    .replaceAll("+", "-")
+    .replaceAll("/", "_")
+    .replaceAll("=", "");
 }

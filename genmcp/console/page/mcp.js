@@ -1,26 +1,26 @@
 // The client: requests of revision 2026-07-28 to the endpoint that served this page.
 
-import { isRaw, parseJson } from "./json.js";
-
-export const REVISION = "2026-07-28";
+const REVISION = "2026-07-28";
 const META = "io.modelcontextprotocol/";
 const TASKS = `${META}tasks`;
 const MOST_PAGES = 10_000; // of a list, in case a server never ends one
 
 /** An error of the server or of the connection, with the JSON-RPC error if there is one. */
-export class McpError extends Error {
+class McpError extends Error {
   constructor(message, { code = null, data = null, status = null } = {}) {
     super(message);
-    Object.assign(this, { code, data, status });
+    this.code = code;
+    this.data = data;
+    this.status = status;
   }
 }
 
-export class McpClient {
+class McpClient {
   /**
    * `url` is the endpoint. `refused(status, challenge, token)` is called after a 401 or 403 with the
    * token of the request; `token()` returns the access token, or null.
    */
-  constructor(url, { refused = () => {}, token = () => null } = {}) {
+  constructor(url, { refused, token }) {
     this.url = url;
     this.refused = refused;
     this.token = token;
@@ -65,6 +65,7 @@ export class McpClient {
     const body = this.body(method, params, { progress: Boolean(options.notified) });
     options.sent?.(body);
     const response = await this.send(body, options);
+    /** @type {any} */
     let answer = null;
     for await (const message of messages(response)) {
       options.received?.(message);
@@ -79,7 +80,12 @@ export class McpClient {
     return answer.result;
   }
 
+  /**
+   * @param {any} body
+   * @param {{ signal?: AbortSignal, schema?: any }} [options]
+   */
   async send(body, { signal, schema } = {}) {
+    /** @type {Record<string, string>} */
     const headers = this.headers(body, schema);
     const token = this.token();
     if (token) headers.authorization = `Bearer ${token}`;
@@ -130,7 +136,14 @@ export class McpClient {
   }
 }
 
-const NAMED = new Set(["tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel"]);
+const NAMED = new Set([
+  "tools/call",
+  "prompts/get",
+  "resources/read",
+  "tasks/get",
+  "tasks/update",
+  "tasks/cancel",
+]);
 
 /** The headers of the arguments that are annotated so, at every level of `properties`. */
 function argumentHeaders(schema, given) {
@@ -149,7 +162,8 @@ function argumentHeaders(schema, given) {
 
 /** A header value; text that a header cannot hold is encoded (2026-07-28, "Value Encoding"). */
 function headerValue(text) {
-  if (/^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$/.test(text) && !text.startsWith("=?base64?")) return text;
+  if (/^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$/.test(text) && !text.startsWith("=?base64?"))
+    return text;
   const bytes = new TextEncoder().encode(text);
   return `=?base64?${btoa(String.fromCharCode(...bytes))}?=`;
 }
@@ -198,15 +212,17 @@ async function* events(body) {
 }
 
 /** The request as a command for a terminal. */
-export function asCurl(url, headers, body, hasToken = false) {
+function asCurl(url, headers, body, hasToken = false) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const lines = Object.entries(headers).map(([name, value]) => `  -H ${quoted(`${name}: ${value}`)}`);
+  const lines = Object.entries(headers).map(
+    ([name, value]) => `  -H ${quoted(`${name}: ${value}`)}`,
+  );
   if (hasToken) lines.push('  -H "authorization: Bearer $TOKEN"');
   return [`curl -N ${quoted(url)}`, ...lines, `  -d ${quoted(JSON.stringify(body))}`].join(" \\\n");
 }
 
 /** The call as a program with genmcp's client. */
-export function asPython(url, call) {
+function asPython(url, call) {
   return [
     "import asyncio",
     "",
@@ -223,14 +239,16 @@ export function asPython(url, call) {
 }
 
 /** A JSON value as a Python expression. */
-export function pythonValue(value) {
+function pythonValue(value) {
   if (value === null) return "None";
   if (value === true) return "True";
   if (value === false) return "False";
   if (isRaw(value)) return value.rawJSON;
   if (Array.isArray(value)) return `[${value.map(pythonValue).join(", ")}]`;
   if (typeof value === "object") {
-    const members = Object.entries(value).map(([key, each]) => `${JSON.stringify(key)}: ${pythonValue(each)}`);
+    const members = Object.entries(value).map(
+      ([key, each]) => `${JSON.stringify(key)}: ${pythonValue(each)}`,
+    );
     return `{${members.join(", ")}}`;
   }
   return JSON.stringify(value);

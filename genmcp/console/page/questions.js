@@ -1,10 +1,7 @@
 // Questions of the server: forms, URLs to visit, and those that only a model could answer.
 
-import { h, notice, show } from "./dom.js";
-import { SchemaForm } from "./form.js";
-
 /** Show the questions in `area`, and return the answers by key, once each is answered. */
-export async function askAll(area, requests, signal) {
+async function askAll(area, requests, signal) {
   const answers = {};
   for (const [key, request] of Object.entries(requests)) {
     answers[key] = await ask(area, request, signal);
@@ -16,7 +13,7 @@ export async function askAll(area, requests, signal) {
  * Show one question in `area`, and return its answer. The question is removed with the answer, or
  * when `signal` aborts; the latter rejects.
  */
-export function ask(area, { method, params = {} }, signal) {
+function ask(area, { method, params }, signal) {
   if (method !== "elicitation/create") return decline(area, method);
   return new Promise((answered, dropped) => {
     const end = () => {
@@ -38,7 +35,11 @@ export function ask(area, { method, params = {} }, signal) {
     signal?.addEventListener("abort", abort);
     const buttons = [
       h("button", { type: "button", onclick: () => answer("decline") }, "Decline"),
-      h("button", { type: "button", className: "quiet", onclick: () => answer("cancel") }, "Cancel"),
+      h(
+        "button",
+        { type: "button", className: "quiet", onclick: () => answer("cancel") },
+        "Cancel",
+      ),
     ];
     const question = params.mode === "url" ? urlQuestion : formQuestion;
     const element = h(
@@ -51,7 +52,7 @@ export function ask(area, { method, params = {} }, signal) {
     show(area, element);
     // Who is typing the answer to another question goes on there.
     if (!document.activeElement?.closest(".question")) {
-      element.querySelector("input, select, textarea, button")?.focus();
+      find(element, "input, select, textarea, button")?.focus();
     }
   });
 }
@@ -74,6 +75,7 @@ function formQuestion({ requestedSchema }, answer, buttons) {
       { className: "actions" },
       h("button", { type: "submit", className: "primary" }, "Answer"),
       buttons,
+      form.toggle,
     ),
   );
 }

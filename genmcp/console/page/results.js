@@ -1,21 +1,19 @@
 // Shows what the server has sent: content by its type, structured content as a tree, messages as JSON.
 
-import { codeBlock, h, longText, tabs } from "./dom.js";
-import { isPlain, isRaw, parseJson, plainText } from "./json.js";
-
 const OPEN_LEVELS = 3; // of a tree, that are open from the beginning
 
 /** The result of a tool: its content, its structured content, and whether it is an error. */
-export function toolResult(result) {
+function toolResult(result) {
   const { structuredContent, content = [], isError } = result;
   // The text of structured content repeats it, for clients that do not read it.
   const hasData = structuredContent !== undefined;
-  const repeated = ({ type, text }) => type === "text" && hasData && sameJson(text, structuredContent);
+  const repeated = ({ type, text }) =>
+    type === "text" && hasData && sameJson(text, structuredContent);
   const blocks = content.filter((block) => !repeated(block));
   return h(
     "div",
     { className: isError ? "result failed" : "result" },
-    isError ? h("p", { className: "badge failed" }, "Error") : null,
+    isError ? h("p", {}, h("span", { className: "badge failed" }, "error")) : null,
     blocks.map(contentBlock),
     hasData ? h("div", { className: "tree" }, tree(structuredContent)) : null,
     !blocks.length && !hasData ? h("p", { className: "hint" }, "The result is empty.") : null,
@@ -31,14 +29,18 @@ function sameJson(text, value) {
 }
 
 /** A content block of a tool's result or of a prompt's message. */
-export function contentBlock(block) {
+function contentBlock(block) {
   switch (block.type) {
     case "text":
       return textBlock(block.text);
     case "image":
       return h("img", { src: dataUrl(block), alt: "An image from the server" });
     case "audio":
-      return h("audio", { src: dataUrl(block), controls: true, "aria-label": "Audio from the server" });
+      return h("audio", {
+        src: dataUrl(block),
+        controls: true,
+        "aria-label": "Audio from the server",
+      });
     case "resource_link": {
       const { uri, title, name, description } = block;
       const link = h("a", { href: `#/resources/${encodeURIComponent(uri)}` }, title ?? name ?? uri);
@@ -51,10 +53,10 @@ export function contentBlock(block) {
   }
 }
 
-const textBlock = (text) => longText(h("pre", { className: "text", tabIndex: 0 }), text);
+const textBlock = (text) => scrolling(longText(h("pre", { className: "text", tabIndex: 0 }), text));
 
 /** The contents of a resource. */
-export function resourceContents(contents) {
+function resourceContents(contents) {
   const { uri, mimeType = "" } = contents;
   const head = h("p", { className: "hint" }, h("code", {}, uri), mimeType ? ` ${mimeType}` : "");
   return h("div", { className: "result" }, head, resourceBody(contents));
@@ -71,7 +73,7 @@ function resourceBody({ uri, mimeType = "", text, blob }) {
   const href = dataUrl({ data: blob, mimeType: "application/octet-stream" });
   const name = uri.split("/").pop() || "download";
   const bytes = Math.floor((blob.length * 3) / 4);
-  return h("a", { href, download: name }, `Download ${bytes} bytes`);
+  return h("a", { href, download: name }, `Download ${plural(bytes, "byte")}`);
 }
 
 const dataUrl = ({ data, mimeType }) => `data:${mimeType};base64,${data}`;
@@ -86,16 +88,19 @@ function parse(text) {
 }
 
 /** A JSON value as a tree; large and deep parts are closed, and made when they are opened. */
-export function tree(value, name, level = 0) {
+function tree(value, name, level = 0) {
   const key = name === undefined ? null : h("span", { className: "key" }, `${name}: `);
   if (isPlain(value)) {
-    const text = longText(h("span", { className: `value ${kindOf(value)}` }), JSON.stringify(value));
+    const text = longText(
+      h("span", { className: `value ${kindOf(value)}` }),
+      JSON.stringify(value),
+    );
     return h("div", { className: "leaf" }, key, text);
   }
   const isArray = Array.isArray(value);
   const entries = Object.entries(value);
   if (isArray && entries.length && isTable(value)) return h("div", {}, key, table(value));
-  const size = isArray ? `${entries.length} items` : `${entries.length} members`;
+  const size = plural(entries.length, isArray ? "item" : "member");
   const body = h("div", { className: "branch" });
   const summary = h("summary", {}, key, h("span", { className: "hint" }, size));
   const details = h("details", { ontoggle: fill }, summary, body);
@@ -135,32 +140,59 @@ function table(rows) {
   const columns = Object.keys(rows[0]);
   const body = h("tbody");
   let shown = 0;
-  const more = h("button", { type: "button", className: "quiet", onclick: add }, "Show more");
+  const more = quietButton("Show more", add);
   const cell = (value) =>
     value === null
       ? h("td", { className: "null" }, "null")
-      : longText(h("td", { className: kindOf(value) }), plainText(value));
+      : h("td", { className: kindOf(value) }, longText(h("div"), plainText(value)));
   function add() {
     const next = rows.slice(shown, shown + 100);
-    body.append(...next.map((row) => h("tr", {}, columns.map((each) => cell(row[each])))));
+    body.append(
+      ...next.map((row) =>
+        h(
+          "tr",
+          {},
+          columns.map((each) => cell(row[each])),
+        ),
+      ),
+    );
     shown += 100;
     more.hidden = shown >= rows.length;
   }
   add();
-  const head = h("tr", {}, columns.map((each) => h("th", { scope: "col" }, each)));
+  const head = h(
+    "tr",
+    {},
+    columns.map((each) => h("th", { scope: "col", className: kindOf(rows[0][each]) }, each)),
+  );
   const element = h("table", {}, h("thead", {}, head), body);
-  return h("div", { className: "table", tabIndex: 0 }, element, more);
+  const size = h("p", { className: "hint" }, plural(rows.length, "row"));
+  return h(
+    "div",
+    {},
+    size,
+    scrolling(h("div", { className: "table", tabIndex: 0 }, element, more)),
+  );
 }
 
 /** A message of the protocol as JSON. */
-export const json = (value, label) => codeBlock(JSON.stringify(value, null, 2), label);
+const json = (value, label) => codeBlock(JSON.stringify(value, null, 2), label);
 
-/** What was sent and received, and how to do the same elsewhere. */
-export function exchange({ sent, received, curl, python }) {
+/**
+ * What was sent and received, and how to do the same elsewhere.
+ *
+ * @param {{ sent: any, received: any[], curl?: string, python?: string }} messages
+ */
+function exchange({ sent, received, curl, python }) {
   const panels = [];
   if (curl) panels.push(["curl", () => codeBlock(curl, "The same request in a terminal")]);
   if (python) panels.push(["Python", () => codeBlock(python, "The same with genmcp's client")]);
   panels.push(["Request", () => json(sent, "Sent")]);
   panels.push(["Answer", () => received.map((each) => json(each, each.method ?? "Answer"))]);
-  return h("details", {}, h("summary", {}, "Request and answer"), tabs("Request and answer", panels));
+  return h(
+    "details",
+    {},
+    h("summary", {}, "Request and answer"),
+    tabs("Request and answer", panels),
+  );
 }

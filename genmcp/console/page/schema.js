@@ -1,9 +1,7 @@
 // Reads JSON Schemas for forms.
 
-import { isRaw } from "./json.js";
-
 /** The schema that a `$ref` within the same document refers to, with the members of its `allOf`. */
-export function resolve(schema, root, steps = 0) {
+function resolve(schema, root, steps = 0) {
   if (schema === null || typeof schema !== "object") return {};
   if (steps > 32) return {}; // it refers to itself
   if (typeof schema.$ref === "string" && schema.$ref.startsWith("#")) {
@@ -39,15 +37,17 @@ function decoded(text) {
 }
 
 /** The type of a schema, and whether null is allowed beside it. */
-export function typeOf(schema) {
+function typeOf(schema) {
   if (schema.const !== undefined || schema.enum) return "choice";
-  const types = [schema.type ?? (schema.properties ? "object" : schema.items ? "array" : [])].flat();
+  const types = [
+    schema.type ?? (schema.properties ? "object" : schema.items ? "array" : []),
+  ].flat();
   const others = types.filter((each) => each !== "null");
   return others.length === 1 ? others[0] : "any";
 }
 
 /** The constraints of a value in words. */
-export function bounds(schema) {
+function bounds(schema) {
   const said = [];
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, minLength, maxLength } = schema;
   if (minimum !== undefined && maximum !== undefined) said.push(`${minimum} to ${maximum}`);
@@ -67,19 +67,19 @@ export function bounds(schema) {
 }
 
 /** Whether null is the same as no value: an optional field whose default is null, or none. */
-export function isAbsence(value, schema, place) {
+function isAbsence(value, schema, place) {
   return value === null && !place.required && (schema.default ?? null) === null;
 }
 
 /** What to call one of several schemas. */
-export function kind(schema) {
+function kind(schema) {
   const properties = Object.entries(schema.properties ?? {});
   const [name, each] = properties.find(([, { const: value }]) => value !== undefined) ?? [];
   return name ? `${name}: ${each.const}` : [schema.type ?? "any"].flat().join(" or ");
 }
 
 /** Whether a value may be of a schema, judged by its type and its constants. */
-export function fits(value, schema) {
+function fits(value, schema) {
   const of = Array.isArray(value) ? "array" : isRaw(value) ? "number" : typeof value;
   const types = [schema.type ?? []].flat();
   if (of === "number") return types.includes("number") || types.includes("integer");

@@ -1,58 +1,86 @@
-// Tasks: the calls of this browser that continue on the server. Their ids survive a reload.
-
-import { h, notice, say, searchList, show } from "./dom.js";
-import { ask } from "./questions.js";
-import { exchange, toolResult } from "./results.js";
-import { store, stored } from "./storage.js";
+// Tasks: the calls of this browser that continue on the server. Their ids survive a reload. Each task
+// has one state, which its list, its page and the activity show: they cannot disagree.
 
 const ENDED = new Set(["completed", "failed", "cancelled", "unknown"]);
-const KEPT = 200; // tasks that the browser remembers
+const KEPT_TASKS = 200; // that the browser remembers
+const KEPT_STATES = 200; // of a task, in its history
 const LONGEST_PAUSE = 10_000; // milliseconds between two attempts to reach the server
+const PACE = 100; // milliseconds between the polls of all tasks that are not on the page
 const INTERNAL_ERROR = -32603;
 
-export class Tasks {
+class Tasks {
   constructor(app) {
     this.app = app;
     this.key = `genmcp:tasks:${location.pathname}`;
-    this.all = stored("localStorage", this.key, []);
-    this.answered = new Map(); // the keys of the questions that were answered, by task
+    this.watchers = new Watchers();
+    this.all = [];
+    this.reload();
     window.addEventListener("storage", ({ key }) => {
       if (key === this.key) this.reload(); // another window has stored a task
     });
   }
 
   reload() {
-    this.all = stored("localStorage", this.key, this.all);
-    this.app.counted();
+    this.sync(stored("localStorage", this.key, []));
   }
 
   /** Change the list as all windows have stored it. */
   change(changed) {
-    this.all = changed(stored("localStorage", this.key, this.all));
-    store("localStorage", this.key, this.all);
-    this.app.counted();
+    const kept = changed(
+      stored(
+        "localStorage",
+        this.key,
+        this.all.map((each) => each.kept),
+      ),
+    );
+    store("localStorage", this.key, kept);
+    this.sync(kept);
+  }
+
+  /** Make the list the same as the stored one. A task that is there stays the same object. */
+  sync(kept) {
+    const known = new Map(this.all.map((each) => [each.id, each]));
+    this.all = kept.map((each) => known.get(each.id) ?? new Task(this, each));
+    if (this.app.capabilities) this.follow();
+    this.watchers.notify();
+  }
+
+  /** Follow the tasks that have not ended. */
+  follow() {
+    for (const task of this.all) task.follow();
   }
 
   /** Remember a task that a call has become. */
-  add(task, params) {
+  add({ taskId, status, createdAt }, params, title) {
     const kept = {
-      id: task.taskId,
+      id: taskId,
       tool: params.name,
+      title,
       arguments: params.arguments,
-      status: task.status,
-      created: task.createdAt,
+      status,
+      created: createdAt,
     };
-    this.change((all) => [kept, ...all.filter((each) => each.id !== kept.id)].slice(0, KEPT));
-    return kept;
+    this.change((all) => [kept, ...all.filter((each) => each.id !== taskId)].slice(0, KEPT_TASKS));
+    return this.find(taskId);
   }
 
-  noteStatus(id, status) {
-    if (this.all.every((each) => each.id !== id || each.status === status)) return;
-    this.change((all) => all.map((each) => (each.id === id ? { ...each, status } : each)));
+  /** The task with an id; one that this browser does not remember can be looked at as well. */
+  find(id) {
+    return this.all.find((each) => each.id === id) ?? new Task(this, { id, status: "working" });
+  }
+
+  /** Called by a task whose state has changed. */
+  changed(task) {
+    if (!this.all.includes(task) || task.kept.status === task.status) {
+      this.watchers.notify();
+      return;
+    }
+    task.kept.status = task.status;
+    this.change((all) => all.map((each) => (each.id === task.id ? task.kept : each)));
   }
 
   get open() {
-    return this.all.filter((each) => !ENDED.has(each.status)).length;
+    return this.all.filter((each) => !each.hasEnded).length;
   }
 
   forget(id) {
@@ -60,185 +88,150 @@ export class Tasks {
     if (location.hash === "#/tasks") this.app.render();
     else location.hash = "#/tasks";
   }
+}
 
-  list(current) {
-    if (!this.all.length) {
-      const text = "No call of this browser has become a task yet. A call that takes long does.";
-      return notice("info", text);
+/** One task: its last state, and the requests about it. */
+class Task {
+  constructor(tasks, kept) {
+    this.tasks = tasks;
+    this.kept = { ...kept };
+    this.id = kept.id;
+    this.name = kept.title ?? kept.tool ?? "Task";
+    this.status = kept.status;
+    this.state = null; // the last answer to tasks/get
+    this.trouble = null; // { kind, text }: why the state may be old, or what was refused
+    this.history = []; // { at, text }
+    this.answered = new Set(); // the keys of the questions that were answered
+    this.watchers = new Watchers();
+    this.isFollowed = false;
+    this.wake = () => {};
+  }
+
+  get href() {
+    return `#/tasks/${encodeURIComponent(this.id)}`;
+  }
+
+  get hasEnded() {
+    return ENDED.has(this.status);
+  }
+
+  get progress() {
+    return this.state?._meta?.["io.genmcp/progress"] ?? null;
+  }
+
+  /** Where the task is: its progress and its message. */
+  get text() {
+    if (this.hasEnded) return this.state?.statusMessage ?? "";
+    const message = this.progress?.message ?? this.state?.statusMessage;
+    return [counted(this.progress), message].filter(Boolean).join(": ");
+  }
+
+  get isWanted() {
+    if (this.hasEnded) return this.watchers.isWatched && this.state === null && !this.trouble;
+    return this.tasks.all.includes(this) || this.watchers.isWatched;
+  }
+
+  /** Call `changed` now and at each change, until `element` has left the page. */
+  watch(element, changed) {
+    this.watchers.add(element, changed);
+    if (this.status === "unknown") this.trouble = null; // another user may have logged in since
+    setTimeout(() => this.follow()); // when the element is on the page
+    this.wake();
+  }
+
+  /** Ask for the state until the task has ended. Of one that has, the result is fetched to be shown. */
+  async follow() {
+    if (this.isFollowed) return;
+    this.isFollowed = true;
+    for (let failures = 0; this.isWanted; ) {
+      const isAway = await this.poll();
+      failures = isAway ? failures + 1 : 0;
+      if (!this.isWanted) break;
+      const pace = this.watchers.isWatched ? 100 : PACE * this.tasks.open;
+      const wanted = isAway
+        ? 500 * 2 ** failures
+        : Math.max(this.state?.pollIntervalMs ?? 1000, pace);
+      await this.pause(Math.min(wanted, LONGEST_PAUSE));
     }
-    const detail = (task) => `${words(task.status)}, ${new Date(task.created).toLocaleString()}`;
-    return searchList({
-      entries: this.all,
-      label: "tasks",
-      text: (task) => [task.tool ?? "task", detail(task)],
-      link: (task) => `#/tasks/${encodeURIComponent(task.id)}`,
-      current,
+    this.isFollowed = false;
+  }
+
+  /** Ask for the state once, and return whether the server is away. */
+  async poll() {
+    try {
+      const state = await this.tasks.app.client.request("tasks/get", { taskId: this.id });
+      // The result of a task that is not on the page is not kept: it may be large.
+      this.state = ENDED.has(state.status) && !this.watchers.isWatched ? null : state;
+      this.trouble = null;
+      this.enter(state.status, state.lastUpdatedAt);
+      return false;
+    } catch (error) {
+      const isAway = isPassing(error); // a server that restarts is reached again, and knows the task
+      this.trouble = isAway
+        ? { kind: "info", text: `${error.message} Trying again…` }
+        : { kind: "error", text: error.message };
+      // It has expired, or is another user's.
+      this.enter(isAway ? this.status : "unknown", new Date().toISOString());
+      return isAway;
+    }
+  }
+
+  enter(status, at) {
+    this.status = status;
+    const text = [status.replace("_", " "), this.text && `(${this.text})`]
+      .filter(Boolean)
+      .join(" ");
+    if (this.history.at(-1)?.text !== text) this.history.push({ at, text });
+    if (this.history.length > KEPT_STATES) this.history.shift();
+    this.changed();
+  }
+
+  changed() {
+    this.watchers.notify();
+    this.tasks.changed(this);
+  }
+
+  pause(milliseconds) {
+    return new Promise((resume) => {
+      this.wake = () => resume(undefined);
+      setTimeout(this.wake, milliseconds);
     });
   }
 
-  /** A task that is followed as long as its element is on the page. */
-  view(id) {
-    return new TaskView(this, id).element;
-  }
-}
-
-const words = (status) => status.replace("_", " ");
-const pause = (milliseconds) => new Promise((resume) => setTimeout(resume, milliseconds));
-
-class TaskView {
-  constructor(tasks, id) {
-    Object.assign(this, { tasks, id, client: tasks.app.client });
-    if (!tasks.answered.has(id)) tasks.answered.set(id, new Set());
-    this.answered = tasks.answered.get(id);
-    this.asking = new Map(); // the questions that are shown: what removes each, by its key
-    this.line = ""; // the last entry of the history
-    const known = tasks.all.find((each) => each.id === id);
-    this.status = h("span", { className: "badge", role: "status" }, known?.status ?? "…");
-    this.message = h("p", { className: "status" });
-    this.bar = h("progress", { hidden: true, "aria-label": "Progress" });
-    this.history = h("ol", { className: "history" });
-    this.questions = h("div");
-    this.outcome = h("div", { className: "outcome", "aria-live": "polite" });
-    this.trouble = h("div");
-    this.stop = h("button", { type: "button", onclick: () => this.cancel() }, "Cancel task");
-    const forget = () => tasks.forget(id);
-    this.element = h(
-      "section",
-      { className: "task", "aria-label": `Task ${known?.tool ?? ""}` },
-      h(
-        "div",
-        { className: "actions" },
-        h("h3", {}, known?.tool ?? "Task"),
-        this.status,
-        this.stop,
-        h("button", { type: "button", className: "quiet", onclick: forget }, "Forget"),
-      ),
-      h("p", { className: "hint" }, h("code", {}, id)),
-      known?.arguments
-        ? h("p", { className: "hint" }, h("code", {}, JSON.stringify(known.arguments)))
-        : null,
-      this.bar,
-      this.message,
-      this.trouble,
-      this.questions,
-      this.outcome,
-      h("details", {}, h("summary", {}, "History"), this.history),
-    );
-    queueMicrotask(() => this.follow());
-  }
-
-  /** Ask for the state until the task has ended or the element has left the page. */
-  async follow() {
-    let failures = 0;
-    do {
-      try {
-        const task = await this.client.request("tasks/get", { taskId: this.id });
-        if (failures) show(this.trouble);
-        failures = 0;
-        this.show(task);
-        if (ENDED.has(task.status)) return;
-        await pause(Math.min(Math.max(task.pollIntervalMs ?? 1000, 100), LONGEST_PAUSE));
-      } catch (error) {
-        if (!isPassing(error)) {
-          this.lost(error);
-          return;
-        }
-        failures += 1; // a server that restarts is reached again, and knows the task
-        show(this.trouble, notice("info", `${error.message} Trying again…`));
-        await pause(Math.min(500 * 2 ** failures, LONGEST_PAUSE));
-      }
-    } while (this.element.isConnected);
-    this.askOnly({}); // another view of the task asks its questions again
-  }
-
-  show(task) {
-    const progress = task._meta?.["io.genmcp/progress"];
-    const hasEnded = ENDED.has(task.status);
-    say(this.status, words(task.status));
-    this.status.className = `badge ${task.status}`;
-    this.bar.hidden = !progress || hasEnded;
-    if (progress?.total) Object.assign(this.bar, { max: progress.total, value: progress.progress });
-    else this.bar.removeAttribute("value");
-    const text = [counted(progress), progress?.message ?? task.statusMessage].filter(Boolean).join(": ");
-    say(this.message, hasEnded ? (task.statusMessage ?? "") : text);
-    this.note(task, text);
-    this.tasks.noteStatus(this.id, task.status);
-    this.askOnly(task.status === "input_required" ? (task.inputRequests ?? {}) : {});
-    if (!hasEnded) return;
-    this.stop.hidden = true;
-    if (task.result) {
-      const sent = { method: "tasks/get", params: { taskId: this.id } };
-      show(this.outcome, toolResult(task.result), exchange({ sent, received: [task] }));
-    } else if (task.error) show(this.outcome, notice("error", task.error.message));
-  }
-
-  /** Add a state to the history if it is another than the last one. */
-  note(task, text) {
-    const line = `${words(task.status)}${text ? ` (${text})` : ""}`;
-    if (this.line === line) return;
-    this.line = line;
-    const at = new Date(task.lastUpdatedAt);
-    const time = h("time", { dateTime: task.lastUpdatedAt }, at.toLocaleTimeString());
-    this.history.append(h("li", {}, time, ` ${line}`));
-    if (this.history.childElementCount > 200) this.history.firstChild.remove();
-  }
-
-  /** Show these questions, and remove the others: the task was cancelled, or answered elsewhere. */
-  askOnly(requests) {
-    for (const [key, remove] of this.asking) if (!(key in requests)) remove();
-    for (const [key, request] of Object.entries(requests)) {
-      // The server may report a question for a while after it was answered.
-      if (!this.asking.has(key) && !this.answered.has(key)) this.ask(key, request);
-    }
-  }
-
-  async ask(key, request) {
-    const area = h("div");
-    const abort = new AbortController();
-    this.questions.append(area);
-    this.asking.set(key, () => abort.abort());
-    try {
-      const answer = await ask(area, request, abort.signal);
-      this.answered.add(key);
-      await this.send({ [key]: answer });
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.answered.delete(key); // the server did not take it: the question is asked again
-      show(this.trouble, notice("error", error.message));
-    } finally {
-      area.remove();
-      this.asking.delete(key);
-    }
-  }
-
-  /** Send answers, again until the server has got them: the user has given them once. */
-  async send(inputResponses) {
+  /** Send an answer, again until the server has it: the user gives it once. */
+  async answer(key, answer) {
+    this.answered.add(key);
+    const params = { taskId: this.id, inputResponses: { [key]: answer } };
     for (let failures = 1; ; failures += 1) {
       try {
-        await this.client.request("tasks/update", { taskId: this.id, inputResponses });
-        return;
+        await this.tasks.app.client.request("tasks/update", params);
+        break;
       } catch (error) {
-        if (!isPassing(error)) throw error;
-        await pause(Math.min(500 * 2 ** failures, LONGEST_PAUSE));
+        if (!isPassing(error)) {
+          this.answered.delete(key); // the server did not take it: the question is asked again
+          this.fail(error);
+          return;
+        }
+        await new Promise((resume) =>
+          setTimeout(resume, Math.min(500 * 2 ** failures, LONGEST_PAUSE)),
+        );
       }
     }
-  }
-
-  lost(error) {
-    this.askOnly({});
-    this.stop.hidden = true;
-    this.tasks.noteStatus(this.id, "unknown"); // it has expired, or is another user's
-    say(this.status, "unknown");
-    this.status.className = "badge";
-    show(this.trouble, notice("error", error.message));
+    this.wake();
   }
 
   async cancel() {
     try {
-      await this.client.request("tasks/cancel", { taskId: this.id });
+      await this.tasks.app.client.request("tasks/cancel", { taskId: this.id });
+      this.wake();
     } catch (error) {
-      show(this.trouble, notice("error", error.message));
+      this.fail(error);
     }
+  }
+
+  fail(error) {
+    this.trouble = { kind: "error", text: error.message };
+    this.changed();
   }
 }
 
@@ -250,4 +243,11 @@ function isPassing({ code = null }) {
 function counted(progress) {
   if (!progress) return "";
   return progress.total ? `${progress.progress} of ${progress.total}` : `${progress.progress}`;
+}
+
+/** Show progress in a bar; without a total the bar moves. */
+function fillBar(bar, progress) {
+  bar.hidden = !progress;
+  if (progress?.total) Object.assign(bar, { max: progress.total, value: progress.progress });
+  else bar.removeAttribute("value");
 }

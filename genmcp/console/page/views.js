@@ -1,72 +1,174 @@
-// The pages of the console: overview, tools, resources, prompts, tasks and events.
+// The pages of the console: overview, tools, prompts, tasks and events. A page is { list, detail }: a
+// list of entries or null, and the element beside it.
 
-import { Call } from "./calls.js";
-import { codeBlock, h, newId, notice, searchList, show } from "./dom.js";
-import { SchemaForm } from "./form.js";
-import { pythonValue } from "./mcp.js";
-import { contentBlock, json, resourceContents } from "./results.js";
+const TRIED = 6; // tools that the overview offers
+const QUICK = 2000; // milliseconds within which the result of a call comes into sight
 
 /** The page for an address such as "#/tools/add". */
-export async function page(app, [section, key]) {
+async function page(app, section, key) {
   switch (section) {
     case "tools":
-      return listed(app, "tools", await app.list("tools"), (each) => each.name, key, (each) => toolPage(app, each));
+      return listed(app, section, await app.list("tools"), key, (each) => toolPage(app, each));
     case "resources":
-      return resources(app, key);
+      return resourcesPage(app, key);
     case "prompts":
-      return listed(app, "prompts", await app.list("prompts"), (each) => each.name, key, (each) => promptPage(app, each));
+      return listed(app, section, await app.list("prompts"), key, (each) => promptPage(app, each));
     case "tasks":
-      return split(app.tasks.list(location.hash), key ? app.tasks.view(key) : null);
+      return tasksPage(app, key);
     case "events":
-      return app.events.view();
+      return { list: null, detail: app.events.view() };
     default:
-      return overview(app);
+      return { list: null, detail: await overview(app) };
   }
 }
 
-function split(list, detail) {
-  return h("div", { className: detail ? "split chosen" : "split" }, h("div", { className: "side" }, list), h("div", { className: "detail" }, detail ?? notice("info", "Choose an entry of the list.")));
+const titleOf = ({ title, name }) => title ?? name;
+
+function listed(app, section, entries, key, detail) {
+  const nothing = `The server offers no ${section}.`;
+  if (!entries.length) return { list: null, detail: emptyPage(section, nothing) };
+  const list = app.searchList(section, entries, () => ({
+    text: (each) => [titleOf(each), each.description ?? ""],
+    link: ({ name }) => `#/${section}/${encodeURIComponent(name)}`,
+  }));
+  if (key === undefined) return { list, detail: null };
+  const chosen = entries.find(({ name }) => name === key);
+  const missing = `The server offers no ${key} among its ${section}.`;
+  return { list, detail: chosen ? detail(chosen) : notice("error", missing) };
 }
 
-function listed(app, section, entries, keyOf, key, detail) {
-  if (!entries.length) return notice("info", `The server offers no ${section}.`);
-  const link = (each) => `#/${section}/${encodeURIComponent(keyOf(each))}`;
-  const list = searchList({ entries, label: section, text: (each) => [each.title ?? keyOf(each), each.description ?? ""], link, current: location.hash });
-  if (key === undefined) return split(list, null);
-  const chosen = entries.find((each) => keyOf(each) === key);
-  return split(list, chosen ? detail(chosen) : notice("error", `The server offers no ${key} among its ${section}.`));
+/** A page that has nothing to list. */
+function emptyPage(section, text) {
+  const title = section[0].toUpperCase() + section.slice(1);
+  return h("article", {}, h("h1", {}, title), notice("info", text));
 }
+
+function tasksPage(app, key) {
+  const { tasks } = app;
+  const nothing = "No call of this browser has become a task yet. A call that takes long does.";
+  const detail = key === undefined ? null : new TaskView(tasks.find(key), "h1").element;
+  if (!tasks.all.length) return { list: null, detail: detail ?? emptyPage("tasks", nothing) };
+  const list = app.searchList("tasks", tasks.all, () => ({
+    text: ({ name, kept, status }) => [name, shortTime(kept.created), status],
+    link: ({ href }) => href,
+    mark: ({ status }) => badge(status),
+  }));
+  return { list, detail };
+}
+
+const shortTime = (at) =>
+  new Date(at).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
 
 async function overview(app) {
   const { capabilities, instructions, supportedVersions, _meta } = await app.discovered();
   const info = _meta?.["io.modelcontextprotocol/serverInfo"] ?? {};
-  const { url } = app.client;
-  const name = (info.name ?? "server").replaceAll(/[^\w-]/g, "-");
-  const configuration = { mcpServers: { [name]: { type: "http", url } } };
+  const about = [info.name, info.version].filter(Boolean).join(" ");
   return h(
     "article",
+    { className: "overview" },
+    h(
+      "div",
+      { className: "hero" },
+      h("h1", {}, info.title ?? info.name ?? "MCP server"),
+      h(
+        "p",
+        { className: "hint" },
+        about,
+        info.websiteUrl ? [" · ", h("code", {}, info.websiteUrl)] : null,
+      ),
+      info.description ? h("p", { className: "description" }, info.description) : null,
+      instructions ? h("blockquote", {}, instructions) : null,
+    ),
+    h("h2", {}, "Try it"),
+    offers(app),
+    h("h2", {}, "Connect a client"),
+    connections(app.client.url, info.name ?? "server"),
+    h(
+      "details",
+      { className: "more" },
+      h("summary", {}, "Protocol"),
+      h(
+        "dl",
+        {},
+        [
+          ["Revisions", supportedVersions.join(", ")],
+          ["Capabilities", Object.keys(capabilities).join(", ")],
+          ["Extensions", Object.keys(capabilities.extensions ?? {}).join(", ") || "none"],
+        ].map(([term, text]) => [h("dt", {}, term), h("dd", {}, text)]),
+      ),
+      json(capabilities, "Capabilities"),
+    ),
+    keysOf(app),
+  );
+}
+
+/** The first tools, and how many of each kind there are. They appear when their lists have arrived. */
+function offers(app) {
+  const cards = h("ul", { className: "cards" });
+  const kinds = h("p", { className: "kinds" });
+  const count = async (section, noun) => {
+    const lists = section === "resources" ? ["templates", "resources"] : [section];
+    const entries = (await Promise.all(lists.map((each) => app.list(each)))).flat();
+    return entries.length ? h("a", { href: `#/${section}` }, plural(entries.length, noun)) : null;
+  };
+  const counts = [
+    count("tools", "tool"),
+    count("resources", "resource"),
+    count("prompts", "prompt"),
+  ];
+  Promise.all(counts)
+    .then((links) => show(kinds, links.some(Boolean) ? links : "The server offers nothing yet."))
+    .catch((error) => show(kinds, notice("error", error.message)));
+  app.list("tools").then(
+    (tools) => show(cards, tools.slice(0, TRIED).map(card)),
+    () => {}, // reported by the counts
+  );
+  return h("div", {}, cards, kinds);
+}
+
+function card(tool) {
+  const link = { href: `#/tools/${encodeURIComponent(tool.name)}` };
+  return h(
+    "li",
     {},
-    h("h1", {}, info.title ?? info.name ?? "MCP server"),
-    h("p", { className: "hint" }, `${info.name ?? ""} ${info.version ?? ""}`),
-    instructions ? h("blockquote", {}, instructions) : null,
-    h("h2", {}, "Connect"),
-    codeBlock(url, "URL"),
-    codeBlock(`claude mcp add --transport http ${name} ${url}`, "Claude Code"),
-    codeBlock(JSON.stringify(configuration, null, 2), "mcp.json, for Cursor and others"),
-    codeBlock(JSON.stringify({ servers: configuration.mcpServers }, null, 2), ".vscode/mcp.json"),
-    codeBlock(`genmcp tools ${url}`, "genmcp"),
-    h("h2", {}, "Protocol"),
-    h("dl", {}, h("dt", {}, "Revisions"), h("dd", {}, supportedVersions.join(", ")), h("dt", {}, "Capabilities"), h("dd", {}, Object.keys(capabilities).join(", ")), h("dt", {}, "Extensions"), h("dd", {}, Object.keys(capabilities.extensions ?? {}).join(", ") || "none")),
-    json(capabilities, "Capabilities"),
-    h("h2", {}, "Keys"),
+    h("a", link, h("strong", {}, titleOf(tool)), h("span", {}, tool.description ?? tool.name)),
+  );
+}
+
+/** Lines with which common clients connect. */
+function connections(url, named) {
+  const name = named.replaceAll(/[^\w-]/g, "-");
+  const servers = { [name]: { type: "http", url } };
+  const configuration = (value) => JSON.stringify(value, null, 2);
+  return tabs("Clients", [
+    ["URL", () => codeBlock(url, "Any client")],
+    [
+      "Claude Code",
+      () => codeBlock(`claude mcp add --transport http ${name} ${url}`, "In a terminal"),
+    ],
+    [
+      "mcp.json",
+      () => codeBlock(configuration({ mcpServers: servers }), "mcp.json, for Cursor and others"),
+    ],
+    ["VS Code", () => codeBlock(configuration({ servers }), ".vscode/mcp.json")],
+    ["genmcp", () => codeBlock(`genmcp tools ${url}`, "In a terminal")],
+  ]);
+}
+
+function keysOf(app) {
+  const key = (name) => h("kbd", {}, name);
+  return h(
+    "details",
+    { className: "more" },
+    h("summary", {}, "Keys"),
     h(
       "p",
       {},
-      h("kbd", {}, "1"),
+      key("1"),
       " to ",
-      h("kbd", {}, "6"),
+      key("6"),
       " go to the sections, ",
-      h("kbd", {}, "/"),
+      key("/"),
       " to the search; Ctrl and Enter send a form.",
     ),
     h(
@@ -82,9 +184,24 @@ async function overview(app) {
   );
 }
 
+/** The head of an entry: its title, its name, pills and its description. */
+function headOf({ title, name, description }, code, pills = []) {
+  return [
+    h("h1", {}, title ?? name ?? code),
+    h(
+      "p",
+      { className: "hint pills" },
+      h("code", {}, code),
+      pills.map((each) => h("span", { className: "badge" }, each)),
+    ),
+    description ? h("p", { className: "description" }, description) : null,
+  ];
+}
+
 function toolPage(app, tool) {
   const form = new SchemaForm(tool.inputSchema, app.drafts.get(tool.name));
-  const area = h("div");
+  const last = app.activity.callOf(tool.name);
+  const area = h("div", { className: "results" }, last?.view());
   const { annotations = {} } = tool;
   const marks = [
     annotations.readOnlyHint && "read only",
@@ -94,160 +211,90 @@ function toolPage(app, tool) {
   async function submit(event) {
     event.preventDefault();
     if (start.ariaDisabled === "true") return; // a double click is one call
-    const given = form.read();
-    if (given === null) return;
-    app.drafts.set(tool.name, given);
+    const values = form.read();
+    if (values === null) return;
+    app.drafts.set(tool.name, values);
     const call = new Call(app, {
       method: "tools/call",
-      params: { name: tool.name, arguments: given },
+      params: { name: tool.name, arguments: values },
+      title: titleOf(tool),
       schema: tool.inputSchema,
-      python: `call(${pythonValue(tool.name)}, ${pythonValue(given)})`,
-      onfault: (faults) => faults.forEach(({ pointer, message }) => form.show(pointer, message)),
+      python: `call(${pythonValue(tool.name)}, ${pythonValue(values)})`,
+      onfault: (faults) => {
+        for (const { pointer, message } of faults) form.show(pointer, message);
+      },
     });
+    app.activity.add(call);
     show(area, call.element);
     start.ariaDisabled = "true"; // a disabled button would lose the focus
-    await call.run();
+    const running = call.run();
+    area.scrollIntoView({ block: "nearest" });
+    await running;
     start.ariaDisabled = "false";
+    // Later the user may be reading something else.
+    if (Date.now() - call.began.getTime() < QUICK) area.scrollIntoView({ block: "nearest" });
   }
   const start = h("button", { type: "submit", className: "primary" }, "Call");
-  const badges = marks.map((each) => [" ", h("span", { className: "badge" }, each)]);
   return h(
     "article",
     {},
-    h("h1", {}, tool.title ?? tool.name),
-    h("p", { className: "hint" }, h("code", {}, tool.name), badges),
-    tool.description ? h("p", { className: "description" }, tool.description) : null,
-    h(
-      "form",
-      { noValidate: true, onsubmit: submit },
-      form.element,
-      h("div", { className: "actions" }, start),
-    ),
-    area,
-    h(
-      "details",
-      {},
-      h("summary", {}, "Schemas"),
-      json(tool.inputSchema, "Input"),
-      tool.outputSchema ? json(tool.outputSchema, "Output") : null,
-    ),
-  );
-}
-
-async function resources(app, key) {
-  const [all, templates] = await Promise.all([app.list("resources"), app.list("templates")]);
-  if (!all.length && !templates.length) return notice("info", "The server offers no resources.");
-  const entries = [...templates.map((each) => ({ ...each, uri: each.uriTemplate, isTemplate: true })), ...all];
-  const link = (each) => `#/resources/${encodeURIComponent(each.uri)}`;
-  const list = searchList({ entries, label: "resources", text: (each) => [each.title ?? each.name ?? each.uri, each.uri], link, current: location.hash });
-  if (key === undefined) return split(list, null);
-  const chosen = entries.find((each) => each.uri === key);
-  return split(list, chosen?.isTemplate ? templatePage(app, chosen) : resourcePage(app, key, chosen));
-}
-
-function read(app, uri, area) {
-  const call = new Call(app, {
-    method: "resources/read",
-    params: { uri },
-    python: `read(${pythonValue(uri)})`,
-    finished: ({ contents }) => h("div", {}, contents.map(resourceContents)),
-  });
-  show(area, call.element);
-  return call.run();
-}
-
-function resourcePage(app, uri, resource) {
-  const area = h("div");
-  const subscribed = app.events.has(uri);
-  const following = h("span", { className: "hint", role: "status" }, subscribed ? "Following changes." : "");
-  const changed = () => area.isConnected && read(app, uri, area);
-  if (subscribed) app.events.replace(uri, changed);
-  async function follow(wanted) {
-    following.textContent = "";
-    await app.events.subscribe(uri, wanted, changed);
-    following.textContent = wanted ? "Following changes." : "";
-  }
-  const onchange = (event) => follow(event.target.checked);
-  const box = h("input", { type: "checkbox", checked: subscribed, onchange });
-  // Another site can open this page at any URI: one that the server does not list waits for a click.
-  const isWanted = resource !== undefined || app.asked.has(uri);
-  const button = h("button", { type: "button", className: "primary", onclick: () => start() }, isWanted ? "Read again" : "Read");
-  function start() {
-    app.asked.add(uri);
-    button.textContent = "Read again";
-    return read(app, uri, area);
-  }
-  if (isWanted) queueMicrotask(start);
-  else show(area, notice("info", "The server does not list this resource. Read it if you trust where its address is from."));
-  return h(
-    "article",
-    {},
-    h("h1", {}, resource?.title ?? resource?.name ?? uri),
-    h("p", { className: "hint" }, h("code", {}, uri)),
-    resource?.description ? h("p", { className: "description" }, resource.description) : null,
+    headOf(tool, tool.name, marks),
     h(
       "div",
-      { className: "actions" },
-      button,
-      app.capabilities.resources?.subscribe ? h("label", {}, box, " Read again when it changes") : null,
-      following,
-    ),
-    area,
-  );
-}
-
-function templatePage(app, template) {
-  const names = [...template.uriTemplate.matchAll(/\{[+#./;?&]?([^}]+)\}/g)].flatMap(([, list]) => list.split(",").map((each) => each.replace(/(\*|:\d+)$/, "")));
-  const fields = names.map((name) => completed(app, { type: "ref/resource", uri: template.uriTemplate }, name, () => values()));
-  const values = () => Object.fromEntries(fields.map((each) => [each.name, each.value()]));
-  const uri = () => template.uriTemplate.replaceAll(/\{([+#./;?&]?)([^}]+)\}/g, (_, operator, list) => expand(operator, list, values()));
-  return h(
-    "article",
-    {},
-    h("h1", {}, template.title ?? template.name),
-    h("p", { className: "hint" }, h("code", {}, template.uriTemplate)),
-    template.description ? h("p", { className: "description" }, template.description) : null,
-    h(
-      "form",
-      {
-        onsubmit: (event) => {
-          event.preventDefault();
-          app.asked.add(uri());
-          location.hash = `#/resources/${encodeURIComponent(uri())}`;
-        },
-      },
-      fields.map((each) => each.element),
-      h("div", { className: "actions" }, h("button", { type: "submit", className: "primary" }, "Read")),
+      { className: "bench" },
+      h(
+        "div",
+        {},
+        h(
+          "form",
+          { noValidate: true, onsubmit: submit },
+          form.element,
+          h("div", { className: "actions" }, start, form.toggle),
+        ),
+        h(
+          "details",
+          {},
+          h("summary", {}, "Schemas"),
+          json(tool.inputSchema, "Input schema"),
+          tool.outputSchema ? json(tool.outputSchema, "Output schema") : null,
+        ),
+      ),
+      area,
     ),
   );
 }
 
-/** The expansion of one expression of a URI template (RFC 6570), for texts. */
-function expand(operator, list, values) {
-  const named = operator === ";" || operator === "?" || operator === "&";
-  const encode = operator === "+" || operator === "#" ? encodeURI : encodeURIComponent;
-  const parts = list.split(",").flatMap((each) => {
-    const name = each.replace(/(\*|:\d+)$/, "");
-    const value = values[name];
-    if (value === "" || value === undefined) return [];
-    return [named ? `${name}=${encode(value)}` : encode(value)];
-  });
-  const separator = { "+": ",", "#": ",", "?": "&" }[operator] ?? (operator || ",");
-  const first = operator === "+" ? "" : operator;
-  return parts.length ? first + parts.join(separator) : "";
-}
-
-/** A text field whose values the server completes while the user types. */
+/**
+ * A text field whose values the server completes while the user types.
+ *
+ * @param {App} app
+ * @param {any} ref
+ * @param {string} name
+ * @param {() => Record<string, string>} values
+ * @param {{ description?: string, required?: boolean }} [options]
+ */
 function completed(app, ref, name, values, { description, required } = {}) {
   const options = h("datalist", { id: newId("options") });
-  const input = h("input", { type: "text", id: newId("field"), autocomplete: "off", spellcheck: false, required });
+  const input = h("input", {
+    type: "text",
+    id: newId("field"),
+    autocomplete: "off",
+    spellcheck: false,
+    required,
+  });
   input.setAttribute("list", options.id);
   let waiting;
   async function complete() {
     const { [name]: value, ...others } = values();
     const params = { ref, argument: { name, value }, context: { arguments: others } };
-    const { completion } = await app.client.request("completion/complete", params).catch(() => ({ completion: { values: [] } }));
-    show(options, completion.values.map((each) => h("option", { value: each })));
+    const nothing = { completion: { values: [] } };
+    const { completion } = await app.client
+      .request("completion/complete", params)
+      .catch(() => nothing);
+    show(
+      options,
+      completion.values.map((each) => h("option", { value: each })),
+    );
   }
   const later = () => {
     clearTimeout(waiting);
@@ -257,34 +304,54 @@ function completed(app, ref, name, values, { description, required } = {}) {
     input.addEventListener("input", later);
     input.addEventListener("focus", later);
   }
-  const label = h("label", { htmlFor: input.id }, name, required ? h("span", { className: "required" }, " *") : null);
-  return { name, value: () => input.value, element: h("div", { className: "field" }, label, input, options, description ? h("p", { className: "hint" }, description) : null) };
+  const mark = required ? h("span", { className: "required" }, " *") : null;
+  const label = h("label", { htmlFor: input.id }, name, mark);
+  const hint = description ? h("p", { className: "hint" }, description) : null;
+  const element = h("div", { className: "field" }, label, input, options, hint);
+  return { name, value: () => input.value, element };
 }
 
 function promptPage(app, prompt) {
   const ref = { type: "ref/prompt", name: prompt.name };
-  const fields = (prompt.arguments ?? []).map((each) => completed(app, ref, each.name, () => values(), each));
+  const fields = (prompt.arguments ?? []).map((each) =>
+    completed(app, ref, each.name, () => values(), each),
+  );
   const values = () => Object.fromEntries(fields.map((each) => [each.name, each.value()]));
-  const area = h("div");
+  const area = h("div", { className: "results" });
+  const message = ({ role, content }) =>
+    h(
+      "section",
+      { className: `message ${role}` },
+      h("h3", {}, role),
+      [content].flat().map(contentBlock),
+    );
   async function submit(event) {
     event.preventDefault();
-    const given = Object.fromEntries(Object.entries(values()).filter(([, value]) => value !== ""));
+    const filled = Object.fromEntries(Object.entries(values()).filter(([, value]) => value !== ""));
     const call = new Call(app, {
       method: "prompts/get",
-      params: { name: prompt.name, arguments: given },
-      python: `prompt(${pythonValue(prompt.name)}, ${pythonValue(given)})`,
-      finished: ({ messages }) => h("div", {}, messages.map((each) => h("section", { className: `message ${each.role}` }, h("h3", {}, each.role), [each.content].flat().map(contentBlock)))),
+      params: { name: prompt.name, arguments: filled },
+      python: `prompt(${pythonValue(prompt.name)}, ${pythonValue(filled)})`,
+      finished: ({ messages }) => h("div", {}, messages.map(message)),
     });
     show(area, call.element);
     await call.run();
   }
+  const start = h("button", { type: "submit", className: "primary" }, "Get");
   return h(
     "article",
     {},
-    h("h1", {}, prompt.title ?? prompt.name),
-    h("p", { className: "hint" }, h("code", {}, prompt.name)),
-    prompt.description ? h("p", { className: "description" }, prompt.description) : null,
-    h("form", { onsubmit: submit }, fields.map((each) => each.element), h("div", { className: "actions" }, h("button", { type: "submit", className: "primary" }, "Get"))),
-    area,
+    headOf(prompt, prompt.name),
+    h(
+      "div",
+      { className: "bench" },
+      h(
+        "form",
+        { onsubmit: submit },
+        fields.map((each) => each.element),
+        h("div", { className: "actions" }, start),
+      ),
+      area,
+    ),
   );
 }
