@@ -176,7 +176,7 @@ async def test_channel_starts_a_stream_on_demand() -> None:
     assert (types, value(answer)) == (["text/event-stream"], None)
 
 
-async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> None:
+async def test_channel_release_does_nothing_without_resumption() -> None:
     """2026-07-28 has no resumption: the connection stays, and the answer comes on it."""
 
     async def work(channel: Channel) -> Any:
@@ -187,7 +187,7 @@ async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> No
         assert value(await client.call("do")) == "here"
 
 
-async def test_channel_release_gives_up_the_connection_but_not_the_call() -> None:
+async def test_channel_release_closes_the_connection_not_the_call() -> None:
     """2025-11-25, polling: the stream ends with when to come back; the answer waits there."""
     released, go_on = asyncio.Event(), asyncio.Event()
 

@@ -310,7 +310,7 @@ async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
         (CallToolResult([], Order("x")), "output_schema: /id: expected an integer"),  # type: ignore[arg-type]
     ],
 )
-async def test_content_that_does_not_fit_its_output_schema_does_not_leave(
+async def test_content_that_violates_its_output_schema_is_not_sent(
     value: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is a defect of the server, and the log has the faults."""

@@ -261,7 +261,7 @@ def imported(code: str) -> set[str]:
     return set(done.stdout.decode().split())
 
 
-def test_exports_that_are_seldom_needed_are_imported_when_they_are_used() -> None:
+def test_rarely_needed_exports_are_imported_on_first_use() -> None:
     """To import the package imports no client, no database and no web framework."""
     modules = imported("import genmcp; genmcp.Endpoint(genmcp.Suite(name='a', version='1'))")
     heavy = {"sqlite3", "httpx", "starlette", "uvicorn"}

@@ -396,7 +396,7 @@ async def test_function_tool_may_be_a_closure() -> None:
     assert [block.text for block in said] == ["one", "two"]  # type: ignore[union-attr]
 
 
-async def test_function_tool_under_another_decorator_is_the_decorated_one() -> None:
+async def test_function_tool_under_another_decorator_runs_decorated() -> None:
     """The object given to the suite runs, also a wrapper around the function."""
 
     def shouting(function: Any) -> Any:

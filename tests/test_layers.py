@@ -164,7 +164,7 @@ def test_layers_see_a_cycle_through_an_import_that_never_runs(tmp_path: Path) ->
     assert "genmcp._core.seal" in fault
 
 
-def test_layers_let_a_module_import_its_own_layer_and_those_above(tmp_path: Path) -> None:
+def test_layers_allow_imports_of_the_own_layer_and_above(tmp_path: Path) -> None:
     """Imports of lower layers are not reported."""
     package = tmp_path / "genmcp"
     package.mkdir()

@@ -1,6 +1,7 @@
-"""One name for one concept: class names are unique in the package, module names in a folder."""
+"""Class names are unique in the package, module names in a folder; names of tests are short."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,3 +55,11 @@ def test_module_names_are_unique_in_their_folder() -> None:
     folders = {path.parent for path in modules}
 
     assert [path for path in modules if path in folders] == []
+
+
+def test_names_of_tests_are_short() -> None:
+    """At most 60 characters: the name of a test is a sentence to read in a list of failures."""
+    long = re.compile(r"^ *(?:async )?def (test_\w{56,})", re.MULTILINE)
+    tests = Path(__file__).parent.rglob("*.py")
+
+    assert [name for path in tests for name in long.findall(path.read_text("utf-8"))] == []

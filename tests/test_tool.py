@@ -111,7 +111,7 @@ def test_tool_may_have_any_name_of_the_specification(name: str) -> None:
     assert name == definition(declare(name=name)()).name
 
 
-def test_tool_without_a_name_or_call_is_noticed_when_it_is_registered() -> None:
+def test_tool_without_name_or_call_is_rejected_on_registration() -> None:
     """A class in between may leave both to its subclasses; a tool may not."""
 
     class Nameless(Tool):

@@ -146,7 +146,7 @@ async def test_row_4_continue_may_say_what_the_model_should_read(version: str) -
     assert failure_of(await failing(version, "tool")) == "out of paper"
 
 
-async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy: str) -> None:
+async def test_row_16_endless_wait_is_given_up_after_max_hold(legacy: str) -> None:
     """After `max_hold` seconds the client gets the call's id, and no answer that was made up."""
     never: asyncio.Future[None] = asyncio.Future()
     waits = Waits(lambda arguments: never, max_hold=0.01)
@@ -283,7 +283,7 @@ async def test_row_31_other_calls_of_a_session_do_not_wait(legacy: str) -> None:
     assert (text_of(other), text_of(call)) == ("soon", "worked")
 
 
-async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
+async def test_row_33_waiting_call_outlives_the_removal_of_its_tool(
     version: str,
 ) -> None:
     """The next request does not find it; the one before does not notice."""
@@ -301,7 +301,7 @@ async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
     assert next_one.json["error"]["code"] == -32602
 
 
-async def test_row_33_call_whose_client_has_its_state_finds_no_tool_any_more() -> None:
+async def test_row_33_retry_with_state_of_a_removed_tool_fails() -> None:
     """An answer is a request like any other: the tool does not exist."""
     waits = Waits(lambda arguments: elicit("Sure?"))
     suite = Suite(name="test", version="1", tools=[waits])

@@ -109,7 +109,7 @@ async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(version: str) -> None:
+async def test_question_of_a_job_fails_without_the_capability(version: str) -> None:
     """A client may be known to lack a capability long before there is a question."""
     endpoint = serving(Lift)
     client = await Asked.begin(endpoint, version, able={})
@@ -120,7 +120,7 @@ async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(vers
     assert text_of(answer).startswith("CapabilityMissing: ")
 
 
-async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() -> None:
+async def test_question_of_a_job_fails_once_the_capability_is_gone() -> None:
     """A retry without the capability is not asked again, and ends in the store too."""
     tool = Lift()
     endpoint = serving(tool)

@@ -63,9 +63,7 @@ async def test_state_that_is_forged_is_refused(forge: Any, caplog: Any) -> None:
 
 
 @pytest.mark.parametrize("brings", [{}, ANSWERS])
-async def test_state_of_another_secret_is_refused_and_the_remedy_logged(
-    brings: Any, caplog: Any
-) -> None:
+async def test_state_of_another_secret_is_refused_and_logged(brings: Any, caplog: Any) -> None:
     """As it happens to processes that should have one, and have each their own."""
     client = Asked(muxed(Waits(asks)))
     asked = await client.send(client.call("wait"))

@@ -439,7 +439,7 @@ async def test_question_that_is_declined_ends_elsewhere(
     assert default == text_of(untold)
 
 
-async def test_one_of_several_questions_that_is_declined_counts_for_all() -> None:
+async def test_one_declined_question_of_several_declines_the_wait() -> None:
     """The second method gets each answer."""
     wait = {"a": elicit("A?", Wish), "b": elicit("B?")}
 

@@ -114,7 +114,7 @@ async def test_answer_to_another_process_finds_the_call_that_waits(
             assert [{"type": "text", "text": text}] == result["content"]
 
 
-async def test_answer_of_another_session_is_refused_by_whichever_process(
+async def test_answer_of_another_session_is_refused_by_every_process(
     served: list[tuple[str, Process]],
 ) -> None:
     """The principal is sealed into the id of the question."""

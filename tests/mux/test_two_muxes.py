@@ -137,7 +137,7 @@ async def test_two_muxes_of_one_audience_are_one(tmp_path: Path) -> None:
         assert task["result"]["content"][0]["text"] == "SHOUT!"
 
 
-async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory() -> None:
+async def test_two_muxes_of_one_audience_share_a_memory_store() -> None:
     """A call that runs in one is cancelled by way of the other, and a question answered there."""
 
     class Runs(Tool):

@@ -304,7 +304,7 @@ async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_bounds_result_that_is_too_large_is_an_error_the_model_reads(version: str) -> None:
+async def test_bounds_result_that_is_too_large_is_a_tool_error(version: str) -> None:
     """It is not sent; the next one is."""
 
     @tool
@@ -352,7 +352,7 @@ async def test_bounds_progress_in_between_gives_way_to_newer() -> None:
     assert steps == [1, 500]
 
 
-async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() -> None:
+async def test_bounds_delayed_progress_is_sent_when_due() -> None:
     """Without another word of the hook."""
     go = asyncio.Event()
 
@@ -616,7 +616,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
         await until(lambda: len(client.app.mux.waiting_calls) == 0)
 
 
-async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -> None:
+async def test_bounds_calls_that_wait_for_a_thread_count_per_client() -> None:
     """Past its own share it is refused with 429; another client may still wait."""
     blocking = Blocking()
     app = served(blocking.tool, max_threads=1, max_thread_queue_per_client=1)

@@ -148,7 +148,7 @@ async def test_modern_stream_may_be_started_from_a_thread() -> None:
     assert [m.get("params", {}).get("progress") for m in connection.messages] == [1, 2, None]
 
 
-async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() -> None:
+async def test_modern_slow_call_becomes_a_stream_with_comments() -> None:
     """However long a call takes, its response shows that it is alive."""
     go = asyncio.Event()
 

@@ -137,7 +137,7 @@ app = Endpoint(Suite(name="test", version="1", tools=[version]), grace=10)
 '''
 
 
-async def test_shutdown_for_a_reload_ends_listeners_and_serves_the_new_code(
+async def test_shutdown_for_a_reload_ends_streams_and_serves_new_code(
     free_port: int, tmp_path: Path
 ) -> None:
     """`uvicorn --reload`: an open stream does not hold it up, and its client comes back."""

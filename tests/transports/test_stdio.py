@@ -216,7 +216,7 @@ async def test_stdio_serves_both_eras_at_once() -> None:
     assert (current["result"]["resultType"], text_of(current)) == ("complete", "b")
 
 
-async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -> None:
+async def test_stdio_allows_only_pings_before_initialization() -> None:
     """2025-11-25, lifecycle, "Initialization"."""
     async with piped(echo) as wires:
         wires.send(request("ping", id=1), request("tools/list", id=2))
@@ -300,7 +300,7 @@ async def test_stdio_ignores_what_asks_for_nothing() -> None:
     assert [each["id"] for each in wires.heard] == ["hello", 2]
 
 
-async def test_stdio_cuts_lines_anywhere_and_takes_a_last_one_without_an_end() -> None:
+async def test_stdio_reads_split_lines_and_a_last_one_without_newline() -> None:
     """Bytes arrive as they like."""
     async with piped(echo) as wires:
         for byte in line(modern("server/discover", id=1)):
@@ -412,7 +412,7 @@ async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
     assert text_of(answered) == "went on"
 
 
-async def test_stdio_takes_back_the_question_of_a_call_that_was_cancelled() -> None:
+async def test_stdio_withdraws_the_question_of_a_cancelled_call() -> None:
     """A question of a cancelled call is withdrawn."""
     async with piped(Ask()) as wires:
         await wires.initialize(elicitation={})
@@ -708,7 +708,7 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
     assert text_of(filled) == "y" * 1_000_000
 
 
-async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -> None:
+async def test_streams_read_by_another_process_are_not_at_their_end() -> None:
     """Two processes that share a non-blocking pipe are both woken for data of one of them."""
     first, to_both = os.pipe()
     second = os.dup(first)

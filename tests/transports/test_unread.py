@@ -152,7 +152,7 @@ async def test_slow_client_gets_all_of_it() -> None:
         assert await rest(reader) > LARGE
 
 
-async def test_client_that_reads_nothing_is_refused_before_its_call_runs(
+async def test_client_that_reads_nothing_is_rejected_before_its_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With 429, until it has read; another client, and what is small, is served meanwhile."""
@@ -175,7 +175,7 @@ async def test_client_that_reads_nothing_is_refused_before_its_call_runs(
 
 
 @pytest.mark.skipif(not ELSEWHERE, reason="needs several loopback addresses")
-async def test_longest_unread_response_is_closed_when_all_take_too_much(
+async def test_longest_unread_response_is_closed_under_pressure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody is refused, who is below the own share: the newest response is sent."""
