@@ -1,4 +1,4 @@
-"""The console as an HTTP resource: who gets it, and what it may do."""
+"""The console as an HTTP resource: when it is served, and its security policy."""
 
 import gzip
 import re
@@ -37,7 +37,7 @@ async def test_browser_gets_the_page_at_every_mount() -> None:
 
 
 async def test_page_is_off_by_default() -> None:
-    """What a server offers is its own decision."""
+    """The console shows all that the server offers, so it must be enabled."""
     async with serve(Endpoint(suite())) as url, httpx.AsyncClient(headers=BROWSER) as browser:
         assert (await browser.get(url)).status_code == 405
 
