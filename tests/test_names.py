@@ -34,7 +34,7 @@ def shared(found: Mapping[str, list[str]]) -> list[str]:
 
 
 def test_class_names_are_unique() -> None:
-    """An error message, a traceback or a search result with one of them has one meaning."""
+    """A name in an error message, traceback or search result has one meaning."""
     assert shared(classes(PACKAGE)) == []
 
 
@@ -50,7 +50,7 @@ def test_shared_class_name_is_reported(second: str, faults: list[str], tmp_path:
 
 
 def test_module_names_are_unique_in_their_folder() -> None:
-    """A module beside a folder of the same name would be hidden by it."""
+    """A module `x.py` beside a package `x/` could not be imported."""
     modules = [path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")]
     folders = {path.parent for path in modules}
 
