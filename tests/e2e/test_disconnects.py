@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
 from tests.support.serving import serve
-from tests.support.sockets import Connection, begun, called, http
+from tests.support.sockets import Connection, called, http, initialize
 
 pytestmark = pytest.mark.e2e
 
@@ -140,7 +140,7 @@ async def test_disconnects_leave_nothing_and_cancel_by_revision(
             session = None
             if number % 2:
                 async with await Connection.open(url) as connection:
-                    session = (await connection.ask(begun())).headers["mcp-session-id"]
+                    session = (await connection.ask(initialize())).headers["mcp-session-id"]
             for id in range(CALLS // CLIENTS):
                 name = "linger" if session else "wait"
                 request = called(name, {}, id=id, session=session)

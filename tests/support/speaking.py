@@ -1,4 +1,4 @@
-"""A minimal client of any revision, for details that a full client hides: statuses and JSON."""
+"""A minimal client of any revision, for tests of statuses and JSON."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of a call's only content block."""
+        """The text of the only content block."""
         (block,) = self.result["content"]
         text: str = block["text"]
         return text

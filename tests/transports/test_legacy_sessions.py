@@ -390,7 +390,7 @@ async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> 
         client.listen() as listener,
         other.open(other.call("wait", {"name": "other"})) as others,
     ):
-        await listener.begun()
+        await listener.started()
         for _ in range(3):
             await waiting.acquire()
         await client.send(method="DELETE")

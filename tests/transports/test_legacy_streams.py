@@ -296,7 +296,7 @@ async def test_stream_is_resumable_however_long_it_is_silent() -> None:
         connection.disconnect()
         now = 1000.0
         async with client.listen(after=connection.ids[-1]) as resumed:
-            await resumed.begun()
+            await resumed.started()
             steps.say(None)
             await resumed.over()
 

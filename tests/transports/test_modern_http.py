@@ -117,7 +117,7 @@ async def test_modern_stream_may_be_started_before_anything_is_said() -> None:
 
     client = Client(serving(slow))
     async with client.open(client.call("slow")) as connection:
-        await connection.begun()
+        await connection.started()
         assert connection.is_stream
 
         go.set()
@@ -141,7 +141,7 @@ async def test_modern_stream_may_be_started_from_a_thread() -> None:
 
     client = Client(serving(slow, heartbeat=60))
     async with client.open(client.call("slow", progressToken=1)) as connection:
-        await connection.begun()
+        await connection.started()
         opened.set()
         await connection.over()
 

@@ -286,7 +286,7 @@ async def test_aclose_does_the_same_without_a_signal() -> None:
     endpoint = serving(held)
     client = await Client.begin(endpoint, "2025-11-25")
     async with client.listen() as listener, client.open(client.call("held")) as connection:
-        await listener.begun()
+        await listener.started()
         await held.waits.wait()
         closing = asyncio.create_task(endpoint.aclose())
         await listener.over()
@@ -489,7 +489,7 @@ async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
 
     client = Client(serving(never_returns, grace=0))
     async with client.open(client.call("never_returns")) as connection:
-        await connection.begun()
+        await connection.started()
         connection.reading.clear()
 
         await client.app.aclose()

@@ -385,7 +385,7 @@ async def test_tool_announcement_without_changes_is_dropped() -> None:
 async def stream(client: Client) -> AsyncIterator[Connection]:
     """Give the session's own stream, once it has begun."""
     async with client.listen() as connection:
-        await connection.begun()
+        await connection.started()
         mux: Mux = client.app.mux
         await until(lambda: mux.subscriptions._follower()._listeners)
         yield connection
