@@ -1,4 +1,4 @@
-"""Minimal clients that answer questions: of 2026-07-28 by a new request, and of earlier ones."""
+"""A client that answers questions, and tools that ask and wait."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ _META = "io.modelcontextprotocol/"
 
 
 class Asked(Client):
-    """A client with the capabilities *able*. Questions it gets are checked like responses."""
+    """A client that declares every capability by default, and answers questions."""
 
     def __init__(
         self, app: Any, version: str = MODERN, *, able: Mapping[str, Any] = ABLE, **scope: Any
@@ -46,7 +46,7 @@ class Asked(Client):
 
     @classmethod
     async def begin(cls, app: Any, version: str = MODERN, **options: Any) -> Self:
-        """Return a client that has shaken hands, where its revision wants that."""
+        """Return a client that has initialized a session, if the revision has sessions."""
         begun = await super().begin(app, version, **options)
         assert isinstance(begun, cls)
         return begun
@@ -58,7 +58,7 @@ class Asked(Client):
     def request(
         self, method: str, params: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
     ) -> dict[str, Any]:
-        """Return a request, with an id of its own unless one is given."""
+        """Return a request, with a new id unless one is given."""
         self.requests += 1
         if self.version == MODERN:
             meta = {_META + "clientCapabilities": self.able, **meta}
@@ -67,29 +67,29 @@ class Asked(Client):
     def call(
         self, name: str, arguments: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
     ) -> dict[str, Any]:
-        """Return a call of a tool."""
+        """Return a `tools/call` request."""
         return super().call(name, arguments, id=id, **meta)
 
     def again(self, asked: Connection, /, **responses: Any) -> dict[str, Any]:
-        """Return the call that answers *asked*, with *responses* to its questions."""
+        """Return the retry of a call, with *responses* to the questions of its result *asked*."""
         (call,) = [m for m in self.sent if m["id"] == asked.json["id"]]
         more = {"requestState": asked.json["result"]["requestState"], "inputResponses": responses}
         self.requests += 1
         return {**call, "id": self.requests, "params": {**call["params"], **more}}
 
     def open(self, message: Any = None, **options: Any) -> Connection:
-        """Return a connection that carries *message*."""
+        """Return a connection that sends *message*."""
         if isinstance(message, dict):
             self.sent.append(message)
         return super().open(message, **options)
 
     async def respond(self, question: Mapping[str, Any], result: Any, **options: Any) -> Connection:
-        """Answer a request of the server's with *result*, in a POST of its own."""
+        """Send the *result* of a request of the server, in a POST of its own."""
         answer = {"jsonrpc": "2.0", "id": question["id"], "result": result}
         return await self.send(answer, **options)
 
     async def refuse(self, question: Mapping[str, Any], message: str) -> Connection:
-        """Answer a request of the server's with an error."""
+        """Send an error as the response to a request of the server."""
         error = {"code": -1, "message": message}
         return await self.send({"jsonrpc": "2.0", "id": question["id"], "error": error})
 
@@ -108,7 +108,7 @@ class Asked(Client):
 
 
 class Waits(Tool):
-    """Waits for the result of *makes*, called with its arguments; returns and records the outcome.
+    """Waits for the result of *makes*, called with the arguments. Records and returns the outcome.
 
     said: attributes of the tool. begun: released whenever a call begins to wait.
     """
@@ -137,14 +137,14 @@ class Waits(Tool):
 def muxed(*tools: Any, **options: Any) -> Endpoint:
     """Return an endpoint that serves *tools* in a mux with *options*.
 
-    The principal is "who" in the ASGI scope.
+    The principal is `who` in the ASGI scope.
     """
     mux = Mux(Suite(name="test", version="1", tools=tools), **options)
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
 
 def text_of(answered: Connection) -> str:
-    """Return the text of the last result, which is not an error."""
+    """Return the text of the last result, which must not be an error."""
     result = answered.messages[-1]["result"]
     assert not result.get("isError"), result
     (block,) = result["content"]
@@ -153,7 +153,7 @@ def text_of(answered: Connection) -> str:
 
 
 def failure_of(answered: Connection) -> str:
-    """Return the text of the result that came last, and that is an error."""
+    """Return the text of the last result, which must be an error."""
     result = answered.messages[-1]["result"]
     assert result["isError"] is True
     (block,) = result["content"]

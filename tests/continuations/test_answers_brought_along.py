@@ -1,4 +1,4 @@
-"""Answers sent before the question: 2026-07-28, basic/patterns, MRTR."""
+"""Answers in a request without `requestState`: 2026-07-28, basic/patterns, MRTR."""
 
 from typing import Any
 
@@ -36,20 +36,20 @@ def named(name: str) -> dict[str, Any]:
 
 
 def bringing(client: Asked, **responses: Any) -> dict[str, Any]:
-    """Return a call that answers a question in advance."""
+    """Return a call that contains answers to questions not asked yet."""
     call = client.call("pair")
     return {**call, "params": {**call["params"], "inputResponses": responses}}
 
 
 def asked_in(answered: Connection) -> list[str]:
-    """Return the names of the questions."""
+    """Return the names of the questions in a result."""
     result = answered.json["result"]
     assert result["resultType"] == "input_required"
     return [*result["inputRequests"]]
 
 
-async def test_answers_without_a_state_are_taken_for_what_is_asked() -> None:
-    """A client that knows the question needs one request; unrelated answers are ignored."""
+async def test_answers_without_a_state_are_used_by_name() -> None:
+    """A client that knows the question needs one request only; other answers are ignored."""
     client = Asked(serving(Pair()))
 
     answered = await client.send(
@@ -59,16 +59,16 @@ async def test_answers_without_a_state_are_taken_for_what_is_asked() -> None:
     assert text_of(answered) == "Ada and Bob"
 
 
-async def test_answers_without_a_state_that_are_none_are_asked_for() -> None:
-    """A number is not an answer, and an unknown name is not one either."""
+async def test_invalid_answers_without_a_state_are_asked_for() -> None:
+    """An invalid answer or an unknown name does not count: the question is asked."""
     client = Asked(serving(Pair()))
 
     for responses in ({"name": 12345}, {"wrong": named("Ada")}, {}):
         assert asked_in(await client.send(bringing(client, **responses))) == ["name"]
 
 
-async def test_answer_brought_along_is_taken_once() -> None:
-    """A second question under the same key has another name, so that it is asked."""
+async def test_answer_without_a_state_is_used_once() -> None:
+    """A second question under the same key gets another name, and so it is asked."""
     client = Asked(serving(Pair(second="name")))
 
     asked = await client.send(bringing(client, name=named("Ada")))
@@ -81,8 +81,8 @@ async def test_answer_brought_along_is_taken_once() -> None:
     assert text_of(answered) == "Ada and Bob"
 
 
-async def test_answers_with_a_state_are_to_what_that_has_asked() -> None:
-    """An answer to a later question is ignored."""
+async def test_answers_with_a_state_are_to_its_questions() -> None:
+    """Only the questions in the state are answered; an answer to a later one is ignored."""
     client = Asked(serving(Pair()))
 
     asked = await client.send(client.call("pair"))

@@ -1,4 +1,4 @@
-"""One tool, and not a line of it about revisions, with clients of all of them."""
+"""One tool, without any code about revisions, for clients of all revisions."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ class Confirm(msgspec.Struct):
 
 
 class Tidy(Tool):
-    """Deletes files, after it has listed them and asked for confirmation."""
+    """Deletes files, after listing them and asking for confirmation."""
 
     name = "tidy"
 
@@ -68,7 +68,7 @@ TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
 async def with_retries(client: Asked, call: dict[str, Any]) -> str:
-    """Call as a client of 2026-07-28 does: with the answers, the request is sent again."""
+    """Call as a client of 2026-07-28: send the request again with the answers."""
     answer = await client.send(call)
     while answer.json["result"]["resultType"] == "input_required":
         answer = await client.send(client.again(answer, **answered(answer.json["result"])))
@@ -81,7 +81,7 @@ def answered(result: dict[str, Any]) -> dict[str, Any]:
 
 
 async def with_requests(client: Asked, call: dict[str, Any]) -> str:
-    """Call as an earlier client: requests of the server are answered while the call is held."""
+    """Call as an earlier client: respond to requests of the server during the call."""
     async with client.open(call) as connection:
         while "method" in (message := await connection.message()):
             await client.respond(message, ANSWERS[message["method"]])
@@ -90,7 +90,7 @@ async def with_requests(client: Asked, call: dict[str, Any]) -> str:
 
 
 async def with_a_task(client: Asked, call: dict[str, Any]) -> str:
-    """Call as a client with tasks: it polls, and answers the task's questions."""
+    """Call as a client with tasks: poll the task, and answer its questions."""
     result = (await client.send(call)).json["result"]
     task = {"taskId": result["taskId"]}
 
@@ -121,7 +121,7 @@ async def with_a_task(client: Asked, call: dict[str, Any]) -> str:
 async def test_one_tool_asks_clients_of_all_revisions(
     version: str, able: Any, calls: Any, asks: bool
 ) -> None:
-    """Two questions at once, work in this process, and a question, wherever the call waits."""
+    """Two questions at once, work in this process, and another question, in each kind of call."""
     tool = Tidy()
     if calls is with_a_task:
         tool.task = "always"

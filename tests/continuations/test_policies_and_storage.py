@@ -1,4 +1,4 @@
-"""Invalid policies of long calls and settings of stores are rejected at construction."""
+"""Invalid options for long calls and for stores are rejected by the constructor."""
 
 from typing import Any
 
@@ -42,14 +42,14 @@ def tool_with(**attributes: Any) -> Tool:
 def test_policy_that_is_wrong_is_refused_with_its_tool(
     attributes: dict[str, Any], told: str
 ) -> None:
-    """The error names the class, the attribute, and the accepted values."""
+    """The error has the class, the attribute, and the accepted values."""
     with pytest.raises(ConfigurationError, match=told.replace("(", r"\(")):
         Suite(name="test", version="1", tools=[tool_with(**attributes)])
 
 
 @pytest.mark.parametrize("name", ["queue", "task"])
 def test_own_attribute_with_the_name_of_an_option_is_named(name: str) -> None:
-    """`self.queue` and `self.task` are everyday words; the error states that they are options."""
+    """`self.queue` and `self.task` are common names: the error states that they are options."""
 
     class Prints(Tool):
         """Prints."""
@@ -69,7 +69,7 @@ def test_own_attribute_with_the_name_of_an_option_is_named(name: str) -> None:
 
 
 class Bare(MemoryStore):
-    """A store that carries no jobs."""
+    """A store without support for jobs."""
 
     deliveries = None  # type: ignore[assignment]
 
@@ -83,13 +83,13 @@ class Bare(MemoryStore):
     ],
 )
 def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:
-    """At construction; the message names the accepted values."""
+    """By the constructor; the message has the accepted values."""
     with pytest.raises(ConfigurationError, match=told):
         Mux(Suite(name="test", version="1"), store=store)
 
 
-def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
-    """The error has the path."""
+def test_json_that_nests_too_deep_is_reported_with_its_path() -> None:
+    """The error has the path of the value."""
     value: Any = "x"
     for _ in range(100):
         value = [value]
@@ -106,15 +106,15 @@ def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
         ({"at": {1, 2}}, "own.at is set, which is not JSON"),
     ],
 )
-def test_json_is_told_from_what_only_looks_like_it(value: Any, told: str) -> None:
-    """The first value that is not JSON is named; JSON passes."""
+def test_value_that_is_not_json_is_reported(value: Any, told: str) -> None:
+    """The first value that is not JSON is reported with its path."""
     check_json("own", {"a": [None, True, 1, 1.5, "x", ()]})
     with pytest.raises(ContractError, match=told):
         check_json("own", value)
 
 
-def test_names_of_questions_never_come_twice() -> None:
-    """However often a key occurs, and whatever names other keys have taken."""
+def test_names_of_questions_are_unique_in_a_call() -> None:
+    """A key that is used again gets a new name, different from all other keys."""
     continuation = Continuation("id", 1, "tool", "asked", {})
     names = []
     for _ in range(3):
@@ -126,8 +126,8 @@ def test_names_of_questions_never_come_twice() -> None:
     assert names[:3] == ["a", "a.2", "a.3"]
 
 
-def test_failures_are_equal_by_what_they_say() -> None:
-    """The same on every carrier, so that they can be compared and kept in sets."""
+def test_failures_with_the_same_text_are_equal() -> None:
+    """Errors with the same text are equal, even after they were stored, and can be in a set."""
     failures = {
         WorkRaised("r", "KeyError"),
         WorkRaised("r", "KeyError"),

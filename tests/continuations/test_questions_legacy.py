@@ -1,7 +1,7 @@
-"""Questions to clients of the revisions before 2026-07-28: requests of the server's own.
+"""Questions to clients of revisions before 2026-07-28: requests from the server.
 
-2025-11-25, transports, "Sending Messages to the Server": they come on the stream of the call, and
-are answered in a POST of their own.
+2025-11-25, transports, "Sending Messages to the Server": they are sent on the stream of the call,
+and each response comes in a POST of its own.
 """
 
 from typing import Any, Literal
@@ -44,7 +44,7 @@ class Person(msgspec.Struct):
 
 
 def where(arguments: Any) -> Any:
-    """Ask a question that clients of every revision can answer."""
+    """Return a question that clients of every revision can answer."""
     return roots()
 
 
@@ -59,7 +59,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
-    """Its answer is accepted with 202; the result follows on the same stream, which ends."""
+    """The answer is accepted with 202. The result follows on the stream, which then ends."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait", id="call")) as call:
@@ -75,8 +75,8 @@ async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ELICITING)
-async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str) -> None:
-    """2025-06-18 has no modes; the answer has the requested type."""
+async def test_question_for_a_form_is_translated_to_the_revision(version: str) -> None:
+    """2025-06-18 has no `mode`. The answer is converted to the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -91,7 +91,7 @@ async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str)
 
 
 async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -> None:
-    """Each has an id of its own, by which its answer is known."""
+    """Each question has its own id, to which the answer refers."""
     waits = Waits(several)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -108,7 +108,7 @@ async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -
 
 
 async def test_error_of_the_client_is_a_failure(version: str) -> None:
-    """Its text may be shown: it came from the client."""
+    """Its text is shown, since it came from the client."""
     waits = Waits(several)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -122,8 +122,8 @@ async def test_error_of_the_client_is_a_failure(version: str) -> None:
     assert isinstance(outcome.error, WorkRaised)
 
 
-async def test_silence_of_the_client_is_a_failure(version: str) -> None:
-    """After `Limits.input_timeout` seconds; the client is notified that the request was cancelled.
+async def test_question_without_an_answer_times_out(version: str) -> None:
+    """After `Limits.input_timeout` the wait fails, and the client gets `notifications/cancelled`.
 
     2025-11-25, lifecycle, "Timeouts": SHOULD.
     """
@@ -141,8 +141,8 @@ async def test_silence_of_the_client_is_a_failure(version: str) -> None:
     assert (late.status, late.json["error"]["code"]) == (400, -32600)
 
 
-async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str) -> None:
-    """The error has the place in the answer, and the expected type."""
+async def test_invalid_answer_is_a_failure_with_the_reason(version: str) -> None:
+    """The error has the place in the answer and the expected type."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -159,7 +159,7 @@ async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str)
 
 @pytest.mark.parametrize("result", [None, 3, "text", [], {}])
 async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
-    """Whatever JSON it is, the call ends in order."""
+    """Any JSON value ends the wait with a failure."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
@@ -169,8 +169,8 @@ async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
     assert text_of(call).startswith("WorkRaised: ")
 
 
-async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
-    """A response has a result or an error."""
+async def test_answer_without_result_or_error_is_rejected() -> None:
+    """A response needs a result or an error; without either, the question stays open."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
@@ -184,8 +184,8 @@ async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
     assert "file:///home" in text_of(call)
 
 
-async def test_answer_of_somebody_else_is_refused(version: str) -> None:
-    """Of another session, of another principal: the question waits for the one it was put to."""
+async def test_answer_of_another_session_or_principal_is_rejected(version: str) -> None:
+    """An answer of another session or principal is rejected, and the question stays open."""
     endpoint = muxed(waits := Waits(where))
     client = await Asked.begin(endpoint, version, who="ada")
     others = [await Asked.begin(endpoint, version, who=who) for who in ("ada", "bob", None)]
@@ -205,8 +205,8 @@ async def test_answer_of_somebody_else_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
-async def test_answer_to_nothing_is_refused(id: Any) -> None:
-    """An answer without a question has no effect."""
+async def test_answer_to_an_unknown_question_is_rejected(id: Any) -> None:
+    """An answer to an unknown question has no effect."""
     client = await Asked.begin(serving(Waits(where)), LEGACY[0])
 
     answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
@@ -215,7 +215,7 @@ async def test_answer_to_nothing_is_refused(id: Any) -> None:
 
 
 async def test_answer_that_comes_again_is_dropped(version: str) -> None:
-    """The call continues once."""
+    """A repeated answer does not continue the call a second time."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
@@ -229,17 +229,15 @@ async def test_answer_that_comes_again_is_dropped(version: str) -> None:
 
 
 class Cancellable(Waits):
-    """Remembers that it was cancelled."""
+    """Records that it was cancelled."""
 
     async def on_cancel(self, channel: Channel) -> None:
         self.outcomes.append(Done("cancelled"))
 
 
 @pytest.mark.parametrize("ends", ["notification", "delete"])
-async def test_question_of_a_call_that_was_cancelled_is_open_no_more(
-    ends: str, version: str
-) -> None:
-    """Its stream ends without a response, `on_cancel` runs, and a late answer has no effect."""
+async def test_question_of_a_cancelled_call_is_closed(ends: str, version: str) -> None:
+    """The stream ends without a response, `on_cancel` runs, and a late answer has no effect."""
     waits = Cancellable(several)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait", id=9)) as call:
@@ -257,8 +255,8 @@ async def test_question_of_a_call_that_was_cancelled_is_open_no_more(
     assert (404 if ends == "delete" else 202) == late.status
 
 
-async def test_question_waits_for_a_client_that_comes_back() -> None:
-    """A disconnect is not a cancellation: 2025-11-25, transports, "Resumability and Redelivery".
+async def test_question_is_redelivered_on_a_resumed_stream() -> None:
+    """A disconnect is no cancellation: 2025-11-25, transports, "Resumability and Redelivery".
 
     The question is redelivered and answered; the result follows.
     """
@@ -277,7 +275,7 @@ async def test_question_waits_for_a_client_that_comes_back() -> None:
 
 
 async def test_client_without_event_streams_cannot_be_asked(version: str) -> None:
-    """There is no stream for the question; the tool gets the failure, and responds as JSON."""
+    """The question needs a stream. The tool gets a failure, and its result is one JSON body."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
 
@@ -289,7 +287,7 @@ async def test_client_without_event_streams_cannot_be_asked(version: str) -> Non
 
 
 class Escapes(Waits):
-    """Lets the failure escape."""
+    """Does not handle the failure."""
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
         assert isinstance(outcome, Failed)
@@ -316,10 +314,10 @@ UNABLE: list[tuple[str, Any, dict[str, Any], dict[str, Any] | None]] = [
 
 
 @pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
-async def test_question_that_the_client_cannot_be_asked_is_not_asked(
+async def test_question_without_the_capability_is_not_sent(
     version: str, question: Any, able: Any, lacking: Any
 ) -> None:
-    """It has not declared that it can, or its revision does not know such questions."""
+    """The client has not declared the capability, or its revision does not have it."""
     waits = Waits(lambda arguments: question)
     client = await Asked.begin(serving(waits), version, able=able)
 
@@ -333,10 +331,10 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
 
 
 @pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
-async def test_capability_that_is_missing_is_a_result_that_names_it(
+async def test_missing_capability_is_an_error_result(
     version: str, question: Any, able: Any, lacking: Any
 ) -> None:
-    """Before 2026-07-28 there is no error code for it."""
+    """Before 2026-07-28 there is no error code for a missing capability."""
     client = await Asked.begin(serving(Escapes(lambda arguments: question)), version, able=able)
 
     answer = await client.send(client.call("wait"))
@@ -345,8 +343,8 @@ async def test_capability_that_is_missing_is_a_result_that_names_it(
     assert ("elicitation" in failure_of(answer)) or ("sampling" in failure_of(answer))
 
 
-async def test_calls_of_one_session_are_asked_each_for_itself(version: str) -> None:
-    """The answer to one question is not used for the other."""
+async def test_calls_of_one_session_have_their_own_questions(version: str) -> None:
+    """Two calls with the same question each get their own answer."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as one, client.open(client.call("wait")) as two:

@@ -41,7 +41,7 @@ ADA = {"action": "accept", "content": {"name": "Ada"}}
 
 
 def asked_in(answer: Connection) -> Mapping[str, Any]:
-    """Return the questions of a result, by their names on the wire."""
+    """Return the questions of a result, by name."""
     result = answer.json["result"]
     assert (answer.status, result["resultType"]) == (200, "input_required")
     requests: Mapping[str, Any] = result["inputRequests"]
@@ -49,7 +49,7 @@ def asked_in(answer: Connection) -> Mapping[str, Any]:
 
 
 async def test_question_is_answered_by_the_call_sent_again() -> None:
-    """It is asked in the protocol's form, and its answer has the requested type."""
+    """The question has the form of the specification; the answer has the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
     client = Asked(serving(waits))
 
@@ -76,10 +76,10 @@ async def test_question_is_answered_by_the_call_sent_again() -> None:
         (sample("Capital?"), SAID, "Paris"),
     ],
 )
-async def test_question_of_any_kind_brings_its_value(
+async def test_question_of_any_kind_returns_its_answer(
     question: Any, answer: Any, value: str
 ) -> None:
-    """To decline or to dismiss is an answer too."""
+    """ "decline" and "cancel" are answers, too."""
     client = Asked(serving(Waits(lambda arguments: question)))
 
     asked = await client.send(client.call("wait"))
@@ -101,8 +101,8 @@ async def test_question_of_any_kind_brings_its_value(
         {"action": "accept", "content": {"name": "Ada", "size": "medium"}},
     ],
 )
-async def test_question_whose_answer_does_not_fit_is_asked_again(answer: Any) -> None:
-    """And then its new state takes a better one: MRTR, "Error Handling"."""
+async def test_question_with_an_invalid_answer_is_asked_again(answer: Any) -> None:
+    """MRTR, "Error Handling". The new state accepts a valid answer."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
     client = Asked(serving(waits))
 
@@ -120,7 +120,7 @@ def several(arguments: Any) -> dict[str, Any]:
 
 
 async def test_questions_asked_at_once_are_answered_at_once() -> None:
-    """A dict of them brings a dict of answers, by the tool's own keys."""
+    """A dict of questions returns a dict of answers, with the tool's keys."""
     waits = Waits(several)
     client = Asked(serving(waits))
 
@@ -141,7 +141,7 @@ async def test_questions_asked_at_once_are_answered_at_once() -> None:
 
 
 async def test_questions_that_are_not_answered_are_asked_again() -> None:
-    """Those that are answered are kept; MRTR, "Error Handling"."""
+    """MRTR, "Error Handling". Answers to the others are kept."""
     waits = Waits(several)
     client = Asked(serving(waits))
 
@@ -172,7 +172,7 @@ async def test_answer_that_was_not_asked_for_is_ignored() -> None:
 
 @pytest.mark.parametrize("responses", [[], "text", 3])
 async def test_answers_that_are_no_object_are_refused(responses: Any) -> None:
-    """They are malformed params, like any others."""
+    """They are invalid params."""
     client = Asked(serving(Waits(lambda arguments: elicit("Sure?"))))
 
     asked = await client.send(client.call("wait"))
@@ -184,7 +184,7 @@ async def test_answers_that_are_no_object_are_refused(responses: Any) -> None:
 
 
 class Escapes(Waits):
-    """Lets the failure escape."""
+    """Does not handle the failure."""
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
         assert isinstance(outcome, Failed)
@@ -202,10 +202,10 @@ LACKING = [
 
 
 @pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
-async def test_question_that_the_client_cannot_be_asked_is_not_asked(
+async def test_question_without_the_capability_is_not_sent(
     question: Any, able: Any, lacking: Any
 ) -> None:
-    """MRTR, "Server Requirements", point 7: MUST NOT. The tool gets the failure, and continues."""
+    """MRTR, "Server Requirements", point 7: MUST NOT. The tool gets a failure, and continues."""
     waits = Waits(lambda arguments: question)
     client = Asked(serving(waits), able=able)
 
@@ -216,10 +216,10 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
 
 
 @pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
-async def test_capability_that_is_missing_is_an_error_where_it_escapes(
+async def test_missing_capability_that_is_not_handled_is_an_error(
     question: Any, able: Any, lacking: Any
 ) -> None:
-    """-32021 with the missing capabilities: 2026-07-28, basic, "_meta"."""
+    """If the tool does not handle it: -32021 with the capabilities (2026-07-28, basic, "_meta")."""
     client = Asked(serving(Escapes(lambda arguments: question)), able=able)
 
     answer = await client.send(client.call("wait"))
@@ -229,8 +229,8 @@ async def test_capability_that_is_missing_is_an_error_where_it_escapes(
     assert error["data"] == {"requiredCapabilities": lacking}
 
 
-async def test_capability_that_was_there_before_is_asked_for_again() -> None:
-    """The present request declares the client's capabilities (2026-07-28, basic, "_meta")."""
+async def test_capability_of_an_earlier_request_does_not_count() -> None:
+    """Capabilities are those of the current request, not of an earlier one (basic, "_meta")."""
     waits = Waits(several)
     client = Asked(serving(waits))
     asked = await client.send(client.call("wait"))
@@ -243,7 +243,7 @@ async def test_capability_that_was_there_before_is_asked_for_again() -> None:
 
 
 class Chain(Tool):
-    """Asks one thing after the other, all under one tag, and waits in between."""
+    """Asks several questions in turn under one tag, and waits in between."""
 
     name = "chain"
 
@@ -273,10 +273,10 @@ def request_of(channel: Channel) -> int:
     return found
 
 
-async def test_questions_one_after_the_other_have_names_of_their_own() -> None:
-    """A name on the wire is never used twice in a call; values set by the tool are passed on.
+async def test_consecutive_questions_have_different_names() -> None:
+    """A name is never used twice in a call. Assigns set by the tool are passed on.
 
-    Each request may reach another process, which shares only the secret.
+    Each request reaches another process, which shares only the secret.
     """
     endpoints = [muxed(Chain, secret="s" * 32) for _ in range(4)]
     client = Asked(endpoints[0])
@@ -294,8 +294,8 @@ async def test_questions_one_after_the_other_have_names_of_their_own() -> None:
     assert all(name.split(".")[0] == "name" for name in names)
 
 
-async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
-    """Only values set by hooks are passed on; copied ones come with the request that resumes."""
+async def test_copied_assigns_are_those_of_the_current_request() -> None:
+    """Assigns set by hooks are passed on; copied ones come from the current request."""
 
     class Tells(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
@@ -317,7 +317,7 @@ async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
 
 
 async def test_validate_runs_again_and_may_refuse() -> None:
-    """On a retry as well, on the raw arguments; its refusal ends the call."""
+    """On a retry `validate` gets the raw arguments; if it rejects them, the call ends."""
     seen: list[Any] = []
 
     class Validates(Waits):
@@ -342,8 +342,8 @@ async def test_validate_runs_again_and_may_refuse() -> None:
     assert seen == [{"x": 2}] * 3
 
 
-async def test_continuation_that_says_nothing_is_a_fault_of_the_tool(caplog: Any) -> None:
-    """A `match` without a matching case is not an empty success; the log names tag and outcome."""
+async def test_continuation_that_returns_none_is_an_error(caplog: Any) -> None:
+    """A `match` without a matching case is an error, logged with tag and outcome."""
 
     class Forgets(Waits):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -371,7 +371,7 @@ async def test_continuation_that_says_nothing_is_a_fault_of_the_tool(caplog: Any
     ],
 )
 async def test_assigns_that_are_not_json_are_named(value: Any, fault: str, caplog: Any) -> None:
-    """They could not travel. The client sees a reference, the log the path."""
+    """They must be JSON to be in the state. The client gets a reference, the log the path."""
 
     class Sets(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
@@ -387,7 +387,7 @@ async def test_assigns_that_are_not_json_are_named(value: Any, fault: str, caplo
 
 
 async def test_parked_questions_cost_the_server_nothing() -> None:
-    """1,000 of as many clients cost less than 64 KiB in all: the clients have them."""
+    """1,000 questions take less than 64 KiB in all: their state is with the clients."""
     endpoint = serving(Waits(lambda arguments: elicit("Who are you?", Person)))
 
     async def ask(id: int) -> int:
@@ -395,7 +395,9 @@ async def test_parked_questions_cost_the_server_nothing() -> None:
         answer = await client.send(client.call("wait", {"x": id}))
         return len(answer.json["result"]["requestState"])
 
-    for id in range(100):  # objects created once, and the caches of the test's own client
+    for id in range(
+        100
+    ):  # exclude objects that are created once, and the caches of the test client
         await ask(id)
     gc.collect()
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""The `requestState` that a client brings back: 2026-07-28, basic/patterns, MRTR, points 4 to 6."""
+"""The `requestState` that a client sends back: 2026-07-28, basic/patterns, MRTR, points 4 to 6."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def refused(answer: Connection, message: str) -> bool:
 
 
 async def test_state_opens_in_any_process_with_the_secret() -> None:
-    """A question leaves nothing in its process; even its mux need not exist any more."""
+    """The process that asked keeps nothing, and may have ended."""
     waits = Waits(asks)
     client = Asked(muxed(Waits(asks), secret=SECRET))
     asked = await client.send(client.call("wait", {"x": 1}))
@@ -38,7 +38,7 @@ async def test_state_opens_in_any_process_with_the_secret() -> None:
 
 
 def changed(state: str) -> str:
-    """Return a state of which one letter is another."""
+    """Return a state with one letter changed."""
     middle = len(state) // 2
     return state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
 
@@ -48,7 +48,7 @@ def changed(state: str) -> str:
     [changed, lambda state: "", lambda state: "x", lambda state: state[:-4], lambda state: "é" * 9],
 )
 async def test_state_that_is_forged_is_refused(forge: Any, caplog: Any) -> None:
-    """And logged; its tool is not called."""
+    """The attempt is logged; the tool does not run."""
     waits = Waits(asks)
     client = Asked(muxed(waits))
     asked = await client.send(client.call("wait"))
@@ -64,7 +64,7 @@ async def test_state_that_is_forged_is_refused(forge: Any, caplog: Any) -> None:
 
 @pytest.mark.parametrize("brings", [{}, ANSWERS])
 async def test_state_of_another_secret_is_refused_and_logged(brings: Any, caplog: Any) -> None:
-    """As it happens to processes that should have one, and have each their own."""
+    """E.g. processes that should share a secret, but each generate one: the log has the remedy."""
     client = Asked(muxed(Waits(asks)))
     asked = await client.send(client.call("wait"))
 
@@ -76,7 +76,7 @@ async def test_state_of_another_secret_is_refused_and_logged(brings: Any, caplog
 
 
 async def test_state_of_another_audience_is_refused() -> None:
-    """Two mounts with one secret do not take each other's."""
+    """Two mounts with one secret reject each other's states."""
     client = Asked(muxed(Waits(asks), secret=SECRET, audience="one"))
     asked = await client.send(client.call("wait"))
 
@@ -87,7 +87,7 @@ async def test_state_of_another_audience_is_refused() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("ada", "bob"), ("ada", None), (None, "ada")])
 async def test_state_of_another_principal_is_refused(first: Any, second: Any) -> None:
-    """Point 5: the authenticated principal; an anonymous client counts as one."""
+    """Point 5: the state is bound to the authenticated principal; anonymous counts as one."""
     waits = Waits(asks)
     client = Asked(muxed(waits), who=first)
     asked = await client.send(client.call("wait"))
@@ -113,7 +113,7 @@ async def test_state_of_another_principal_is_refused(first: Any, second: Any) ->
     ],
 )
 async def test_state_of_other_arguments_is_refused(before: Any, after: Any, fits: bool) -> None:
-    """Point 5: a digest of the parameters, independent of their order."""
+    """Point 5: the state has a digest of the parameters, independent of their order."""
     client = Asked(muxed(Waits(asks)))
     asked = await client.send(client.call("wait", before))
 
@@ -127,7 +127,7 @@ async def test_state_of_other_arguments_is_refused(before: Any, after: Any, fits
 
 
 async def test_state_of_another_tool_is_refused() -> None:
-    """Though it asks the same."""
+    """Even if both tools ask the same question."""
     client = Asked(muxed(Waits(asks), Waits(asks, name="other")))
     asked = await client.send(client.call("wait"))
 
@@ -137,8 +137,8 @@ async def test_state_of_another_tool_is_refused() -> None:
     assert refused(await client.send(again), "Invalid requestState")
 
 
-async def test_state_of_something_else_is_refused() -> None:
-    """A value sealed for another purpose is not a state."""
+async def test_sealed_value_of_another_kind_is_rejected() -> None:
+    """A sealed value of another kind is not a state."""
     client = Asked(muxed(Waits(asks), secret=SECRET))
     legacy = await Asked.begin(client.app, "2025-11-25")
     asked = await client.send(client.call("wait"))
@@ -150,7 +150,7 @@ async def test_state_of_something_else_is_refused() -> None:
 
 
 async def test_state_expires() -> None:
-    """After `Limits.input_timeout` seconds; the error states that the client may start over."""
+    """After `Limits.input_timeout` seconds. The error states that the client may start over."""
     clock = Clock(1000.0)
     client = Asked(muxed(Waits(asks), limits=Limits(input_timeout=60), clock=clock))
     asked = await client.send(client.call("wait"))
@@ -161,8 +161,8 @@ async def test_state_expires() -> None:
     assert refused(answer, "has expired: send the request again without it")
 
 
-async def test_state_that_comes_again_is_answered_again() -> None:
-    """Point 5, the warning: only a tool with `single_use` accepts a state once."""
+async def test_state_may_be_used_again_by_default() -> None:
+    """Point 5, the warning: by default a state may be used more than once."""
     waits = Waits(asks)
     client = Asked(muxed(waits))
     asked = await client.send(client.call("wait"))
@@ -173,8 +173,8 @@ async def test_state_that_comes_again_is_answered_again() -> None:
     assert len(waits.outcomes) == 2
 
 
-async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
-    """Point 5, the warning: MUST be enforced by the server. An incomplete answer spends nothing."""
+async def test_state_of_a_single_use_tool_is_accepted_once(caplog: Any) -> None:
+    """Point 5, the warning: with `single_use`. An incomplete answer does not count."""
     waits = Waits(asks, single_use=True)
     client = Asked(muxed(waits))
     asked = await client.send(client.call("wait"))
@@ -191,7 +191,7 @@ async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
 
 
 async def test_used_state_stays_used() -> None:
-    """A new state of the same call does not outlive the record of used ones."""
+    """A new state of the call expires before the record of used states does."""
     clock, waits = Clock(1000.0), Waits(asks, single_use=True)
     client = Asked(muxed(waits, limits=Limits(input_timeout=60), clock=clock))
     asked = await client.send(client.call("wait"))
@@ -205,7 +205,7 @@ async def test_used_state_stays_used() -> None:
 
 @pytest.mark.parametrize("size", [40_000])
 async def test_state_that_is_too_large_is_an_error_with_the_size(size: int, caplog: Any) -> None:
-    """The log has its size and the limit; the client gets the reference."""
+    """The log has the size and the limit; the client gets a reference."""
 
     class Large(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:

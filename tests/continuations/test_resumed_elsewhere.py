@@ -1,7 +1,7 @@
-"""Streams of 2025-11-25 whose server was killed, resumed at another that shares its store.
+"""Streams of 2025-11-25 whose server was killed, resumed at another server with the same store.
 
-2025-11-25, transports, "Resumability and Redelivery". Without this the client would wait without
-end, while the result of its call is in the store.
+2025-11-25, transports, "Resumability and Redelivery". Without this the client would wait for
+ever, while the result of its call is in the store.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ HEADERS = {
 
 @asynccontextmanager
 async def process(folder: Path) -> AsyncIterator[tuple[str, Process]]:
-    """Run a server in a process of its own; give its URL and the process."""
+    """Run a server in a process; yield its URL and the process."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -51,7 +51,7 @@ async def process(folder: Path) -> AsyncIterator[tuple[str, Process]]:
 
 
 class Caller:
-    """A client of 2025-11-25 that remembers the last event it has seen."""
+    """A client of 2025-11-25 that remembers the id of the last event."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
@@ -72,7 +72,7 @@ class Caller:
         return await self.http.post(url, json=body, headers=self.headers)
 
     async def answer(self, url: str, question: Any) -> int:
-        """Answer the server's question; return the status."""
+        """Answer a question of the server; return the HTTP status."""
         result = {"action": "accept", "content": {"name": "Ann"}}
         body = {"jsonrpc": "2.0", "id": question["id"], "result": result}
         return (await self.http.post(url, json=body, headers=self.headers)).status_code
@@ -92,7 +92,7 @@ class Caller:
             yield self._messages(response)
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[Any]:
-        """Yield messages; None for an event that has only an id."""
+        """Yield the messages, and None for an event that has only an id."""
         async for line in response.aiter_lines():
             name, _, value = line.partition(":")
             if name == "id":
@@ -103,13 +103,13 @@ class Caller:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[list[tuple[str, Process]]]:
-    """Two processes with one store."""
+    """Return the URLs of two processes with one store."""
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         yield [await stack.enter_async_context(process(tmp_path)) for _ in range(2)]
 
 
 async def killed(caller: Caller, url: str, process: Process, tool: str, folder: Path) -> None:
-    """Call *tool* at a server that is killed while the call waits."""
+    """Call *tool*, and kill the server while the call waits."""
     await caller.begin(url)
     async with caller.call(url, tool) as messages:
         assert None is await anext(messages)
@@ -124,7 +124,7 @@ async def killed(caller: Caller, url: str, process: Process, tool: str, folder: 
 async def test_resumed_call_gets_the_result_of_its_job(
     served: list[tuple[str, Process]], tmp_path: Path
 ) -> None:
-    """Also when it is resumed again, at once and after the end of the job."""
+    """It may be resumed several times, before and after the end of the job."""
     (one, victim), (two, _) = served
     async with httpx.AsyncClient(timeout=30) as http:
         caller = Caller(http)
@@ -145,7 +145,7 @@ async def test_resumed_call_gets_the_result_of_its_job(
 async def test_resumed_call_asks_its_client(
     served: list[tuple[str, Process]], tmp_path: Path
 ) -> None:
-    """The question is sent on the resumed stream, and so is the result."""
+    """The question and the result are sent on the resumed stream."""
     (one, victim), (two, _) = served
     async with httpx.AsyncClient(timeout=30) as http:
         caller = Caller(http)
@@ -160,10 +160,10 @@ async def test_resumed_call_asks_its_client(
     assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "worked for Ann")
 
 
-async def test_resumed_call_that_ended_with_its_process_is_told_lost(
+async def test_resumed_call_that_was_lost_is_an_error(
     served: list[tuple[str, Process]], tmp_path: Path
 ) -> None:
-    """No other process can continue a call that is not a task: the client gets an error."""
+    """A call that is not a task cannot continue in another process: the client gets an error."""
     (one, victim), (two, _) = served
     async with httpx.AsyncClient(timeout=30) as http:
         caller = Caller(http)

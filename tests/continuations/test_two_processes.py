@@ -1,6 +1,6 @@
-"""Questions of calls that one process holds, answered to another that shares its store.
+"""Questions of a call in one process, answered in another process with the same store.
 
-A load balancer sends the answer to whichever it likes: 2025-11-25 has it come in a POST of its own.
+2025-11-25: the answer comes in a POST of its own, which a load balancer may send to any process.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ HEADERS = {
 
 @asynccontextmanager
 async def process(store: Path) -> AsyncIterator[tuple[str, Process]]:
-    """Run a server in a process of its own; give its URL and the process.
+    """Run a server in a process; yield its URL and the process.
 
-    Its socket listens before it is there: a request that comes too early waits.
+    Its socket listens before the process starts, so an early request waits.
     """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -69,7 +69,7 @@ class Session:
         return cls(http, begun.headers["mcp-session-id"])
 
     async def send(self, url: str, **members: Any) -> int:
-        """Send a message to *url*; return the status."""
+        """Send a message to *url*; return the HTTP status."""
         body = {"jsonrpc": "2.0", **members}
         return (await self._http.post(url, json=body, headers=self._headers)).status_code
 
@@ -89,16 +89,16 @@ class Session:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[list[tuple[str, Process]]]:
-    """Two processes with one store."""
+    """Return the URLs of two processes with one store."""
     async with AsyncExitStack() as stack, asyncio.timeout(4 * PATIENCE):
         store = tmp_path / "shared.db"
         yield [await stack.enter_async_context(process(store)) for _ in range(2)]
 
 
-async def test_answer_to_another_process_finds_the_call_that_waits(
+async def test_answer_to_another_process_reaches_the_call(
     served: list[tuple[str, Process]],
 ) -> None:
-    """The call continues where its response is held; the other process responds with 202 only."""
+    """The call continues in its own process; the other process only responds with 202."""
     (one, holder), (two, _) = served
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         session = await Session.begin(http, one)
@@ -117,7 +117,7 @@ async def test_answer_to_another_process_finds_the_call_that_waits(
 async def test_answer_of_another_session_is_refused_by_every_process(
     served: list[tuple[str, Process]],
 ) -> None:
-    """The principal is sealed into the id of the question."""
+    """The id of the question contains the sealed principal."""
     (one, _), (two, _) = served
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         session, other = await Session.begin(http, one), await Session.begin(http, two)
@@ -131,10 +131,10 @@ async def test_answer_of_another_session_is_refused_by_every_process(
     assert "not here" in result["content"][0]["text"]
 
 
-async def test_cancellation_told_to_another_process_ends_the_call(
+async def test_cancellation_at_another_process_ends_the_call(
     served: list[tuple[str, Process]],
 ) -> None:
-    """Its question is taken back, its stream ends without an answer; a late one is dropped."""
+    """The question is withdrawn, the stream ends without a response; a late answer is dropped."""
     (one, _), (two, _) = served
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         session = await Session.begin(http, one)
