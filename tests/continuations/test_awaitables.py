@@ -28,8 +28,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.continuations.asking import Waits, text_of
 from tests.support.asgi import ALL, Client, serving, until
+from tests.support.asking import Waits, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -126,14 +126,14 @@ async def test_awaitable_that_raises_hides_the_text(
     original = KeyError("secret")
     waits = Waits(lambda arguments: kind(original))
 
-    said = await called(waits)
+    text = await called(waits)
 
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, WorkRaised)
     assert outcome.error.__cause__ is original
     assert (outcome.error.type_name, outcome.error.message) == ("KeyError", None)
-    assert said == f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})"
+    assert text == f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})"
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert outcome.error.reference in record.getMessage()
     assert record.exc_info is not None
@@ -187,7 +187,7 @@ async def cancels_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "makes",
+    "factory",
     [
         cancelled_task,
         cancels_itself,
@@ -195,25 +195,25 @@ async def cancels_itself() -> None:
         lambda: cancelled_future(futures.Future),
     ],
 )
-async def test_awaitable_that_is_cancelled_is_a_failure(makes: Any) -> None:
+async def test_awaitable_that_is_cancelled_is_a_failure(factory: Any) -> None:
     """The call is not cancelled with its awaitable: it continues with the failure."""
-    waits = Waits(lambda arguments: makes())
+    waits = Waits(lambda arguments: factory())
 
     assert await called(waits) == "WaitCancelled: it was cancelled"
     assert waits.outcomes == [Failed(WaitCancelled())]
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_future_without_references_is_lost(makes: Any) -> None:
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_future_without_references_is_lost(factory: Any) -> None:
     """A future without any reference can never be completed: the call continues with a failure."""
-    kept = [makes()]
-    waits = Waits(lambda arguments: kept[0])
+    held = [factory()]
+    waits = Waits(lambda arguments: held[0])
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         gc.collect()
         assert not waits.outcomes
-        kept.clear()
+        held.clear()
         await connection.over()
 
     assert waits.outcomes == [Failed(WorkerLost())]
@@ -221,19 +221,19 @@ async def test_future_without_references_is_lost(makes: Any) -> None:
 
 async def test_future_at_the_address_of_a_lost_one_is_another() -> None:
     """A new future with the same `id()` is not confused with the lost one."""
-    kept = [asyncio.Future[str]()]
-    address = id(kept[0])
-    waits = Waits(lambda arguments: kept[0])
+    held = [asyncio.Future[str]()]
+    address = id(held[0])
+    waits = Waits(lambda arguments: held[0])
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as first:
-        await waits.begun.acquire()
-        kept.clear()
-        while not kept or id(kept[0]) != address:
-            kept.insert(0, asyncio.Future[str]())
-            assert len(kept) < 10_000, "the address is not used again"
+        await waits.started.acquire()
+        held.clear()
+        while not held or id(held[0]) != address:
+            held.insert(0, asyncio.Future[str]())
+            assert len(held) < 10_000, "the address is not used again"
         async with client.open(client.call("wait", id=2)) as second:
-            await waits.begun.acquire()
-            kept[0].set_result("worked")
+            await waits.started.acquire()
+            held[0].set_result("worked")
             await second.over()
         await first.over()
 
@@ -247,7 +247,7 @@ async def test_task_without_references_completes() -> None:
     waits = Waits(lambda arguments: asyncio.ensure_future(go.wait()))
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         gc.collect()
         go.set()
         await connection.over()
@@ -255,16 +255,16 @@ async def test_task_without_references_completes() -> None:
     assert text_of(connection) == "True"
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
 async def test_future_of_a_second_call_is_rejected(
-    makes: Any, caplog: pytest.LogCaptureFixture
+    factory: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second call fails with -32603; the first gets the value."""
-    one = makes()
+    one = factory()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as first:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         second = await client.send(client.call("wait", id=2))
         assert first.status == 0
         one.set_result("worked")
@@ -276,14 +276,14 @@ async def test_future_of_a_second_call_is_rejected(
     assert waits.outcomes == [Done("worked")]
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_future_may_be_used_again_after_its_call(makes: Any) -> None:
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_future_may_be_used_again_after_its_call(factory: Any) -> None:
     """After the first call has ended, a second one gets the same value."""
-    one = makes()
+    one = factory()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as first:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         one.set_result("worked")
         await first.over()
 
@@ -314,7 +314,7 @@ async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
         client.open(client.call("wait", {"name": "second"}, id=2)) as second,
     ):
         for _ in ends:
-            await waits.begun.acquire()
+            await waits.started.acquire()
         ends["second"].set_result("2")
         await second.over()
         assert first.status == 0
@@ -324,28 +324,28 @@ async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
     assert (text_of(first), text_of(second)) == ("1", "2")
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_outcome_comes_once(makes: Any) -> None:
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_outcome_comes_once(factory: Any) -> None:
     """A future that is dropped right after its completion is not also reported as lost."""
-    kept = [makes()]
-    waits = Waits(lambda arguments: kept[0])
+    held = [factory()]
+    waits = Waits(lambda arguments: held[0])
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
-        kept.pop().set_result("worked")
+        await waits.started.acquire()
+        held.pop().set_result("worked")
         await connection.over()
 
     assert waits.outcomes == [Done("worked")]
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_outcome_after_the_end_of_its_call_is_dropped(makes: Any) -> None:
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_outcome_after_the_end_of_its_call_is_dropped(factory: Any) -> None:
     """Rows 11, 18 and 22: the call was cancelled, but not the future, which belongs to the tool."""
-    one = makes()
+    one = factory()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         connection.disconnect()
         await connection.over()
     assert not one.cancelled()
@@ -379,7 +379,7 @@ async def test_coroutine_is_cancelled_with_its_call() -> None:
     waits = Waits(lambda arguments: works.work())
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         connection.disconnect()
         await connection.over()
 
@@ -394,13 +394,13 @@ async def test_task_outlives_its_cancelled_call() -> None:
     waits = Waits(lambda arguments: task)
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         connection.disconnect()
         await connection.over()
-    async with client.open(client.call("wait", id=2)) as again:
-        await waits.begun.acquire()
+    async with client.open(client.call("wait", id=2)) as second:
+        await waits.started.acquire()
         works.go.set()
-        await again.over()
+        await second.over()
 
     assert works.ended == ["worked"]
     assert waits.outcomes == [Done("worked")]

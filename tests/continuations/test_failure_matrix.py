@@ -46,8 +46,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.continuations.asking import YES, Asked, Waits, failure_of, text_of
 from tests.support.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving, until
+from tests.support.asking import YES, AnsweringClient, Waits, failure_of, text_of
 
 
 @pytest.fixture(params=LEGACIES)
@@ -166,8 +166,8 @@ async def test_row_16_endless_wait_is_given_up_after_max_hold(legacy: str) -> No
 class Cancellable(Waits):
     """Waits for a coroutine; records its cancellation and the run of `on_cancel`."""
 
-    def __init__(self, **said: Any) -> None:
-        super().__init__(lambda arguments: self.work(), **said)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(lambda arguments: self.work(), **attributes)
         self.go = asyncio.Event()
         self.saw: list[Any] = []
         self.channel: Channel
@@ -185,7 +185,7 @@ class Cancellable(Waits):
         return "worked"
 
     def on_cancel(self, channel: Channel) -> None:
-        self.saw.append("told")
+        self.saw.append("on_cancel")
 
 
 @pytest.mark.parametrize("ends", ["notification", "delete"])
@@ -194,7 +194,7 @@ async def test_rows_17_18_22_32_cancelled_call_does_not_continue(ends: str, lega
     waits = Cancellable()
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait", id=7)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         if ends == "delete":
             await client.send(method="DELETE")
         else:
@@ -203,7 +203,7 @@ async def test_rows_17_18_22_32_cancelled_call_does_not_continue(ends: str, lega
     waits.go.set()
 
     assert (call.status, call.body) == (202, b"")
-    assert waits.saw == ["cancelled", "told"]
+    assert waits.saw == ["cancelled", "on_cancel"]
     assert waits.outcomes == []
 
 
@@ -212,11 +212,11 @@ async def test_rows_19_21_22_disconnect_cancels_on_2026_07_28() -> None:
     waits = Cancellable()
     client = Client(serving(waits))
     async with client.open(client.call("wait", progressToken=1)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         call.disconnect()
         await call.over()
 
-    assert waits.saw == ["cancelled", "told"]
+    assert waits.saw == ["cancelled", "on_cancel"]
     assert waits.outcomes == []
     assert waits.channel.closed
     assert not await waits.channel.progress(1)
@@ -227,7 +227,7 @@ async def test_row_19_disconnect_does_not_cancel_before_2026_07_28(legacy: str) 
     waits = Cancellable()
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait")) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         call.disconnect()
         for _ in range(10):  # until the app has seen the disconnect
             await asyncio.sleep(0)
@@ -243,7 +243,7 @@ async def test_row_19_response_is_kept_for_a_resumed_stream() -> None:
     waits = Cancellable()
     client = await Client.begin(serving(waits), "2025-11-25")
     async with client.open(client.call("wait")) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         waits.channel.start_stream()
         primed = await call.event()
         call.disconnect()
@@ -259,11 +259,11 @@ async def test_row_19_tool_option_cancels_on_disconnect(legacy: str) -> None:
     waits = Cancellable(on_disconnect="cancel")
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait")) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         call.disconnect()
         await call.over()
 
-    assert waits.saw == ["cancelled", "told"]
+    assert waits.saw == ["cancelled", "on_cancel"]
     assert waits.outcomes == []
 
 
@@ -272,7 +272,7 @@ async def test_row_31_other_calls_of_a_session_do_not_wait(legacy: str) -> None:
     waits, soon = Cancellable(), Waits(lambda arguments: asyncio.sleep(0, "soon"), name="soon")
     client = await Client.begin(serving(waits, soon), legacy)
     async with client.open(client.call("wait", id=1)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         other = await client.send(client.call("soon", id=2))
         assert call.status == 0
         waits.go.set()
@@ -289,7 +289,7 @@ async def test_row_33_waiting_call_outlives_the_removal_of_its_tool(
     suite = Suite(name="test", version="1", tools=[waits])
     client = await Client.begin(Endpoint(suite), version)
     async with client.open(client.call("wait", id=1)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         suite.remove("wait")
         next_one = await client.send(client.call("wait", id=2))
         waits.go.set()
@@ -303,11 +303,11 @@ async def test_row_33_retry_with_state_of_a_removed_tool_fails() -> None:
     """A retry is a request of its own, for an unknown tool."""
     waits = Waits(lambda arguments: elicit("Sure?"))
     suite = Suite(name="test", version="1", tools=[waits])
-    client = Asked(Endpoint(suite))
-    asked = await client.send(client.call("wait"))
+    client = AnsweringClient(Endpoint(suite))
+    pending = await client.send(client.call("wait"))
 
     suite.remove("wait")
-    answer = await client.send(client.again(asked, waited=YES))
+    answer = await client.send(client.retry(pending, waited=YES))
 
     assert answer.json["error"]["code"] == -32602
     assert waits.outcomes == []

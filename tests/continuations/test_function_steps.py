@@ -27,9 +27,9 @@ from genmcp import (
     tool,
     wait_for,
 )
-from tests.continuations.asking import Asked, failure_of, muxed, text_of
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, TASKS, Client, Connection, until
+from tests.support.asking import AnsweringClient, failure_of, muxed, text_of
 
 OPEN: list[Mux] = []
 
@@ -111,11 +111,11 @@ async def test_function_is_called_as_without_its_decorator() -> None:
 async def test_function_continues_in_another_process() -> None:
     """The other process finds the step by its name."""
     here, there = (muxed(book, secret="a secret that both processes have") for _ in range(2))
-    client = Asked(here)
-    asked = await client.send(client.call("book", {"room": "Fjord"}))
+    client = AnsweringClient(here)
+    pending = await client.send(client.call("book", {"room": "Fjord"}))
     client.app = there
 
-    answered = await client.send(client.again(asked, sure=NO))
+    answered = await client.send(client.retry(pending, sure=NO))
 
     assert text_of(answered) == "Fjord is left to others by phone: Declined()"
 
@@ -251,7 +251,7 @@ async def loses(how: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "advice"),
     [
         ("tag", "it has no step in which to continue: decorate a function with @loses.step"),
         (
@@ -261,13 +261,13 @@ async def loses(how: str) -> Any:
     ],
 )
 async def test_function_without_the_step_fails_with_an_advice(
-    how: str, says: str, caplog: Any
+    how: str, advice: str, caplog: Any
 ) -> None:
     """Without an annotation, each call fails with an advice; the awaitable never starts."""
     answered = await call(serving(loses), tool="loses", how=how)
 
     assert answered.messages[-1]["error"]["code"] == -32603
-    assert says in caplog.text
+    assert advice in caplog.text
 
 
 async def unknown(value: int, rooom: str) -> None: ...
@@ -281,7 +281,7 @@ async def description(value: int) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "advice"),
     [
         (unknown, "unknown must take the value of the wait first, .*; rooom is neither"),
         (takes_nothing, "takes_nothing must .*; it has no parameter for the value"),
@@ -295,9 +295,9 @@ async def description(value: int) -> None: ...
         (Shop, "@book.step is for functions, not for <class"),
     ],
 )
-def test_step_that_cannot_be_called_is_rejected(function: Any, says: str) -> None:
+def test_step_that_cannot_be_called_is_rejected(function: Any, advice: str) -> None:
     """At registration. Otherwise each call would fail after the user has answered."""
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=advice):
         book.step(function)
 
 

@@ -26,7 +26,7 @@ def tool_with(**attributes: Any) -> Tool:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "told"),
+    ("attributes", "message"),
     [
         ({"task": "sometimes"}, "Odd.task must be 'never' or 'auto' or 'always', not 'sometimes'"),
         (
@@ -40,10 +40,10 @@ def tool_with(**attributes: Any) -> Tool:
     ],
 )
 def test_policy_that_is_wrong_is_refused_with_its_tool(
-    attributes: dict[str, Any], told: str
+    attributes: dict[str, Any], message: str
 ) -> None:
     """The error has the class, the attribute, and the accepted values."""
-    with pytest.raises(ConfigurationError, match=told.replace("(", r"\(")):
+    with pytest.raises(ConfigurationError, match=message.replace("(", r"\(")):
         Suite(name="test", version="1", tools=[tool_with(**attributes)])
 
 
@@ -75,16 +75,16 @@ class Bare(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    ("store", "told"),
+    ("store", "message"),
     [
         (Bare(), "does not deliver jobs; choose an engine"),
         (7, "store must be a Store or its URL, not 7"),
         ("mongo://x", "store: 'mongo://x' is not supported"),
     ],
 )
-def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:
+def test_store_that_cannot_be_used_is_refused(store: Any, message: str) -> None:
     """By the constructor; the message has the accepted values."""
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         Mux(Suite(name="test", version="1"), store=store)
 
 
@@ -99,17 +99,17 @@ def test_json_that_nests_too_deep_is_reported_with_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (float("inf"), "own is inf, which JSON does not have"),
         ({"a": [1.5, {1: 2}]}, r"own\.a\[1\] has the key 1; in JSON keys are texts"),
         ({"at": {1, 2}}, "own.at is set, which is not JSON"),
     ],
 )
-def test_value_that_is_not_json_is_reported(value: Any, told: str) -> None:
+def test_value_that_is_not_json_is_reported(value: Any, message: str) -> None:
     """The first value that is not JSON is reported with its path."""
     check_json("own", {"a": [None, True, 1, 1.5, "x", ()]})
-    with pytest.raises(ContractError, match=told):
+    with pytest.raises(ContractError, match=message):
         check_json("own", value)
 
 

@@ -24,16 +24,16 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.continuations.asking import (
+from tests.support.asgi import serving
+from tests.support.asking import (
     ROOTS,
-    SAID,
-    Asked,
+    SAMPLED,
+    AnsweringClient,
     Waits,
     failure_of,
     muxed,
     text_of,
 )
-from tests.support.asgi import serving
 
 ELICITING = ["2025-11-25", "2025-06-18"]
 LEGACY = [*ELICITING, "2025-03-26"]
@@ -43,7 +43,7 @@ class Person(msgspec.Struct):
     name: str
 
 
-def where(arguments: Any) -> Any:
+def ask_roots(arguments: Any) -> Any:
     """Return a question that clients of every revision can answer."""
     return roots()
 
@@ -60,16 +60,16 @@ def version(request: pytest.FixtureRequest) -> str:
 
 async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
     """The answer is accepted with 202. The result follows on the stream, which then ends."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait", id="call")) as call:
         question = await call.message()
-        told = await client.respond(question, ROOTS)
+        accepted = await client.respond(question, ROOTS)
         await call.over()
 
     assert call.is_stream
     assert question["method"] == "roots/list"
-    assert (told.status, told.body) == (202, b"")
+    assert (accepted.status, accepted.body) == (202, b"")
     assert call.messages[-1]["id"] == "call"
     assert "file:///home" in text_of(call)
 
@@ -78,7 +78,7 @@ async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
 async def test_question_for_a_form_is_translated_to_the_revision(version: str) -> None:
     """2025-06-18 has no `mode`. The answer is converted to the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         await client.respond(question, {"action": "accept", "content": {"name": "Ada"}})
@@ -93,15 +93,15 @@ async def test_question_for_a_form_is_translated_to_the_revision(version: str) -
 async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -> None:
     """Each question has its own id, to which the answer refers."""
     waits = Waits(several)
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
-        asked = [await call.message(), await call.message()]
-        await client.respond(asked[1], SAID)
+        questions = [await call.message(), await call.message()]
+        await client.respond(questions[1], SAMPLED)
         assert not waits.outcomes
-        await client.respond(asked[0], ROOTS)
+        await client.respond(questions[0], ROOTS)
         await call.over()
 
-    assert [each["method"] for each in asked] == ["roots/list", "sampling/createMessage"]
+    assert [each["method"] for each in questions] == ["roots/list", "sampling/createMessage"]
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Done)
     assert list(outcome.value) == ["where", "what"]
@@ -110,7 +110,7 @@ async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -
 async def test_error_of_the_client_is_a_failure(version: str) -> None:
     """Its text is shown, since it came from the client."""
     waits = Waits(several)
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         await client.refuse(question, "no folders here")
@@ -127,24 +127,24 @@ async def test_question_without_an_answer_times_out(version: str) -> None:
 
     2025-11-25, lifecycle, "Timeouts": SHOULD.
     """
-    waits = Waits(where)
-    client = await Asked.begin(muxed(waits, limits=Limits(input_timeout=0.01)), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(muxed(waits, limits=Limits(input_timeout=0.01)), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
-        told = await call.message()
+        cancelled = await call.message()
         await call.over()
     late = await client.respond(question, ROOTS)
 
     assert waits.outcomes == [Failed(WaitTimedOut())]
-    assert told["method"] == "notifications/cancelled"
-    assert question["id"] == told["params"]["requestId"]
+    assert cancelled["method"] == "notifications/cancelled"
+    assert question["id"] == cancelled["params"]["requestId"]
     assert (late.status, late.json["error"]["code"]) == (400, -32600)
 
 
 async def test_invalid_answer_is_a_failure_with_the_reason(version: str) -> None:
     """The error has the place in the answer and the expected type."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         answered = await client.respond(question, {"roots": [{"uri": "https://a.example"}]})
@@ -160,8 +160,8 @@ async def test_invalid_answer_is_a_failure_with_the_reason(version: str) -> None
 @pytest.mark.parametrize("result", [None, 3, "text", [], {}])
 async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
     """Any JSON value ends the wait with a failure."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), LEGACY[0])
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
         await client.respond(await call.message(), result)
         await call.over()
@@ -171,8 +171,8 @@ async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
 
 async def test_answer_without_result_or_error_is_rejected() -> None:
     """A response needs a result or an error; without either, the question stays open."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), LEGACY[0])
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         empty = await client.send({"jsonrpc": "2.0", "id": question["id"]})
@@ -186,10 +186,12 @@ async def test_answer_without_result_or_error_is_rejected() -> None:
 
 async def test_answer_of_another_session_or_principal_is_rejected(version: str) -> None:
     """An answer of another session or principal is rejected, and the question stays open."""
-    endpoint = muxed(waits := Waits(where))
-    client = await Asked.begin(endpoint, version, who="ada")
-    others = [await Asked.begin(endpoint, version, who=who) for who in ("ada", "bob", None)]
-    thief = Asked(endpoint, version, who="bob")
+    endpoint = muxed(waits := Waits(ask_roots))
+    client = await AnsweringClient.begin(endpoint, version, who="ada")
+    others = [
+        await AnsweringClient.begin(endpoint, version, who=who) for who in ("ada", "bob", None)
+    ]
+    thief = AnsweringClient(endpoint, version, who="bob")
     thief.session = client.session
     async with client.open(client.call("wait")) as call:
         question = await call.message()
@@ -207,7 +209,7 @@ async def test_answer_of_another_session_or_principal_is_rejected(version: str) 
 @pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
 async def test_answer_to_an_unknown_question_is_rejected(id: Any) -> None:
     """An answer to an unknown question has no effect."""
-    client = await Asked.begin(serving(Waits(where)), LEGACY[0])
+    client = await AnsweringClient.begin(serving(Waits(ask_roots)), LEGACY[0])
 
     answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
 
@@ -216,8 +218,8 @@ async def test_answer_to_an_unknown_question_is_rejected(id: Any) -> None:
 
 async def test_answer_that_comes_again_is_dropped(version: str) -> None:
     """A repeated answer does not continue the call a second time."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         first, second = [await client.respond(question, ROOTS) for _ in range(2)]
@@ -239,18 +241,18 @@ class Cancellable(Waits):
 async def test_question_of_a_cancelled_call_is_closed(ends: str, version: str) -> None:
     """The stream ends without a response, `on_cancel` runs, and a late answer has no effect."""
     waits = Cancellable(several)
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait", id=9)) as call:
-        asked = [await call.message(), await call.message()]
+        questions = [await call.message(), await call.message()]
         if ends == "delete":
             await client.send(method="DELETE")
         else:
             await client.send(client.notification("notifications/cancelled", requestId=9))
         await call.over()
-    late = await client.respond(asked[0], ROOTS)
+    late = await client.respond(questions[0], ROOTS)
 
     assert call.complete
-    assert asked == [each for each in call.messages if "id" in each]
+    assert questions == [each for each in call.messages if "id" in each]
     assert waits.outcomes == [Done("cancelled")]
     assert (404 if ends == "delete" else 202) == late.status
 
@@ -260,8 +262,8 @@ async def test_question_is_redelivered_on_a_resumed_stream() -> None:
 
     The question is redelivered and answered; the result follows.
     """
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), "2025-11-25")
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), "2025-11-25")
     async with client.open(client.call("wait")) as call:
         primed = await call.event()
         question = await call.message()
@@ -276,8 +278,8 @@ async def test_question_is_redelivered_on_a_resumed_stream() -> None:
 
 async def test_client_without_event_streams_cannot_be_asked(version: str) -> None:
     """The question needs a stream. The tool gets a failure, and its result is one JSON body."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
 
     answer = await client.send(client.call("wait"), headers={"accept": "application/json"})
 
@@ -313,13 +315,13 @@ UNABLE: list[tuple[str, Any, dict[str, Any], dict[str, Any] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
+@pytest.mark.parametrize(("version", "question", "capabilities", "lacking"), UNABLE)
 async def test_question_without_the_capability_is_not_sent(
-    version: str, question: Any, able: Any, lacking: Any
+    version: str, question: Any, capabilities: Any, lacking: Any
 ) -> None:
     """The client has not declared the capability, or its revision does not have it."""
     waits = Waits(lambda arguments: question)
-    client = await Asked.begin(serving(waits), version, able=able)
+    client = await AnsweringClient.begin(serving(waits), version, capabilities=capabilities)
 
     answer = await client.send(client.call("wait"))
 
@@ -330,12 +332,14 @@ async def test_question_without_the_capability_is_not_sent(
     assert len(answer.messages) == 1
 
 
-@pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
+@pytest.mark.parametrize(("version", "question", "capabilities", "lacking"), UNABLE)
 async def test_missing_capability_is_an_error_result(
-    version: str, question: Any, able: Any, lacking: Any
+    version: str, question: Any, capabilities: Any, lacking: Any
 ) -> None:
     """Before 2026-07-28 there is no error code for a missing capability."""
-    client = await Asked.begin(serving(Escapes(lambda arguments: question)), version, able=able)
+    client = await AnsweringClient.begin(
+        serving(Escapes(lambda arguments: question)), version, capabilities=capabilities
+    )
 
     answer = await client.send(client.call("wait"))
 
@@ -345,8 +349,8 @@ async def test_missing_capability_is_an_error_result(
 
 async def test_calls_of_one_session_have_their_own_questions(version: str) -> None:
     """Two calls with the same question each get their own answer."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as one, client.open(client.call("wait")) as two:
         first, second = await one.message(), await two.message()
         await client.respond(second, ROOTS)

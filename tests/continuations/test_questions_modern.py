@@ -26,8 +26,17 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.continuations.asking import ROOTS, SAID, YES, Asked, Waits, failure_of, muxed, text_of
 from tests.support.asgi import Connection, serving
+from tests.support.asking import (
+    ROOTS,
+    SAMPLED,
+    YES,
+    AnsweringClient,
+    Waits,
+    failure_of,
+    muxed,
+    text_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +49,7 @@ class Person(msgspec.Struct):
 ADA = {"action": "accept", "content": {"name": "Ada"}}
 
 
-def asked_in(answer: Connection) -> Mapping[str, Any]:
+def questions_in(answer: Connection) -> Mapping[str, Any]:
     """Return the questions of a result, by name."""
     result = answer.json["result"]
     assert (answer.status, result["resultType"]) == (200, "input_required")
@@ -51,12 +60,12 @@ def asked_in(answer: Connection) -> Mapping[str, Any]:
 async def test_question_is_answered_by_the_call_sent_again() -> None:
     """The question has the form of the specification; the answer has the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
-    client = Asked(serving(waits))
+    client = AnsweringClient(serving(waits))
 
-    asked = await client.send(client.call("wait", {"x": 1}))
-    answered = await client.send(client.again(asked, waited=ADA))
+    pending = await client.send(client.call("wait", {"x": 1}))
+    answered = await client.send(client.retry(pending, waited=ADA))
 
-    ((name, question),) = asked_in(asked).items()
+    ((name, question),) = questions_in(pending).items()
     assert name == "waited"
     assert question["method"] == "elicitation/create"
     assert question["params"]["message"] == "Who are you?"
@@ -73,17 +82,17 @@ async def test_question_is_answered_by_the_call_sent_again() -> None:
         (elicit("Sure?"), {"action": "cancel"}, str(Cancelled())),
         (elicit_url("Go there", "https://a.example/"), {"action": "accept"}, str(Accepted())),
         (roots(), ROOTS, "Root(uri='file:///home'"),
-        (sample("Capital?"), SAID, "Paris"),
+        (sample("Capital?"), SAMPLED, "Paris"),
     ],
 )
 async def test_question_of_any_kind_returns_its_answer(
     question: Any, answer: Any, value: str
 ) -> None:
     """ "decline" and "cancel" are answers, too."""
-    client = Asked(serving(Waits(lambda arguments: question)))
+    client = AnsweringClient(serving(Waits(lambda arguments: question)))
 
-    asked = await client.send(client.call("wait"))
-    answered = await client.send(client.again(asked, waited=answer))
+    pending = await client.send(client.call("wait"))
+    answered = await client.send(client.retry(pending, waited=answer))
 
     assert value in text_of(answered)
 
@@ -104,13 +113,13 @@ async def test_question_of_any_kind_returns_its_answer(
 async def test_question_with_an_invalid_answer_is_asked_again(answer: Any) -> None:
     """MRTR, "Error Handling". The new state accepts a valid answer."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
-    client = Asked(serving(waits))
+    client = AnsweringClient(serving(waits))
 
-    asked = await client.send(client.call("wait"))
-    again = await client.send(client.again(asked, waited=answer))
-    assert asked_in(again) == asked_in(asked)
+    pending = await client.send(client.call("wait"))
+    retried = await client.send(client.retry(pending, waited=answer))
+    assert questions_in(retried) == questions_in(pending)
     assert not waits.outcomes
-    await client.send(client.again(again, waited=ADA))
+    await client.send(client.retry(retried, waited=ADA))
 
     assert waits.outcomes == [Done(Accepted(Person("Ada")))]
 
@@ -122,12 +131,12 @@ def several(arguments: Any) -> dict[str, Any]:
 async def test_questions_asked_at_once_are_answered_at_once() -> None:
     """A dict of questions returns a dict of answers, with the tool's keys."""
     waits = Waits(several)
-    client = Asked(serving(waits))
+    client = AnsweringClient(serving(waits))
 
-    asked = await client.send(client.call("wait"))
-    answered = await client.send(client.again(asked, who=ADA, where=ROOTS, what=SAID))
+    pending = await client.send(client.call("wait"))
+    answered = await client.send(client.retry(pending, who=ADA, where=ROOTS, what=SAMPLED))
 
-    methods = {key: question["method"] for key, question in asked_in(asked).items()}
+    methods = {key: question["method"] for key, question in questions_in(pending).items()}
     assert methods == {
         "who": "elicitation/create",
         "where": "roots/list",
@@ -143,17 +152,17 @@ async def test_questions_asked_at_once_are_answered_at_once() -> None:
 async def test_questions_that_are_not_answered_are_asked_again() -> None:
     """MRTR, "Error Handling". Answers to the others are kept."""
     waits = Waits(several)
-    client = Asked(serving(waits))
+    client = AnsweringClient(serving(waits))
 
-    asked = await client.send(client.call("wait"))
-    none = await client.send(client.again(asked))
-    one = await client.send(client.again(none, where=ROOTS))
-    two = await client.send(client.again(one, what=SAID, where="too late, and wrong"))
-    await client.send(client.again(two, who=ADA))
+    pending = await client.send(client.call("wait"))
+    none = await client.send(client.retry(pending))
+    one = await client.send(client.retry(none, where=ROOTS))
+    two = await client.send(client.retry(one, what=SAMPLED, where="too late, and wrong"))
+    await client.send(client.retry(two, who=ADA))
 
-    assert list(asked_in(none)) == ["who", "where", "what"]
-    assert list(asked_in(one)) == ["who", "what"]
-    assert list(asked_in(two)) == ["who"]
+    assert list(questions_in(none)) == ["who", "where", "what"]
+    assert list(questions_in(one)) == ["who", "what"]
+    assert list(questions_in(two)) == ["who"]
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Done)
     assert outcome.value["where"][0].uri == "file:///home"
@@ -162,10 +171,10 @@ async def test_questions_that_are_not_answered_are_asked_again() -> None:
 async def test_answer_that_was_not_asked_for_is_ignored() -> None:
     """MRTR, "Error Handling": answers that the server does not recognize or need."""
     waits = Waits(lambda arguments: elicit("Sure?"))
-    client = Asked(serving(waits))
+    client = AnsweringClient(serving(waits))
 
-    asked = await client.send(client.call("wait"))
-    answered = await client.send(client.again(asked, waited=YES, other={"deep": [1]}))
+    pending = await client.send(client.call("wait"))
+    answered = await client.send(client.retry(pending, waited=YES, other={"deep": [1]}))
 
     assert text_of(answered) == "Accepted(content={})"
 
@@ -173,12 +182,12 @@ async def test_answer_that_was_not_asked_for_is_ignored() -> None:
 @pytest.mark.parametrize("responses", [[], "text", 3])
 async def test_answers_that_are_no_object_are_refused(responses: Any) -> None:
     """They are invalid params."""
-    client = Asked(serving(Waits(lambda arguments: elicit("Sure?"))))
+    client = AnsweringClient(serving(Waits(lambda arguments: elicit("Sure?"))))
 
-    asked = await client.send(client.call("wait"))
-    again = client.again(asked)
-    again["params"]["inputResponses"] = responses
-    refused = await client.send(again)
+    pending = await client.send(client.call("wait"))
+    retried = client.retry(pending)
+    retried["params"]["inputResponses"] = responses
+    refused = await client.send(retried)
 
     assert (refused.status, refused.json["error"]["code"]) == (400, -32602)
 
@@ -201,13 +210,13 @@ LACKING = [
 ]
 
 
-@pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
+@pytest.mark.parametrize(("question", "capabilities", "lacking"), LACKING)
 async def test_question_without_the_capability_is_not_sent(
-    question: Any, able: Any, lacking: Any
+    question: Any, capabilities: Any, lacking: Any
 ) -> None:
     """MRTR, "Server Requirements", point 7: MUST NOT. The tool gets a failure, and continues."""
     waits = Waits(lambda arguments: question)
-    client = Asked(serving(waits), able=able)
+    client = AnsweringClient(serving(waits), capabilities=capabilities)
 
     answer = await client.send(client.call("wait"))
 
@@ -215,12 +224,14 @@ async def test_question_without_the_capability_is_not_sent(
     assert text_of(answer).startswith("CapabilityMissing: the client did not declare")
 
 
-@pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
+@pytest.mark.parametrize(("question", "capabilities", "lacking"), LACKING)
 async def test_missing_capability_that_is_not_handled_is_an_error(
-    question: Any, able: Any, lacking: Any
+    question: Any, capabilities: Any, lacking: Any
 ) -> None:
     """If the tool does not handle it: -32021 with the capabilities (2026-07-28, basic, "_meta")."""
-    client = Asked(serving(Escapes(lambda arguments: question)), able=able)
+    client = AnsweringClient(
+        serving(Escapes(lambda arguments: question)), capabilities=capabilities
+    )
 
     answer = await client.send(client.call("wait"))
 
@@ -232,12 +243,12 @@ async def test_missing_capability_that_is_not_handled_is_an_error(
 async def test_capability_of_an_earlier_request_does_not_count() -> None:
     """Capabilities are those of the current request, not of an earlier one (basic, "_meta")."""
     waits = Waits(several)
-    client = Asked(serving(waits))
-    asked = await client.send(client.call("wait"))
+    client = AnsweringClient(serving(waits))
+    pending = await client.send(client.call("wait"))
 
-    again = client.again(asked, where=ROOTS)
-    again["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"sampling": {}}
-    await client.send(again)
+    retried = client.retry(pending, where=ROOTS)
+    retried["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"sampling": {}}
+    await client.send(retried)
 
     assert waits.outcomes == [Failed(CapabilityMissing({"elicitation": {}}))]
 
@@ -279,15 +290,15 @@ async def test_consecutive_questions_have_different_names() -> None:
     Each request reaches another process, which shares only the secret.
     """
     endpoints = [muxed(Chain, secret="s" * 32) for _ in range(4)]
-    client = Asked(endpoints[0])
+    client = AnsweringClient(endpoints[0])
     answer = await client.send(client.call("chain", {"count": 3}))
     names = []
     for endpoint, name in zip(endpoints[1:], ["Ada", "Bob", "Eve"], strict=True):
         client.app = endpoint
-        (key,) = asked_in(answer)
+        (key,) = questions_in(answer)
         names.append(key)
         given = {key: {"action": "accept", "content": {"name": name}}}
-        answer = await client.send(client.again(answer, **given))
+        answer = await client.send(client.retry(answer, **given))
 
     assert text_of(answer) == "Ada and Bob and Eve"
     assert len(set(names)) == 3
@@ -297,7 +308,7 @@ async def test_consecutive_questions_have_different_names() -> None:
 async def test_copied_assigns_are_those_of_the_current_request() -> None:
     """Assigns set by hooks are passed on; copied ones come from the current request."""
 
-    class Tells(Waits):
+    class Shows(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
             channel.assigns["own"] = {"n": [1, None, "x"]}
             return await super().call(request, channel)
@@ -305,12 +316,12 @@ async def test_copied_assigns_are_those_of_the_current_request() -> None:
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
             return f"{channel.assigns['user']} {channel.assigns['own']} {dict(channel._own)}"
 
-    tells = Tells(lambda arguments: elicit("Sure?"))
-    client = Asked(serving(tells, copy_assigns=["user"]), state={"user": "before"})
+    shows = Shows(lambda arguments: elicit("Sure?"))
+    client = AnsweringClient(serving(shows, copy_assigns=["user"]), state={"user": "before"})
 
-    asked = await client.send(client.call("wait"))
+    pending = await client.send(client.call("wait"))
     client.scope = {"state": {"user": "now"}}
-    answered = await client.send(client.again(asked, waited=YES))
+    answered = await client.send(client.retry(pending, waited=YES))
 
     own = {"n": [1, None, "x"]}
     assert text_of(answered) == f"now {own} { {'own': own} }"
@@ -331,11 +342,11 @@ async def test_validate_runs_again_and_may_refuse() -> None:
             return str(channel.request.arguments)
 
     validates = Validates(lambda arguments: elicit("Sure?"))
-    client = Asked(serving(validates))
+    client = AnsweringClient(serving(validates))
 
-    asked = await client.send(client.call("wait", {"x": 2}))
-    first = await client.send(client.again(asked, waited=YES))
-    second = await client.send(client.again(asked, waited=YES))
+    pending = await client.send(client.call("wait", {"x": 2}))
+    first = await client.send(client.retry(pending, waited=YES))
+    second = await client.send(client.retry(pending, waited=YES))
 
     assert str({"x": 4}) == text_of(first)
     assert "not any more" in failure_of(second)
@@ -351,10 +362,10 @@ async def test_continuation_that_returns_none_is_an_error(caplog: Any) -> None:
                 case "other":
                     return "never"
 
-    client = Asked(serving(Forgets(lambda arguments: elicit("Sure?"))))
+    client = AnsweringClient(serving(Forgets(lambda arguments: elicit("Sure?"))))
 
-    asked = await client.send(client.call("wait"))
-    answer = await client.send(client.again(asked, waited={"action": "decline"}))
+    pending = await client.send(client.call("wait"))
+    answer = await client.send(client.retry(pending, waited={"action": "decline"}))
 
     assert (answer.status, answer.json["error"]["code"]) == (500, -32603)
     assert "'wait'" in caplog.text
@@ -378,7 +389,7 @@ async def test_assigns_that_are_not_json_are_named(value: Any, fault: str, caplo
             channel.assigns["mine"] = value
             return await super().call(request, channel)
 
-    client = Asked(serving(Sets(lambda arguments: elicit("Sure?"))))
+    client = AnsweringClient(serving(Sets(lambda arguments: elicit("Sure?"))))
 
     answer = await client.send(client.call("wait"))
 
@@ -391,7 +402,7 @@ async def test_parked_questions_cost_the_server_nothing() -> None:
     endpoint = serving(Waits(lambda arguments: elicit("Who are you?", Person)))
 
     async def ask(id: int) -> int:
-        client = Asked(endpoint)
+        client = AnsweringClient(endpoint)
         answer = await client.send(client.call("wait", {"x": id}))
         return len(answer.json["result"]["requestState"])
 
@@ -405,8 +416,8 @@ async def test_parked_questions_cost_the_server_nothing() -> None:
         for id in range(1_000):
             assert await ask(id) > 100
         gc.collect()
-        kept, _ = tracemalloc.get_traced_memory()
+        used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert kept < 64 * 1024
+    assert used < 64 * 1024

@@ -21,8 +21,8 @@ from genmcp import (
     elicit,
     job,
 )
-from tests.continuations.asking import YES, Asked, text_of
 from tests.support.asgi import MODERN, serving
+from tests.support.asking import YES, AnsweringClient, text_of
 
 
 @job(name="asking.weigh")
@@ -65,20 +65,20 @@ async def test_question_of_a_job_is_an_input_required_result() -> None:
     """2026-07-28: the result is `input_required`; the retry answers and waits for the rest."""
     tool = Lift()
     endpoint = serving(tool)
-    client = Asked(endpoint)
+    client = AnsweringClient(endpoint)
 
-    asked = await client.send(client.call("lift", {"what": "stone"}))
-    part = await client.send(client.again(asked, sure=YES))
-    lifted = await client.send(client.again(part, now=YES))
-    again = await client.send(client.again(part, now={"action": "decline"}))
+    pending = await client.send(client.call("lift", {"what": "stone"}))
+    part = await client.send(client.retry(pending, sure=YES))
+    lifted = await client.send(client.retry(part, now=YES))
+    retried = await client.send(client.retry(part, now={"action": "decline"}))
     await endpoint.aclose()
 
-    messages = [q["params"]["message"] for q in asked.json["result"]["inputRequests"].values()]
+    messages = [q["params"]["message"] for q in pending.json["result"]["inputRequests"].values()]
     assert messages == ["Lift 5?", "Now?"]
     assert list(part.json["result"]["inputRequests"]) == ["now"]
     assert text_of(lifted) == "lifted 5"
     # A second answer to the same question is late: it gets the outcome of the first.
-    assert text_of(again) == "lifted 5"
+    assert text_of(retried) == "lifted 5"
     assert len(tool.outcomes) == 3
 
 
@@ -86,7 +86,7 @@ async def test_question_of_a_job_is_an_input_required_result() -> None:
 async def test_question_of_a_job_is_sent_on_the_stream_of_its_call(version: str) -> None:
     """Before 2026-07-28 it is a request on the stream of the call."""
     endpoint = serving(Lift)
-    client = await Asked.begin(endpoint, version)
+    client = await AnsweringClient.begin(endpoint, version)
     async with client.open(client.call("lift", {"what": "stone"})) as call:
         for _ in range(2):
             await client.respond(await call.message(), YES)
@@ -99,7 +99,7 @@ async def test_question_of_a_job_is_sent_on_the_stream_of_its_call(version: str)
 async def test_question_of_a_job_fails_with_the_client_error() -> None:
     """If the client responds with an error, the call in the store continues with that failure."""
     endpoint = serving(Lift)
-    client = await Asked.begin(endpoint, "2025-11-25")
+    client = await AnsweringClient.begin(endpoint, "2025-11-25")
     async with client.open(client.call("lift", {"what": "stone"})) as call:
         await client.refuse(await call.message(), "nobody is here")
         await call.over()
@@ -112,7 +112,7 @@ async def test_question_of_a_job_fails_with_the_client_error() -> None:
 async def test_question_of_a_job_fails_without_the_capability(version: str) -> None:
     """The missing capability may be known long before there is a question."""
     endpoint = serving(Lift)
-    client = await Asked.begin(endpoint, version, able={})
+    client = await AnsweringClient.begin(endpoint, version, capabilities={})
 
     answer = await client.send(client.call("lift", {"what": "stone"}))
     await endpoint.aclose()
@@ -124,13 +124,13 @@ async def test_question_of_a_job_fails_once_the_capability_is_gone() -> None:
     """A retry without the capability is not asked again, and the call in the store ends, too."""
     tool = Lift()
     endpoint = serving(tool)
-    client = Asked(endpoint)
-    asked = await client.send(client.call("lift", {"what": "stone"}))
+    client = AnsweringClient(endpoint)
+    pending = await client.send(client.call("lift", {"what": "stone"}))
 
-    again = client.again(asked, sure=YES)
-    again["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {}
-    unable = await client.send(again)
-    late = await client.send(client.again(asked, sure=YES, now=YES))
+    retried = client.retry(pending, sure=YES)
+    retried["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {}
+    unable = await client.send(retried)
+    late = await client.send(client.retry(pending, sure=YES, now=YES))
     await endpoint.aclose()
 
     assert text_of(unable).startswith("CapabilityMissing: ")

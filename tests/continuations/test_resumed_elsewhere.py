@@ -64,8 +64,8 @@ class Caller:
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "test", "version": "1"},
         }
-        begun = await self.post(url, 0, "initialize", params)
-        self.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+        response = await self.post(url, 0, "initialize", params)
+        self.headers["mcp-session-id"] = response.headers["mcp-session-id"]
 
     async def post(self, url: str, id: int, method: str, params: Any) -> httpx.Response:
         body = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
@@ -132,11 +132,11 @@ async def test_resumed_call_gets_the_result_of_its_job(
         seen = caller.last
         async with caller.resume(two) as messages:
             (tmp_path / "go").touch()
-            told = [each async for each in messages]
+            received = [each async for each in messages]
         async with caller.resume(two) as messages:
             again = [each async for each in messages]
 
-    answer = told[-1]
+    answer = received[-1]
     assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "worked")
     assert answer == again[-1]
     assert seen == caller.last

@@ -114,13 +114,13 @@ async def release(
         await store.aclose()
 
 
-async def begun(client: Client, tool: str) -> str:
+async def task_id(client: Client, tool: str) -> str:
     answer = await client.send(client.call(tool))
     id: str = answer.json["result"]["taskId"]
     return id
 
 
-async def shown(client: Client, id: str, *statuses: str) -> Any:
+async def task_with(client: Client, id: str, *statuses: str) -> Any:
     """Poll a task until it has one of *statuses*; return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -132,7 +132,7 @@ async def shown(client: Client, id: str, *statuses: str) -> Any:
 
 
 async def text_of(client: Client, id: str) -> str:
-    task = await shown(client, id, "completed", "failed")
+    task = await task_with(client, id, "completed", "failed")
     text: str = task["result"]["content"][0]["text"]
     return text
 
@@ -156,7 +156,7 @@ async def test_continuation_runs_in_the_release_that_has_it(
 ) -> None:
     """The old process gets the step of a new tool or tag first, and passes it on."""
     async with release("2", tmp_path, *new) as app:
-        id = await begun(Client(app, capabilities=TASKS), "works")
+        id = await task_id(Client(app, capabilities=TASKS), "works")
     Stage.go.set()
     async with release("1", tmp_path, *old) as app:
         await passed_on(app, id)
@@ -168,10 +168,10 @@ async def test_continuation_runs_in_the_release_that_has_it(
 async def test_continuation_that_no_release_knows_fails_in_time(tmp_path: Path) -> None:
     """The tool was removed for good: after a time limit the task fails with that reason."""
     async with release("1", tmp_path, Works()) as app:
-        id = await begun(Client(app, capabilities=TASKS), "works")
+        id = await task_id(Client(app, capabilities=TASKS), "works")
     Stage.go.set()
     async with release("2", tmp_path, Asks(), timeout=0.1) as app:
-        task = await shown(Client(app, capabilities=TASKS), id, "failed")
+        task = await task_with(Client(app, capabilities=TASKS), id, "failed")
 
     assert task["error"]["code"] == -32603
     assert "tools/call works is not there any more" in task["error"]["message"]
@@ -187,7 +187,7 @@ async def test_tag_that_its_own_release_does_not_know_fails_at_once(tmp_path: Pa
     Stage.go.set()
     async with release("1", tmp_path, Forgets()) as app:
         client = Client(app, capabilities=TASKS)
-        task = await shown(client, await begun(client, "works"), "failed", "completed")
+        task = await task_with(client, await task_id(client, "works"), "failed", "completed")
 
     assert "Internal error" in task["error"]["message"]
 
@@ -254,8 +254,8 @@ async def test_answer_to_an_earlier_form_is_accepted(
     """The type has changed since: the tool gets a failure, or another process continues."""
     async with release("1", tmp_path, Asks()) as app:
         client = Client(app, capabilities=ASKS)
-        id = await begun(client, "asks")
-        await shown(client, id, "input_required")
+        id = await task_id(client, "asks")
+        await task_with(client, id, "input_required")
 
     class Grown(Struct):
         name: str
@@ -281,8 +281,8 @@ async def test_answer_that_fits_no_release_is_an_error(tmp_path: Path) -> None:
     """An empty success would acknowledge it, so it is an error, and the question stays open."""
     async with release("1", tmp_path, Asks()) as app:
         client = Client(app, capabilities=ASKS)
-        id = await begun(client, "asks")
-        await shown(client, id, "input_required")
+        id = await task_id(client, "asks")
+        await task_with(client, id, "input_required")
 
         error = (await answered(client, id, {"name": 7}))["error"]
         await answered(client, id, {"name": "Ann"})
@@ -335,16 +335,16 @@ async def test_answer_begins_one_job_while_the_secret_is_rotated(tmp_path: Path)
     for mux in muxes:
         await mux.tasks.service.start()
 
-    async def answer(client: Client, asked: Any, name: str) -> Any:
+    async def answer(client: Client, pending: Any, name: str) -> Any:
         again = client.call("asks")
         again["params"] |= {
-            "requestState": asked["requestState"],
+            "requestState": pending["requestState"],
             "inputResponses": {name: {"action": "accept", "content": {"name": "Ann"}}},
         }
         return (await client.send(again)).json["result"]
 
-    asked = (await before.send(before.call("asks"))).json["result"]
-    second = [await answer(each, asked, "first") for each in (after, before)]
+    pending = (await before.send(before.call("asks"))).json["result"]
+    second = [await answer(each, pending, "first") for each in (after, before)]
     seconds = [(after, second[0]), (after, second[1]), (before, second[1])]
     tasks = [await answer(client, each, "second") for client, each in seconds]
     for task in tasks:

@@ -44,9 +44,9 @@ from genmcp import (
     roots,
     wait_for,
 )
-from tests.continuations.asking import Asked, failure_of, muxed, text_of
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection
+from tests.support.asking import AnsweringClient, failure_of, muxed, text_of
 
 OPEN: list[Mux] = []
 
@@ -156,11 +156,11 @@ async def test_task_continues_in_methods() -> None:
     client = Client(serving(Always), capabilities=TASKS)
     answer = await client.send(client.call("always", {"name": "Fjord"}))
 
-    result = await over(client, answer.json["result"]["taskId"])
+    result = await completed(client, answer.json["result"]["taskId"])
     assert result["content"][0]["text"] == "3 in Fjord, without breakfast by task"
 
 
-async def over(client: Client, id: str) -> Any:
+async def completed(client: Client, id: str) -> Any:
     async with asyncio.timeout(PATIENCE):
         while True:
             answer = await client.send(client.request("tasks/get", {"taskId": id}))
@@ -172,12 +172,12 @@ async def over(client: Client, id: str) -> Any:
 async def test_call_continues_in_another_process() -> None:
     """The name of the method is in the sealed state: any process with the secret can continue."""
     here, there = (muxed(Asks, secret="a secret that both processes have") for _ in range(2))
-    client = Asked(here)
-    asked = await client.send(client.call("asks", {"name": "Fjord"}))
+    client = AnsweringClient(here)
+    pending = await client.send(client.call("asks", {"name": "Fjord"}))
     client.app = there
 
-    (key,) = asked.json["result"]["inputRequests"]
-    answered = await client.send(client.again(asked, **{key: NO}))
+    (key,) = pending.json["result"]["inputRequests"]
+    answered = await client.send(client.retry(pending, **{key: NO}))
 
     assert key == "sure"
     assert text_of(answered) == "Fjord: Declined"
@@ -233,18 +233,18 @@ async def test_every_kind_of_wait_continues_in_a_method(
     """The method gets the value of the wait, or the content of a form."""
     app = serving(Waits(wait))
 
-    answered = await asked_all(app, answers)
+    answered = await answer_all(app, answers)
 
     assert shown == text_of(answered)
 
 
-async def asked_all(app: Any, answers: list[Any]) -> Connection:
+async def answer_all(app: Any, answers: list[Any]) -> Connection:
     """Call `waits`, and answer all questions at once."""
-    client = Asked(app)
+    client = AnsweringClient(app)
     answer = await client.send(client.call("waits"))
     if answers:
         keys = answer.json["result"]["inputRequests"]
-        answer = await client.send(client.again(answer, **dict(zip(keys, answers, strict=True))))
+        answer = await client.send(client.retry(answer, **dict(zip(keys, answers, strict=True))))
     return answer
 
 
@@ -432,10 +432,10 @@ async def test_declined_question_continues_in_the_second_method(
     """The second method runs; without one the result is a plain text."""
     app = serving(Book, Asks)
 
-    told = await call(app, answer, version=version, tool="asks", name="Fjord")
+    answered = await call(app, answer, version=version, tool="asks", name="Fjord")
     untold = await call(app, answer, version=version, name="Fjord")
 
-    assert method == text_of(told)
+    assert method == text_of(answered)
     assert default == text_of(untold)
 
 
@@ -450,8 +450,8 @@ async def test_one_declined_question_of_several_declines_the_wait() -> None:
         async def refused(self, request: ToolRequest, answers: Any, channel: Channel) -> str:
             return repr(answers)
 
-    refused = await asked_all(serving(Both(None)), [YES, NO])
-    default = await asked_all(serving(Waits(lambda: wait_for(wait))), [YES, NO])
+    refused = await answer_all(serving(Both(None)), [YES, NO])
+    default = await answer_all(serving(Waits(lambda: wait_for(wait))), [YES, NO])
 
     assert repr({"a": Accepted(Wish(True)), "b": Declined()}) == text_of(refused)
     assert text_of(default) == "The user declined."
@@ -468,7 +468,7 @@ async def test_otherwise_gets_the_answers_unconverted() -> None:
         async def refused(self, request: ToolRequest, answers: Declined, channel: Channel) -> str:
             return repr(answers)
 
-    refused = await asked_all(serving(Both(None)), [YES, NEITHER])
+    refused = await answer_all(serving(Both(None)), [YES, NEITHER])
 
     assert repr({"a": Accepted(Wish(True)), "b": Cancelled()}) == text_of(refused)
 
@@ -481,11 +481,11 @@ async def test_declined_question_needs_only_the_method_that_runs() -> None:
         sure = None  # type: ignore[assignment]
 
     old, new = (muxed(each, secret="a secret that both have, of 32 b") for each in (Asks, Renamed))
-    client = Asked(old)
-    asked = await client.send(client.call("asks", {"name": "Fjord"}))
+    client = AnsweringClient(old)
+    pending = await client.send(client.call("asks", {"name": "Fjord"}))
     client.app = new
 
-    answered = await client.send(client.again(asked, sure=NO))
+    answered = await client.send(client.retry(pending, sure=NO))
 
     assert text_of(answered) == "Fjord: Declined"
 
@@ -509,7 +509,7 @@ async def breaks(run: Run) -> str:
 
 async def test_wait_that_failed_is_an_error_with_its_text() -> None:
     """The method does not run."""
-    assert failure_of(await asked_all(serving(Waits(breaks.job)), [])) == "out of paper"
+    assert failure_of(await answer_all(serving(Waits(breaks.job)), [])) == "out of paper"
 
 
 class Outcomes(Tool):
@@ -555,7 +555,7 @@ async def test_method_may_take_the_outcome(
 
 async def test_client_without_the_capability_gets_an_error() -> None:
     """-32021 with the capability, as when `continue_` raises it (2026-07-28)."""
-    client = Asked(serving(Book), able={})
+    client = AnsweringClient(serving(Book), capabilities={})
 
     answer = await client.send(client.call("book", {"name": "Fjord"}))
 
@@ -569,7 +569,7 @@ async def test_method_may_give_an_empty_result() -> None:
         async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> None:  # type: ignore[override]
             return None
 
-    answered = await asked_all(serving(Quiet(lambda: wait_for(nine()))), [])
+    answered = await answer_all(serving(Quiet(lambda: wait_for(nine()))), [])
 
     assert answered.json["result"]["content"] == []
 
@@ -608,7 +608,7 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "advice"),
     [
         ("another tool's", r"then(Reads.point) must be given a method of Wrong"),
         ("a function", r"then(nowhere) must be given a method of Wrong"),
@@ -618,13 +618,13 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
     ],
 )
 async def test_method_that_cannot_continue_a_call_is_reported(
-    how: str, says: str, caplog: Any
+    how: str, advice: str, caplog: Any
 ) -> None:
     """The call fails with the name of the method; the awaitable never starts."""
     answered = await call(serving(Wrong), tool="wrong", how=how)
 
     assert answered.messages[-1]["error"]["code"] == -32603
-    assert says in caplog.text
+    assert advice in caplog.text
 
 
 async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
@@ -634,7 +634,7 @@ async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
         async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> Any:
             return wait_for(never()).then(nowhere)
 
-    answered = await asked_all(serving(Later(lambda: wait_for(nine()))), [])
+    answered = await answer_all(serving(Later(lambda: wait_for(nine()))), [])
 
     assert answered.messages[-1]["error"]["code"] == -32603
     assert "Later.shown (tool 'waits'): then(nowhere) must be given a method of" in caplog.text
@@ -674,7 +674,7 @@ async def test_method_of_the_class_continues_as_that_of_the_instance() -> None:
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return wait_for(nine()).then(Waits.shown)
 
-    assert text_of(await asked_all(serving(Named(None)), [])) == "9"
+    assert text_of(await answer_all(serving(Named(None)), [])) == "9"
 
 
 async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
@@ -693,10 +693,10 @@ async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
         gone = None  # type: ignore[assignment]
 
     old, new = (muxed(each, secret="a secret that both processes have") for each in (Old, New))
-    client = Asked(old)
-    asked = await client.send(client.call("versioned"))
+    client = AnsweringClient(old)
+    pending = await client.send(client.call("versioned"))
     client.app = new
-    answered = await client.send(client.again(asked, gone=AGREED))
+    answered = await client.send(client.retry(pending, gone=AGREED))
 
     assert answered.json["error"]["code"] == -32603
     assert "New has no method gone, in which this call continues (tool 'versioned')" in caplog.text

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.continuations.asking import ROOTS
+from tests.support.asking import ROOTS
 from tests.support.serving import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -65,8 +65,8 @@ class Session:
             "clientInfo": {"name": "test", "version": "1"},
         }
         body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        begun = await http.post(url, json=body, headers=HEADERS)
-        return cls(http, begun.headers["mcp-session-id"])
+        response = await http.post(url, json=body, headers=HEADERS)
+        return cls(http, response.headers["mcp-session-id"])
 
     async def send(self, url: str, **members: Any) -> int:
         """Send a message to *url*; return the HTTP status."""
@@ -141,9 +141,9 @@ async def test_cancellation_at_another_process_ends_the_call(
         async with session.call(one, 7) as stream:
             question = await anext(stream)
             await session.send(two, method="notifications/cancelled", params={"requestId": 7})
-            (told,) = [each async for each in stream]
+            (notification,) = [each async for each in stream]
         late = await session.send(two, id=question["id"], result=ROOTS)
 
-    assert told["method"] == "notifications/cancelled"
-    assert question["id"] == told["params"]["requestId"]
+    assert notification["method"] == "notifications/cancelled"
+    assert question["id"] == notification["params"]["requestId"]
     assert late == 202

@@ -22,8 +22,8 @@ from genmcp import (
     job,
 )
 from genmcp._core.outcome import Outcome
-from tests.continuations.asking import YES, Asked
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.asking import YES, AnsweringClient
 
 
 @job
@@ -171,7 +171,7 @@ async def test_two_muxes_of_one_audience_share_a_memory_store() -> None:
         await asyncio.wait_for(tool.cancelled.wait(), PATIENCE)
         await call.over()
 
-    asked = await Asked.begin(Endpoint(muxes[0]), "2025-11-25")
+    asked = await AnsweringClient.begin(Endpoint(muxes[0]), "2025-11-25")
     async with asked.open(asked.call("runs", {"ask": True})) as call:
         while "method" not in (question := await call.message()):
             pass

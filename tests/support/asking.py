@@ -16,10 +16,9 @@ from genmcp import (
     Tool,
     ToolRequest,
 )
-from tests.protocol.definitions import validator
 from tests.support.asgi import MODERN, Client, Connection
 
-ABLE: Mapping[str, Any] = {
+CAPABILITIES: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}},
     "roots": {},
@@ -28,40 +27,29 @@ ABLE: Mapping[str, Any] = {
 
 YES = {"action": "accept", "content": {}}
 ROOTS = {"roots": [{"uri": "file:///home"}]}
-SAID = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Paris"}}
-
-_META = "io.modelcontextprotocol/"
+SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Paris"}}
 
 
-class Asked(Client):
+class AnsweringClient(Client):
     """A client that declares every capability by default, and answers questions."""
 
-    def __init__(
-        self, app: Any, version: str = MODERN, *, able: Mapping[str, Any] = ABLE, **scope: Any
-    ) -> None:
-        super().__init__(app, version, **scope)
-        self.able = able
+    def __init__(self, app: Any, version: str = MODERN, **options: Any) -> None:
+        super().__init__(app, version, **{"capabilities": CAPABILITIES, **options})
         self.sent: list[dict[str, Any]] = []
         self.requests = 0
 
     @classmethod
     async def begin(cls, app: Any, version: str = MODERN, **options: Any) -> Self:
         """Return a client that has initialized a session, if the revision has sessions."""
-        begun = await super().begin(app, version, **options)
-        assert isinstance(begun, cls)
-        return begun
-
-    def initialize(self, **params: Any) -> dict[str, Any]:
-        """Return an initialize request."""
-        return super().initialize(**{"capabilities": self.able, **params})
+        client = await super().begin(app, version, **options)
+        assert isinstance(client, cls)
+        return client
 
     def request(
         self, method: str, params: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
     ) -> dict[str, Any]:
         """Return a request, with a new id unless one is given."""
         self.requests += 1
-        if self.version == MODERN:
-            meta = {_META + "clientCapabilities": self.able, **meta}
         return super().request(method, params, id=self.requests if id is None else id, **meta)
 
     def call(
@@ -70,10 +58,10 @@ class Asked(Client):
         """Return a `tools/call` request."""
         return super().call(name, arguments, id=id, **meta)
 
-    def again(self, asked: Connection, /, **responses: Any) -> dict[str, Any]:
-        """Return the retry of a call, with *responses* to the questions of its result *asked*."""
-        (call,) = [m for m in self.sent if m["id"] == asked.json["id"]]
-        more = {"requestState": asked.json["result"]["requestState"], "inputResponses": responses}
+    def retry(self, first: Connection, /, **responses: Any) -> dict[str, Any]:
+        """Return the call of *first* again, with *responses* to the questions in its result."""
+        (call,) = [m for m in self.sent if m["id"] == first.json["id"]]
+        more = {"requestState": first.json["result"]["requestState"], "inputResponses": responses}
         self.requests += 1
         return {**call, "id": self.requests, "params": {**call["params"], **more}}
 
@@ -93,37 +81,29 @@ class Asked(Client):
         error = {"code": -1, "message": message}
         return await self.send({"jsonrpc": "2.0", "id": question["id"], "error": error})
 
-    def check(self, message: Any) -> None:
-        """Check *message* against the schema of the revision; requests of the server as well."""
-        if "method" in message and "id" in message:
-            names = ["ServerRequest", "JSONRPCRequest"]
-            said = message
-        elif message.get("result", {}).get("resultType") == "input_required":
-            names, said = ["InputRequiredResult"], message["result"]
-        else:
-            super().check(message)
-            return
-        for name in names:
-            assert not [*validator(self.version, name).iter_errors(said)], (name, message)
-
 
 class Waits(Tool):
-    """Waits for the result of *makes*, called with the arguments. Records and returns the outcome.
+    """Waits for the result of *factory*, and records and returns the outcome.
 
-    said: attributes of the tool. begun: released whenever a call begins to wait.
+    Args:
+        factory: called with the arguments of each call.
+        attributes: attributes of the tool.
+
+    Attributes:
+        started: a semaphore that is released when a call starts to wait.
     """
 
     name = "wait"
 
-    def __init__(self, makes: Callable[[dict[str, Any]], Any], **said: Any) -> None:
-        vars(self).update(said)
-        self.makes = makes
-        self.begun = asyncio.Semaphore(0)
+    def __init__(self, factory: Callable[[dict[str, Any]], Any], **attributes: Any) -> None:
+        vars(self).update(attributes)
+        self.factory = factory
+        self.started = asyncio.Semaphore(0)
         self.outcomes: list[Outcome] = []
 
     async def call(self, request: ToolRequest, channel: Channel) -> Any:
-        self.begun.release()
-        return Continue("waited", self.makes(request.arguments))
+        self.started.release()
+        return Continue("waited", self.factory(request.arguments))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
         self.outcomes.append(outcome)
