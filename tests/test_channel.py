@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-import httpx
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
@@ -15,7 +14,8 @@ from genmcp._core.request import ToolRequest
 from genmcp._mux.threads import ThreadPool
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
-from tests.support.speaking import VERSIONS, speak
+from tests.support.asgi import Client
+from tests.support.speaking import VERSIONS, answer_of, speak
 
 PATIENCE = 5
 LEGACY = VERSIONS[:-1]
@@ -164,16 +164,11 @@ async def test_channel_starts_a_stream_on_demand() -> None:
         channel.start_stream()
         channel.start_stream()
 
-    async with speak(doing(work)) as client:
-        types: list[str] = []
+    client = Client(Endpoint(doing(work)))
+    response = await client.send(client.call("do"))
 
-        async def remember(response: httpx.Response) -> None:
-            types.append(response.headers["content-type"])
-
-        client.http.event_hooks = {"response": [remember]}
-        answer = await client.call("do")
-
-    assert (types, value(answer)) == (["text/event-stream"], None)
+    assert response.is_stream
+    assert value(answer_of(response)) is None
 
 
 async def test_channel_release_does_nothing_without_resumption() -> None:
@@ -197,19 +192,17 @@ async def test_channel_release_closes_the_connection_not_the_call() -> None:
         await proceed.wait()
         return "later"
 
-    async with speak(doing(work), "2025-11-25") as client, asyncio.timeout(PATIENCE):
-        headers = {"accept": "application/json, text/event-stream", **client.session}
-        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "do"}}
-        response = asyncio.create_task(client.http.post("/", json=body, headers=headers))
+    client = await Client.begin(Endpoint(doing(work)), "2025-11-25")
+    async with client.open(client.call("do")) as first:
         await released.wait()
         proceed.set()
-        stream = (await response).text
-        last = stream.partition("id: ")[2].partition("\n")[0]
-        resumed = await client.http.get("/", headers={**headers, "last-event-id": last})
+        await first.over()
+    async with client.listen(after=first.ids[-1]) as resumed:
+        await resumed.over()
 
-    assert "retry: 250" in stream
-    assert "later" not in stream
-    assert "later" in resumed.text
+    assert b"retry: 250" in first.body
+    assert b"later" not in first.body
+    assert b"later" in resumed.body
 
 
 # The caller.

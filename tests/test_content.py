@@ -35,7 +35,8 @@ from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.content import Annotations, TextContent
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
-from tests.support.speaking import MODERN, VERSIONS, Answer, speak
+from tests.support.asgi import MODERN
+from tests.support.speaking import VERSIONS, Answer, speak
 
 OBJECTS = ["2025-06-18", "2025-11-25"]
 """The revisions whose structured content is an object."""

@@ -10,7 +10,7 @@ import pytest
 from genmcp import Channel, Suite, Tool, ToolRequest
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
-from tests.support.speaking import MODERN
+from tests.support.asgi import MODERN
 
 LEGACY = "2025-06-18"
 BOTH = [MODERN, LEGACY]

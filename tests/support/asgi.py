@@ -34,6 +34,7 @@ _RESULTS = {
     "subscriptions/listen": "SubscriptionsListenResult",
     "tools/list": "ListToolsResult",
     "resources/list": "ListResourcesResult",
+    "resources/templates/list": "ListResourceTemplatesResult",
     "prompts/list": "ListPromptsResult",
     "tools/call": "CallToolResult",
     "resources/read": "ReadResourceResult",
