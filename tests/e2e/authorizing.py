@@ -45,8 +45,8 @@ from genmcp.auth.bearer import Verifier
 from genmcp.client.auth import OAuth
 from genmcp.testing import Issuer
 from tests.e2e.browsing import USER, browse, parameters
-from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.e2e.processes import kill, serving
+from tests.support.npm import OIDC_PROVIDER, SDK, npm_package
 
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")

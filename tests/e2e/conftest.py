@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
+from tests.support.npm import OIDC_PROVIDER, SDK, npm_package
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
-from tests.e2e.npm import GATEWAY, npm_package
 from tests.e2e.processes import serving
+from tests.support.npm import GATEWAY, npm_package
 
 # The first run installs it.
 pytestmark = [

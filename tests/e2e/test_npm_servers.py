@@ -20,7 +20,7 @@ from genmcp.hub.hub import Hub
 from genmcp.protocol.client_features import CreateMessageRequestParams
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
-from tests.e2e.npm import npm_servers
+from tests.support.npm import npm_servers
 
 # The first run installs them.
 pytestmark = [

@@ -9,8 +9,8 @@ import pytest
 from genmcp.client.client import Client
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from tests.e2e.npm import SDK, npm_package
 from tests.e2e.processes import kill, serving
+from tests.support.npm import SDK, npm_package
 
 # The first run installs it.
 pytestmark = [

@@ -20,7 +20,7 @@ from genmcp._schema.schema import Schema
 from genmcp._wire.param_headers import header_rules
 from genmcp.errors import ConfigurationError
 from tests.fuzz.conftest import Plan
-from tests.fuzz.hostile_schemas import hostile_schema
+from tests.support.hostile_schemas import hostile_schema
 
 pytestmark = pytest.mark.fuzz
 

@@ -12,8 +12,8 @@ from genmcp.errors import MissingCapability
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Result
-from tests.protocol.definitions import definitions, method, type_of, validator
 from tests.protocol.strategies import values
+from tests.support.definitions import definitions, method, type_of, validator
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 from genmcp import errors
 from genmcp.protocol.revisions.chain import LEGACY, MODERN
-from tests.protocol.definitions import definitions, validator
+from tests.support.definitions import definitions, validator
 
 ERRORS = {
     "HeaderMismatchError": errors.HeaderMismatch("Mcp-Name"),

@@ -17,7 +17,7 @@ from genmcp.protocol.client_features import (
 from genmcp.protocol.methods import METHODS
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.value import Result
-from tests.protocol.definitions import VALUES, method
+from tests.support.definitions import VALUES, method
 
 EXAMPLES: Mapping[str, Mapping[str, Any]] = json.loads(
     (Path(__file__).parent / "examples" / "2026-07-28.json").read_text()

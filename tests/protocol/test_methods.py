@@ -7,8 +7,8 @@ import pytest
 
 from genmcp.protocol.methods import METHODS
 from genmcp.protocol.revisions.chain import REVISIONS
-from tests.protocol.definitions import VALUES, definitions, method
 from tests.protocol.test_definitions import LEFT_OUT
+from tests.support.definitions import VALUES, definitions, method
 
 CLIENT = ("ClientRequest", "ClientNotification")
 SERVER = ("ServerRequest", "ServerNotification", "InputRequest")

@@ -10,7 +10,7 @@ from typing import Any
 
 from genmcp import Endpoint, Suite
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
-from tests.protocol.definitions import definitions, validator
+from tests.support.definitions import definitions, validator
 
 PATIENCE = 5.0  # seconds after which a wait fails the test
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.e2e.npm import npm_package
+from tests.support.npm import npm_package
 
 CHROMIUM = ("@sparticuz/chromium", "153.0.0")
 AXE = ("axe-core", "4.14.1")

@@ -24,7 +24,7 @@ from genmcp.protocol.revisions import v2025_11_25
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = Path(__file__).parents[1] / "protocol" / "schemas"
 
 
 def structs(*modules: ModuleType) -> Mapping[str, type[Value]]:
