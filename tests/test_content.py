@@ -262,7 +262,7 @@ async def sweep(run: Run, room: str) -> str:
 async def test_content_that_directs_the_call_is_rejected(
     value: Any, advice: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """E.g. a Continue inside a list: as a success, it would show the client a job's arguments."""
+    """E.g. a job without a Continue: as a success, it would show the client the job's arguments."""
     answer = await returned(lambda: value)
 
     assert (answer.status, answer.error["code"]) == (500, -32603)

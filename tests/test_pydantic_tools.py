@@ -185,7 +185,7 @@ async def test_recursive_type_keeps_its_references() -> None:
 
 
 async def test_union_by_discriminator_is_inlined() -> None:
-    """`mapping` refers to removed definitions, so it is removed; a property of that name stays."""
+    """A `discriminator` refers to definitions, so it is left out; a property of that name stays."""
 
     @tool
     async def feed(pet: Annotated[Cat | Dog, Field(discriminator="kind")]) -> str:

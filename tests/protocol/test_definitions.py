@@ -188,7 +188,7 @@ def whole(message: Any) -> bool:
 
 
 def single(result: Any) -> bool:
-    """Return whether no answer is a list, which the revision has no questions for."""
+    """Return whether no answer has several values, which the revision cannot ask for."""
     return not any(isinstance(value, list) for value in (result.content or {}).values())
 
 

@@ -55,7 +55,7 @@ def browser_program() -> str:
             )
             with suppress(OSError):  # another process has installed it
                 Path(made).rename(folder)
-            Path(made).mkdir(exist_ok=True)  # so that it can be removed
+            Path(made).mkdir(exist_ok=True)  # for TemporaryDirectory, which removes it
     return str(folder / "chromium")
 
 
